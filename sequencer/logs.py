@@ -180,6 +180,21 @@ def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
     return folder / "runs" / slug(run) / "steps" if run else folder / "steps"
 
 
+def run_folders(logs_dir: Path, run: str | None) -> list[Path]:
+    """Return where step logs of a run may be: a folder for each branch that was checked out.
+
+    Raises:
+        UnsafeFolder: a part of the path is a link.
+    """
+    below = Path("runs", slug(run), "steps") if run else Path("steps")
+    try:
+        found = folders.opened(logs_dir).entries()
+        branches = [one.name for one in found if one.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [logs_dir / branch / below for branch in sorted(branches)]
+
+
 def log_name(step_index: int, step: str, attempt: int) -> str:
     """Return a log's file name.
 
@@ -293,14 +308,26 @@ class FileLogs:
         """Return where the next log goes; it depends on the branch that is checked out."""
         return self._folder()
 
+    @property
+    def folders(self) -> list[Path]:
+        """Return where logs of the run may be, on whatever branch they were written.
+
+        That of the next log is the first. An agent may have checked out another branch.
+        """
+        return list(dict.fromkeys((self.folder, *run_folders(self._logs_dir, self._run))))
+
     def left_behind(self) -> Path | None:
         """See `engine.attempt.Logs`."""
-        folder = self.folder
         try:
-            names = [name for name in folders.names(folder) if _LOG.fullmatch(name)]
+            found = [
+                folder / name
+                for folder in self.folders
+                for name in folders.names(folder)
+                if _LOG.fullmatch(name)
+            ]
         except OSError:
             return None
-        newest = (folder / name for name in sorted(names, reverse=True)[:MAX_LOOKS])
+        newest = sorted(found, key=lambda path: path.name, reverse=True)[:MAX_LOOKS]
         return next((path for path in newest if _told(path)), None)
 
     def _folder(self) -> Path:

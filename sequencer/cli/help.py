@@ -21,6 +21,7 @@ from sequencer.cli.options import (
     save,
     verb,
 )
+from sequencer.documents.textfile import path_at_home
 from sequencer.errors import UnknownName, UsageRefused
 
 VARIABLE = "_SEQUENCER_COMPLETE"
@@ -110,7 +111,7 @@ def _install(invocation: Invocation, shell: str, text: str) -> None:
     """Write the completion of *shell* to where that shell looks for it."""
     variable, below_home, name = _PLACES[shell]
     given = os.environ.get(variable, "")
-    folder = Path(given) if given.startswith("/") else Path.home() / below_home
+    folder = Path(given) if given.startswith("/") else path_at_home(below_home, variable)
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     save(

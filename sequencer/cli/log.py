@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -92,6 +92,8 @@ CHUNK_BYTES = 64 * 1024
 TAIL_BYTES = 1024 * 1024
 """The last lines are looked for within these: a line may be as long as an agent likes."""
 RECHECK_S = 5.0
+MOST_WATCHED = 8
+"""Branches whose folders are watched besides that of the next log."""
 
 
 class Printer:
@@ -129,7 +131,7 @@ def show_logs(
     asked.ensure_known()
     logs = asked.found()[-asked.count :]
     if not logs:
-        invocation.say(f"{NONE} {asked.folder}")
+        invocation.say(f"{NONE} {asked.folders[0]}")
     _tell_elsewhere(invocation, asked)
     if invocation.is_json or only_paths:
         for log in logs:
@@ -216,7 +218,7 @@ def follow_logs(invocation: Invocation, asked: AskedLogs) -> None:
     asked.ensure_known()
     logs, lines = asked.found(), asked.lines
     if not logs:
-        invocation.say(f"{NONE} {asked.folder}")
+        invocation.say(f"{NONE} {asked.folders[0]}")
     printer, file = Printer(), None
     try:
         for later in _as_written(asked, logs):
@@ -245,29 +247,34 @@ def _as_written(asked: AskedLogs, logs: list[FoundLog]) -> Iterator[list[FoundLo
 
     In between it sleeps until something is written, and looks again now and then in any case.
     """
-    seen, listed = {log.path for log in logs}, 0
-    watched = _existing(asked.folder)
-    news = watch(watched, None)
+    seen, listed = {log.path for log in logs}, list[int]()
+    watched = _existing(asked.folders)
+    news = watch(watched[0], None, *watched[1:])
     try:
         yield logs[-1:]
         while True:
-            changed, later = written_at(asked.folder), []
+            changed, later = list(map(written_at, asked.folders)), []
             if changed != listed:
                 listed = changed
                 later = sorted(log for log in asked.found() if log.path not in seen)
                 seen |= {log.path for log in later}
             yield later
-            folder = _existing(asked.folder)
-            if folder == watched:
+            folders = _existing(asked.folders)
+            if folders == watched:
                 news.wait(RECHECK_S, ())
                 continue
             # The first step began, or another branch was checked out.
             news.close()
-            watched, news = folder, watch(folder, None)
+            watched, news = folders, watch(folders[0], None, *folders[1:])
     finally:
         news.close()
 
 
-def _existing(folder: Path) -> Path:
-    """Return *folder*, or the nearest folder above it that exists."""
-    return next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))
+def _existing(asked: Sequence[Path]) -> list[Path]:
+    """Return the first of *asked*, or the nearest above it that exists, and others that are there.
+
+    Those written last: a system has few notifications.
+    """
+    first = next((path for path in (asked[0], *asked[0].parents) if path.is_dir()), Path("/"))
+    others = sorted(filter(Path.is_dir, asked[1:]), key=written_at, reverse=True)
+    return [first, *sorted(others[:MOST_WATCHED])]

@@ -26,12 +26,14 @@ from sequencer.errors import (
     Interrupted,
     MachineBusy,
     SequencerError,
+    StorageFailed,
     UnknownName,
     UsageRefused,
     WaitsForPerson,
     out_of_resources,
 )
 from sequencer.plugins.schedules import unattended
+from sequencer.store.ownership import refused
 
 BUG = 70
 USAGE = 2
@@ -73,8 +75,13 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
 
 
 def _as_shortage(error: BaseException) -> BaseException:
-    """Return *error*, as what it is if this machine ran out of something: no bug, no refusal."""
+    """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
     busy = out_of_resources(error)
+    if isinstance(error, PermissionError) and isinstance(error.filename, str):
+        why, hint = refused(error, error.filename, "check its owner and mode, and those above it")
+        denied = StorageFailed(f"can't be used: {why}", where=error.filename, hint=hint)
+        denied.__cause__ = error
+        return denied
     if busy is None or busy is error:
         return error
     made = busy

@@ -14,6 +14,7 @@ from sequencer.errors import UsageRefused, command
 from sequencer.project.runs import state_path_of, witness_for
 from sequencer.store import repair as mending
 from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.repair import Repaired
 
 MAX_BAD_LINES = 50
@@ -74,7 +75,8 @@ def repair(
     choice = mending.Choice.HEAD if accept_head else None
     choice = mending.Choice.JOURNAL if accept_journal else choice
     network = settings.store.allow_network_fs
-    done = mending.repair(state_path, choice, allow_network_fs=network, witness=witness)
+    mark = HighWaterMark(state_path)
+    done = mending.repair(state_path, choice, allow_network_fs=network, witness=witness, mark=mark)
     _tell(invocation, done)
     return 3 if done.before.documents else 0
 

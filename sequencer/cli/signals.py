@@ -93,9 +93,9 @@ class EndOnSignal:
 
 
 class LastResort:
-    """Ends this process if it was told to end and still works so much later.
+    """Ends this process if it still works some time after it was asked to end.
 
-    A context: only within it. Not promised: that a claim was released.
+    A context manager. Not promised: that a claim was released.
     """
 
     def __init__(self, within_s: float) -> None:
@@ -105,32 +105,32 @@ class LastResort:
         self._lock = threading.Lock()
         self._is_over = False
         self.has_begun = False
-        """Whether this process was told to end."""
+        """Whether this process was asked to end."""
         self.words: Callable[[], None] = lambda: None
-        """Says what is not known then."""
+        """Prints what is not known at that point."""
 
     def __enter__(self) -> Self:
         """Bound nothing yet."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let the process be: its work has ended."""
+        """Cancel the timer: the work has ended."""
         with self._lock:
             self._is_over = True
         self._timer.cancel()
 
     def begin(self) -> None:
-        """Count from now on; the first call counts."""
+        """Start the timer, once."""
         with self._lock:
             if self._is_over or self.has_begun:
                 return
             self.has_begun = True
-            # Without a thread for it there is no bound, and the work still ends by itself.
+            # Without a thread there is no time limit, and the work still ends on its own.
             with suppress(RuntimeError):
                 self._timer.start()
 
     def note(self) -> None:
-        """Remember that this process was told to end, where what it still does has a bound."""
+        """Remember that it was asked to end; the remaining work has its own time limit."""
         self.has_begun = True
 
     def before(self, tell: Callable[[str], None]) -> Callable[[str], None]:
@@ -152,9 +152,9 @@ class LastResort:
         os._exit(Interrupted.exit_code)
 
 
-RELEASE_S = 9.0
-"""Beyond an agent's grace, in which the work ends by itself after a signal; a remote that hangs is
-cut off before."""
+RELEASE_S = 8.0
+"""How long the work may take to end after a signal, beyond an agent's grace. The promise is 10 s:
+the rest is for the last words and for a machine that is slow to wake this process."""
 
 
 def longest_end_s(project: Project) -> float:
@@ -176,7 +176,7 @@ def unknown_end(run: Run) -> Interrupted:
 
 
 def as_told(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
-    """Return *error*; of a process that was told to end, that is why, and not who is away."""
+    """Return *error*, as an interruption if this process was asked to end."""
     if not last.has_begun or not isinstance(error, RemoteUnreachable):
         return error
     told = unknown_end(run)

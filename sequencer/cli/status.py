@@ -85,6 +85,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
             snapshot = replace(snapshot, starts=date)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
+        if left := project.stranded(run.name):
+            snapshot = replace(snapshot, notices=(*snapshot.notices, *left))
         yield snapshot
 
 

@@ -43,6 +43,30 @@ def digest_text(data: bytes) -> str:
     return f"sha256 {hashlib.sha256(data).hexdigest()}"
 
 
+def expand_home(written: str) -> str:
+    """Return *written* with its ``~`` or ``~USER`` replaced; unchanged if that home is unknown.
+
+    A user without HOME and without an entry in passwd has none. Nothing else in the package
+    asks for a home folder: `Path.home` and `Path.expanduser` raise RuntimeError there.
+    """
+    # An empty HOME would make /x of ~/x.
+    is_unset = os.environ.get("HOME") == "" and written.split("/", maxsplit=1)[0] == "~"
+    return written if is_unset else os.path.expanduser(written)  # noqa: PTH111 - see above
+
+
+def path_at_home(below: str, variable: str = "") -> Path:
+    """Return the absolute path of ~/*below*; *variable* could name the folder instead.
+
+    Raises:
+        ConfigurationError: the home folder is unknown.
+    """
+    path = expand_home(f"~/{below}")
+    if not path.startswith("/"):
+        hint = f"set HOME{f' or {variable}' if variable else ''} to a folder of yours"
+        raise ConfigurationError("your home folder is unknown", hint=hint)
+    return Path(path)
+
+
 def find_config(start: Path, explicit: Path | None = None) -> Path | None:
     """Return *explicit*, else the nearest orchestration.yaml in *start* or a folder above.
 
@@ -103,16 +127,25 @@ def resolve_path(project_dir: Path, written: object, where: str) -> Path:
     Outside, the folders above the path's folder are yours, and links are fine.
 
     Raises:
-        ConfigurationError: *written* is not text, is empty, or holds a NUL.
+        ConfigurationError: *written* is not text, is empty, holds a NUL, or starts with a ``~``
+            that nobody knows.
     """
     if not isinstance(written, str) or not written.strip() or "\0" in written:
         raise ConfigurationError(f"expected a path, not {written!r}", where=where)
-    # os.path: Path.expanduser raises if the home folder is unknown.
-    path = Path(os.path.normpath(project_dir / os.path.expanduser(written)))  # noqa: PTH111
+    path = Path(os.path.normpath(project_dir / _expanded(written, where)))
     if path.is_relative_to(project_dir):
         return path
     folder = path.parent
     return Path(os.path.realpath(folder.parent)) / folder.name / path.name
+
+
+def _expanded(written: str, where: str) -> str:
+    path = expand_home(written)
+    if path == written and written.split("/", maxsplit=1)[0] == "~":
+        hint = "set HOME to a folder of yours, or write a path without ~"
+        message = f"{written!r}: your home folder is unknown"
+        raise ConfigurationError(message, where=where, hint=hint)
+    return path
 
 
 def misplaced(

@@ -15,9 +15,10 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.engine.recall import Memory
+from sequencer.engine.records import wanted_form
 from sequencer.model.head import Head
 from sequencer.model.line.gates import read_by
-from sequencer.model.line.order import present
+from sequencer.model.line.order import present, step_at
 from sequencer.model.request import Definition, Request
 from sequencer.model.workflow import Workflow
 from sequencer.workflows import prompts as templates
@@ -46,6 +47,11 @@ def request_block(request: Request) -> str:
     if request.attachments:
         parts.append("Attachments:\n" + "\n".join(f"- {one}" for one in request.attachments))
     return "\n\n".join(parts)
+
+
+def form_block(form: str) -> str:
+    """Return what a prompt says of the *form* of an answer, after an attempt that has failed."""
+    return f"# How the answer has to end\n\nAn earlier attempt failed. This time, {form}."
 
 
 def request_value(request: Request | None, path: tuple[str, ...]) -> Any:
@@ -85,6 +91,8 @@ class Composer(Struct, frozen=True, dict=True):
     recall: Callable[[], Memory]
     told: Collection[tuple[str, int]] = ()
     """Which messages the attempt reads, see `gates.read_by`."""
+    form: str | None = None
+    """What the answer has to end with, where an earlier attempt has failed."""
 
     @cached_property
     def memory(self) -> Memory:
@@ -122,6 +130,8 @@ class Composer(Struct, frozen=True, dict=True):
             if earlier := self._earlier_rounds():
                 block += f"\n\n## What the rounds before found and tried\n\n{earlier}"
             found.append(("validation", block))
+        if self.form is not None:
+            found.append(("form", form_block(self.form)))
         return found
 
     @property
@@ -198,15 +208,18 @@ def compose_along(
     *recall* reads what the run has said.
     """
     is_template = workflow.kind == "procedure"
-    told = head.told
-    if not is_template and head.loop is None and head.gate is None and not told:
+    told, form = head.told, None
+    if head.failures_in_row:
+        here = present(workflow, head)
+        form = wanted_form(workflow, step_at(workflow, here), here.stage)
+    if not is_template and head.loop is None and head.gate is None and not told and form is None:
         return None
     if told:
         told = read_by(head, workflow, present(workflow, head), head.token)
     made_from, substitutions = None, dict[str, str]()
     if definition is not None:
         made_from, substitutions = definition.request, dict(definition.substitutions)
-    composer = Composer(head, made_from, substitutions, recall, told)
+    composer = Composer(head, made_from, substitutions, recall, told, form)
     return composer.compose if is_template else composer.with_blocks
 
 

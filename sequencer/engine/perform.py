@@ -29,9 +29,11 @@ from sequencer.engine.attempt import (
     Running,
     Waiting,
 )
+from sequencer.engine.composing import form_block
 from sequencer.engine.evidence import Known
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.performing import Performer
+from sequencer.engine.records import wanted_form
 from sequencer.engine.values import NodeValues, values_of
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
@@ -39,10 +41,12 @@ from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed
+from sequencer.model.limits import utc
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Marking, carried
 from sequencer.model.net.net import Grower
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
+from sequencer.model.transitions import session_of
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.briefing import brief_of, messages_block, unread
 from sequencer.plugins.teams.team import TeamRules
@@ -190,6 +194,11 @@ class Performances:
         if values is not None and graph.by_id[name].task:
             return self._brief(values, marking)
         compose = None if values is None else values.compose_prompt
+        if marking.active[name].failures:
+            form = wanted_form(self.control.workflow, prepared.step)
+            compose = (
+                compose if form is None else partial(_with_block, compose or str, form_block(form))
+            )
         if told := tuple(unread(marking, name)):
             block = messages_block(told, self.control.read_output)
             return partial(_with_block, compose or str, block)
@@ -249,9 +258,11 @@ class Performances:
         attempt.performed = as_decided(performed)
         return attempt.performed.outcome.is_accepted
 
-    def _keep(self, attempt: Running, is_accepted: bool) -> None:
+    def _keep(self, attempt: Running, marking: Marking, is_accepted: bool) -> None:
         """Keep what an accepted attempt has said, and what a judge has."""
         performed, claim = attempt.performed, attempt.claim
+        if performed is not None and performed.outcome.session_fault is not None:
+            self._sessions.end(marking, claim.step)
         # The run may go on behind a judge that says no to the last.
         if performed is None or not (is_accepted or performed.verdict):
             return
@@ -259,7 +270,7 @@ class Performances:
             claim.step_index, claim.token, performed.outcome.output
         )
         if is_accepted:
-            self._sessions.keep(claim, performed)
+            self._sessions.keep(claim, performed, utc(self.control.now()))
 
     # --- teams ---------------------------------------------------------------------
 
@@ -274,7 +285,7 @@ class Performances:
         claim, node = attempt.claim, marking.graph.by_id[attempt.claim.step]
         team = self.performer.team
         if team is None or node.task is None:
-            self._keep(attempt, perform(attempt, performer))
+            self._keep(attempt, marking, perform(attempt, performer))
             return
         if claim.attempt > 1:
             # Before its place is made anew, where processes of the earlier one may work.
@@ -290,7 +301,7 @@ class Performances:
         try:
             here = replace(performer, project=place.cwd)
             is_accepted = perform(attempt, here, place.notices)
-            self._keep(attempt, is_accepted)
+            self._keep(attempt, marking, is_accepted)
         except BaseException:
             # What is there is not lost, whatever has happened; that is the news.
             with suppress(SequencerError, OSError):
@@ -389,13 +400,16 @@ class Sessions(Struct, frozen=True):
         """Return those of the run of *workflow* in *store*."""
         return cls(store, any(step.continue_session for step in workflow.steps))
 
-    def keep(self, claim: Claim, performed: Performed) -> None:
-        """Keep the conversation of an accepted attempt; one that can't be kept is not continued."""
-        session_id = performed.outcome.session_id
-        if not self.is_used or session_id is None:
+    def keep(self, claim: Claim, performed: Performed, at: str) -> None:
+        """Keep the conversation of an attempt that was accepted *at* that time.
+
+        One that can't be kept is not continued.
+        """
+        session = session_of(performed.outcome, performed.agent, at)
+        if not self.is_used or session is None:
             return
         folder = self.store.result_folder(claim.step_index, claim.token)
-        found = {"executor": performed.agent, "id": session_id}
+        found = session.model_dump(mode="json", exclude_none=True)
         try:
             folders.made(folder)
             write_durably(folder / FILE, json.dumps(found).encode())
@@ -404,16 +418,22 @@ class Sessions(Struct, frozen=True):
 
     def reaching(self, marking: Marking, name: str) -> Session | None:
         """Return the conversation whose output has reached *name*, if it was exactly one."""
-        if not self.is_used:
-            return None
-        reference = carried(marking, name)
-        if not isinstance(reference, str):
-            return None
         try:
-            path = self.store.kept_result(reference) / FILE
+            if (path := self._path(marking, name)) is None:
+                return None
             return Session.model_validate_json(read_regular(path, max_bytes=_MAX_BYTES))
         except (OSError, CorruptState, ValidationError):
             return None
+
+    def end(self, marking: Marking, name: str) -> None:
+        """Let nobody continue the conversation that has reached *name*: it can't be continued."""
+        with suppress(OSError, CorruptState):
+            if (path := self._path(marking, name)) is not None:
+                path.unlink(missing_ok=True)
+
+    def _path(self, marking: Marking, name: str) -> Path | None:
+        reference = carried(marking, name) if self.is_used else None
+        return self.store.kept_result(reference) / FILE if isinstance(reference, str) else None
 
 
 def as_decided(performed: Performed) -> Performed:
@@ -501,6 +521,13 @@ class RunPlace(Protocol):
         Raises:
             WorkTreeRefused: it can't be had, or a command that sets it up has failed.
             Interrupted: *stop* came first.
+        """
+
+    def ready(self) -> None:
+        """Return if the place is still one to work in, before an attempt is claimed.
+
+        Raises:
+            WorkTreeRefused: it is another project's, or nobody can say whose.
         """
 
     def end(self, head: Head) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,7 +43,9 @@ from sequencer.engine.records import (
     as_asked,
     checked,
     decides,
+    forward_of,
     judged,
+    near_miss,
     overspent,
     redacted,
 )
@@ -62,11 +65,11 @@ from sequencer.executors.protocol import (
     Piece,
     StepRequest,
 )
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Head, Session, Status
 from sequencer.model.kind import Performed
-from sequencer.model.limits import RunLimits, bounded
+from sequencer.model.limits import RunLimits, bounded, excused, worn_out
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
-from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, Usage, total
+from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, SessionFault, Usage, total
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
@@ -158,6 +161,7 @@ class Performer(Struct, frozen=True):
 
         Raises:
             ConfigurationError: its prompt or its agent can't be had; nothing was started.
+            WorkTreeRefused: see `RunPlace.ready`.
         """
         step, position = self.look(here)
         router = self.router
@@ -173,6 +177,8 @@ class Performer(Struct, frozen=True):
                     hint="name the router's prompt",
                 )
             return self.prepare_step(step, position, here)
+        if self.place is not None:
+            self.place.ready()
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
@@ -180,6 +186,8 @@ class Performer(Struct, frozen=True):
 
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
+        if self.place is not None:
+            self.place.ready()
         agent, executor = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts
         return Prepared(
@@ -235,14 +243,23 @@ class Performer(Struct, frozen=True):
             log=str(log.path),
             is_final=is_final,
             began_at=began_at,
-            note=final.note,
+            note=self._noted(final, outcome, listener) if final.step.complete_when else final.note,
         )
-        performed = judged(performed, is_command=final.executor.kind == "command")
+        performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
         log.close(performed.outcome)
         self.emit(AttemptEnded(attempt, performed.outcome))
         return performed
+
+    @staticmethod
+    def _noted(final: Prepared, outcome: Outcome, listener: Listener) -> str | None:
+        """Return what history tells of the attempt; the log says itself what was missed."""
+        missed = near_miss(final.step, outcome)
+        if missed is not None:
+            # An answer need not end with its line.
+            listener.write(f"\n[sequencer] {missed}\n".encode(), Piece.NOTICE)
+        return "; ".join(filter(None, (final.note, missed))) or None
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
         """Return what the processes of *attempt* hold; nothing is opened before the first."""
@@ -350,7 +367,10 @@ class Performer(Struct, frozen=True):
     def _finished(
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
-        outcome = bounded(outcome, running.attempt.attempt, self.max_attempts)
+        number = running.attempt.attempt
+        if outcome.is_unexplained:
+            outcome = excused(outcome, number)
+        outcome = bounded(outcome, number, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or Look(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
@@ -454,7 +474,7 @@ class Performer(Struct, frozen=True):
         """
         step = self.with_defaults(Step(name="router", prompt=router.prompt))
         own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
-        return step.replace(**own, expects=None, stagnation=None)
+        return step.replace(**own, continue_session=False, expects=None, stagnation=None)
 
     def _asked_of_router(self, router: RouterSettings, running: _Running) -> Prepared:
         step, step_index = self._router_step(router), running.attempt.step_index
@@ -514,8 +534,9 @@ class Performer(Struct, frozen=True):
     def _run(self, prepared: Prepared, running: _Running, to: str = "agent") -> Outcome:
         attempt, budget = running.attempt, running.budget
         step, prompt, added = as_asked(prepared)
-        session = running.head.session
-        is_same = session is not None and session.executor == prepared.agent
+        session = None
+        if step.continue_session and running.head.session is not None:
+            session = self._continued(prepared, running)
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
         cwd = self.project if self.place is None else self.place.cwd
         if self.place is not None or self.team is not None:
@@ -529,11 +550,12 @@ class Performer(Struct, frozen=True):
             result_path=attempt.result_path,
             system_prompt=prepared.system_prompt,
             append_system_prompt=added,
-            resume_session=session.id if session and is_same and step.continue_session else None,
+            resume_session=None if session is None else session.id,
             timeout_s=least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
             lock=running.lock,
+            label=forward_of(self.workflow, step) if self.workflow.nodes else None,
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
@@ -547,7 +569,40 @@ class Performer(Struct, frozen=True):
                 running.paid.append(listener.told)
             raise
         running.paid.append(outcome.usage)
-        return outcome
+        if session is None:
+            return outcome.replace(session_fault=None) if outcome.session_fault else outcome
+        if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
+            return self._begun_anew(prepared, running, outcome, to)
+        return outcome.replace(session_steps=session.steps + 1)
+
+    def _continued(self, prepared: Prepared, running: _Running) -> Session | None:
+        """Return the conversation that *prepared* continues; the log says why it is none."""
+        session = running.head.session
+        if session is None or session.executor != prepared.agent:
+            return None
+        why = worn_out(session, prepared.step, datetime.now(UTC))
+        if why is None:
+            return session
+        _notice(running.listener, f"a new conversation starts: {why}")
+        return None
+
+    def _begun_anew(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
+        """Return how the same try ends in a new conversation; *lost* says what became of the old.
+
+        Nothing has failed by that: it says nothing about the step.
+        """
+        why = self.redact((lost.error or "no reason given").partition("\n")[0])
+        _notice(running.listener, f"the conversation can't be continued, a new one starts: {why}")
+        with another(running.attempt.result_path) as path:
+            again = replace(
+                running,
+                attempt=replace(running.attempt, result_path=path),
+                head=running.head.replace(session=None),
+                budget=_left(running.budget, lost.usage),
+            )
+            outcome = self._run(prepared, again, to)
+        usage = outcome.usage.plus(lost.usage)
+        return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
 
 
 class _Output:
@@ -590,8 +645,8 @@ def _told(prepared: Prepared, chosen: Prepared) -> str:
     return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
 
 
-def _notice(listener: Listener, text: str) -> None:
-    listener.write(f"[sequencer] {text}\n".encode(), Piece.NOTICE)
+def _notice(listener: Listener, text: str, before: str = "") -> None:
+    listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
 
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:

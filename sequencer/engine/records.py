@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,27 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Prepared
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
+from sequencer.model.answers import decision_in, decision_of
 from sequencer.model.evidence import Evidence
 from sequencer.model.kind import STAGNATED, Performed
-from sequencer.model.net.choices import picks_a_way
+from sequencer.model.net.choices import (
+    forward_label,
+    labels_of,
+    own_choices,
+    picks_a_way,
+    picks_none,
+    shortened,
+)
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Output, Step
+from sequencer.model.step import Output, Retry, Step
 from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.workflows.prompts import parsed
-from sequencer.workflows.verdicts import check_schema, verdict_of
+from sequencer.workflows.verdicts import LEAST_ASKED, check_schema, verdict_of
 
+ID_CHARS = 200
+"""Longest id of a conversation; it comes from a client, whom nobody trusts."""
 INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
@@ -53,6 +64,7 @@ def journal_record(
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] if outcome.denials else None,
         "exit_code": outcome.exit_code,
+        "session": None if outcome.session_id is None else shown_session(outcome.session_id),
         "quota": None if outcome.quota is None else outcome.quota.model_dump(),
         "evidence": None if outcome.evidence is None else shown(outcome.evidence),
         "missing": outcome.missing,
@@ -63,6 +75,16 @@ def journal_record(
 def shown(evidence: Evidence) -> dict[str, Any] | None:
     """Return what the journal keeps of *evidence*: what is not as usual; None: nothing."""
     return evidence.model_dump(mode="json", exclude_defaults=True) or None
+
+
+def shown_session(mark: str) -> str | None:
+    r"""Return the client's own id of a conversation, without what its executor has noted beside it.
+
+    >>> shown_session("0199;cost_usd=0.5"), shown_session("a\nb"), shown_session("")
+    ('0199', None, None)
+    """
+    found = mark.partition(";")[0]
+    return found if found.isascii() and found.isprintable() and 0 < len(found) <= ID_CHARS else None
 
 
 def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:
@@ -157,22 +179,88 @@ VERDICT_OUTPUT = Output(
 """What a step that judges is to answer, for clients that can be told."""
 
 
-def judged(performed: Performed, *, is_command: bool) -> Performed:
-    """Return *performed* with the verdict of a step that judges.
+def judged(workflow: Workflow, performed: Performed, *, is_command: bool) -> Performed:
+    """Return *performed* with what its answer decides in a run of *workflow*.
 
-    A "no" reads as a failure in log and journal; what follows is the loop's to say.
+    A "no" reads as a failure in log and journal; what follows is the loop's to say. An answer
+    that has to decide and does not is a plain failure, after which the agent is asked again at
+    least once: nobody has said no, so that there is nothing to fix.
     """
-    step, outcome = performed.step, performed.outcome
-    if step.validation is None or performed.place.stage == "fix":
+    step = performed.step
+    if step.validation is not None and performed.place.stage != "fix":
+        return _with_verdict(performed, _VERDICT_FORM, is_command=is_command)
+    if not workflow.nodes or not performed.outcome.is_accepted:
         return performed
+    graph = workflow.whole_graph
+    if next(own_choices(graph, step.name), None) is None:
+        return performed
+    outcome = _with_decision(performed.outcome)
+    if not picks_none(graph, step.name, outcome.output):
+        return replace(performed, outcome=outcome)
+    error = f"no matching branch for {shortened(outcome.output)!r}"
+    return _unanswered(performed, f"{error}; {wanted_form(workflow, step)}")
+
+
+def _with_verdict(performed: Performed, wanted: str, *, is_command: bool) -> Performed:
+    outcome = performed.outcome
     has_ended = outcome.exit_code is not None and outcome.exit_code >= 0
     if not outcome.is_accepted and not (is_command and has_ended):
         return performed
     verdict = verdict_of(outcome, is_command=is_command)
+    if verdict.source == "none":
+        return _unanswered(performed, f"{verdict.reason}; {wanted}")
     if not verdict.is_pass:
         error = f"the answer is no: {verdict.reason}"
         outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
     return replace(performed, outcome=outcome, verdict=verdict)
+
+
+def _unanswered(performed: Performed, error: str) -> Performed:
+    """Return *performed* as a failure that is followed by one more try at least."""
+    retry = performed.step.retry or Retry()
+    retry = retry.replace(max_attempts=max(retry.max_attempts, LEAST_ASKED))
+    return replace(
+        performed,
+        step=performed.step.replace(retry=retry),
+        outcome=performed.outcome.replace(status=OutcomeStatus.FAILED, error=error),
+    )
+
+
+def _with_decision(outcome: Outcome) -> Outcome:
+    """Return *outcome* with the decision in its text that its client told beside the text."""
+    if decision_of(outcome.structured) is None or decision_in(outcome.output) is not None:
+        return outcome
+    told = json.dumps(outcome.structured, ensure_ascii=False)
+    return outcome.replace(output=f"{outcome.output.rstrip()}\n\n{told}")
+
+
+def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | None:
+    """Return what the answer of *step* has to end with to decide; None: nothing is decided.
+
+    In words that an agent is told as well.
+    """
+    if step.validation is not None and stage != "fix":
+        return _VERDICT_FORM
+    labels = labels_of(workflow.whole_graph, step.name) if workflow.nodes else ()
+    if not labels:
+        return None
+    listed = ", ".join(f"`{label}`" for label in labels)
+    example = json.dumps({"decision": labels[0]}, ensure_ascii=False)
+    return (
+        f"the last line has to be one of {listed} and nothing else, "
+        f"or the answer ends with JSON such as {example}"
+    )
+
+
+def forward_of(workflow: Workflow, step: Step) -> str | None:
+    """Return the label with which *step* goes forward in *workflow*; None: it picks no way."""
+    return forward_label(workflow.whole_graph, step.name) if workflow.nodes else None
+
+
+_VERDICT_FORM = (
+    'the answer has to end with the JSON object {"pass": true, "reason": "…"}, '
+    'or with {"pass": false, "reason": "…"}'
+)
 
 
 def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
@@ -233,18 +321,51 @@ def redacted(value: Any, redact: Callable[[str], str]) -> Any:
 def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     r"""Return *outcome*, complete if it is ok and its output has the step's mark.
 
-    The mark has to stand alone on a line: an agent that quotes its prompt in the middle of a
-    sentence has not finished anything.
+    The mark has to stand alone on a line, or as an item of a list: an agent that quotes its
+    prompt in the middle of a sentence has not finished anything. White space inside of it and
+    Markdown around it don't count, so it may also take several lines.
 
     >>> step = Step(name="main", complete_when="ALL DONE")
-    >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n  ALL DONE\n")).status
+    >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n - **ALL DONE**\n")).status
     <OutcomeStatus.COMPLETE: 'complete'>
     >>> apply_completion(step, Outcome(status="ok", output="I am not ALL DONE yet")).status
     <OutcomeStatus.OK: 'ok'>
     """
     if not isinstance(step.complete_when, str) or outcome.status is not OutcomeStatus.OK:
         return outcome
-    mark = step.complete_when.strip()
-    if mark and any(line.strip() == mark for line in outcome.output.splitlines()):
+    if _stands_alone(step.complete_when.strip(), outcome.output):
         return outcome.replace(status=OutcomeStatus.COMPLETE)
     return outcome
+
+
+def near_miss(step: Step, outcome: Outcome) -> str | None:
+    """Return why *outcome* is not complete although its output has the step's mark somewhere."""
+    mark = step.complete_when
+    if not isinstance(mark, str) or outcome.status is not OutcomeStatus.OK:
+        return None
+    return NEAR_MISS if mark.strip() and _squeezed(mark) in _squeezed(outcome.output) else None
+
+
+NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
+_ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
+_AROUND = "*_`\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
+"""Marks of Markdown, and quotes, that may stand around a line. A quoted passage (``>``), a
+heading, and text that is struck out say something else."""
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _stands_alone(mark: str, output: str) -> bool:
+    wanted = _squeezed(_ITEM.sub("", mark, count=1)).strip(_AROUND)
+    lines = [line for line in output.splitlines() if line.strip()]
+    if not wanted:
+        return bool(mark) and any(line.strip() == mark for line in lines)
+    for first, line in enumerate(lines):
+        said, place = _squeezed(_ITEM.sub("", line, count=1)).lstrip(_AROUND), first + 1
+        while said != wanted and wanted.startswith(said) and place < len(lines):
+            said, place = said + _squeezed(lines[place]), place + 1
+        if said.rstrip(_AROUND) == wanted:
+            return True
+    return False

@@ -156,6 +156,18 @@ def values_of(
     )
 
 
+def _at_once(name: str, marking: Marking) -> list[str]:
+    """Return the nodes that are worked on with *name*, itself included; none if it is alone.
+
+    Those that may start count as well: how many do at once is for each process to say.
+    """
+    graph = marking.graph
+    ready = [one for one in marking.waiting if marking.may_start(one)]
+    found = {name, *marking.active, *ready}
+    names = sorted((one for one in found if graph.by_id[one].works), key=graph.order.__getitem__)
+    return names if len(names) > 1 else []
+
+
 def _own(name: str, marking: Marking, head: Head | None) -> dict[str, Any]:
     """Return what a run keeps in the state under names of its own."""
     found: dict[str, Any] = {
@@ -164,5 +176,6 @@ def _own(name: str, marking: Marking, head: Head | None) -> dict[str, Any]:
         "_iteration_count": marking.iterations,
         "_current_node": name,
         "_completed_nodes": list(marking.done),
+        "_pending_parallel": _at_once(name, marking),
     }
     return found if marking.error is None else {**found, "_error": marking.error}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from sequencer.executors.protocol import Listener, Piece, StepRequest
@@ -87,22 +88,20 @@ def with_structured(outcome: Outcome, value: Any) -> Outcome:
     return outcome.replace(**update)
 
 
-def sample(schema: dict[str, Any]) -> Any:
-    """Return a plain value of the form that *schema* asks for; it need not fit in every detail.
+_DIGEST_BYTES = 8
 
-    >>> sample({"type": "object", "properties": {"pass": {"type": "boolean"}}})
-    {'pass': True}
-    """
-    if "const" in schema:
-        return schema["const"]
-    if isinstance(schema.get("enum"), list) and schema["enum"]:
-        return schema["enum"][0]
-    if schema.get("type") == "object":
-        properties = schema.get("properties")
-        parts = properties.items() if isinstance(properties, dict) else ()
-        return {name: sample(part) for name, part in parts if isinstance(part, dict)}
-    plain = {"boolean": True, "integer": schema.get("minimum", 0), "number": 0, "array": []}
-    return None if schema.get("type") == "null" else plain.get(str(schema.get("type")), "")
+
+def digest_of(text: str) -> str:
+    """Return a short digest of *text*, to compare it with others."""
+    return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def with_answer(outcome: Outcome) -> Outcome:
+    """Return *outcome*, its evidence completed by the answer as it is now."""
+    shown, answer = outcome.evidence, outcome.output.strip()
+    if shown is None or not answer:
+        return outcome
+    return outcome.replace(evidence=shown.replace(has_text=True, answer=digest_of(answer)))
 
 
 Ignored = Callable[[], None] | None

@@ -27,6 +27,7 @@ from sequencer.errors import MachineBusy, StorageFailed
 from sequencer.executors.protocol import Cancellation
 from sequencer.store import folder as folders
 from sequencer.store.identity import pid_namespace
+from sequencer.store.ownership import refused
 
 if TYPE_CHECKING:
     import psutil
@@ -161,11 +162,10 @@ class AttemptLock:
                 raise self._refused(error) from error
 
     def _refused(self, error: OSError) -> StorageFailed:
-        return StorageFailed(
-            f"the lock of the step's processes can't be taken: {error.strerror or error}",
-            where=str(self.path),
-            hint="free disk space or fix the permissions; move away what is not a regular file",
-        )
+        hint = "free disk space or fix the permissions; move away what is not a regular file"
+        why, hint = refused(error, self.path, hint)
+        message = f"the lock of the step's processes can't be taken: {why}"
+        return StorageFailed(message, where=str(self.path), hint=hint)
 
     def _waited(self, fd: int, cancellation: Cancellation) -> bool:
         """Return whether the lock was given within `WAIT_S`."""

@@ -21,6 +21,7 @@ from fnmatch import fnmatchcase
 from typing import Any, ClassVar
 
 from sequencer.executors.answers import MAX_ARGUMENT_BYTES, schema_text
+from sequencer.executors.claude_providers import SWITCHES
 from sequencer.executors.claude_turns import TURNS, ClaudeTurns
 from sequencer.executors.client import (
     APPENDED_PROMPT,
@@ -42,7 +43,7 @@ from sequencer.executors.client_events import (
     split_mark,
     sum_of_costs,
 )
-from sequencer.executors.client_limits import as_utc
+from sequencer.executors.client_limits import as_utc, is_notice
 from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
@@ -226,9 +227,12 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "its claude_agent_sdk/_bundled/claude as program"
     )
     passed: ClassVar[frozenset[str]] = words(
-        "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL "
-        "CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR"
+        "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_DEFAULT_* "
+        "ANTHROPIC_MODEL ANTHROPIC_SMALL_FAST_MODEL CLAUDE_CODE_CERT_STORE CLAUDE_CODE_CLIENT_CERT "
+        "CLAUDE_CODE_CLIENT_KEY CLAUDE_CODE_CLIENT_KEY_PASSPHRASE CLAUDE_CODE_OAUTH_TOKEN "
+        "CLAUDE_CONFIG_DIR"
     )
+    switches: ClassVar[Mapping[str, frozenset[str]]] = SWITCHES
     # Said and not left out, or the settings of the user would say it.
     plain: ClassVar[Mapping[str, Any]] = {
         "permission_mode": "default",
@@ -312,6 +316,7 @@ class ClaudeParser(JsonEventParser):
 
     client = "claude"
     turns = TURNS
+    gone = re.compile(r"No conversation found|Session ID \S+ is already in use")
     login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
     def __init__(self, rules: Rules, before: float | None = None) -> None:
@@ -410,6 +415,9 @@ class ClaudeParser(JsonEventParser):
         message = event.sub("message")
         key = str(message.get("id"))
         self._count_call(key, message, listener)
+        if key in self._calls and not event.get("parent_tool_use_id"):
+            # Of the conversation itself, and not of a subagent's.
+            self.last_sent = self._calls[key][1].sent
         for block in content:
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
@@ -516,7 +524,7 @@ class ClaudeParser(JsonEventParser):
         text = f"claude: {_error_of(result)}"
         if subtype in _HINTS:
             return self.failed(f"{text}\n{_HINTS[subtype]}", end)
-        if result.get("is_error") is False:
+        if result.get("is_error") is False and not is_notice(result.text("result")):
             text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
             return self.failed(text, end)
         is_own = status is not None or _is_clients_own(result)

@@ -9,9 +9,10 @@ here has a default that would switch a client's permission checks off.
 
 from __future__ import annotations
 
+import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -37,6 +38,7 @@ from sequencer.executors.protocol import (
     Objection,
     Piece,
     StepRequest,
+    is_of_a_provider,
     tools_objection,
 )
 from sequencer.executors.pump import DONE, Launch, agent_environment
@@ -80,6 +82,8 @@ class ClientOptions(Frozen):
         return [name for name in names if name in arguments]
 
 
+_OFF = ("", "0", "false", "no", "off")
+"""Values of a switch that do not switch anything on; clients read them so."""
 SYSTEM_PROMPT = "system-prompt.md"
 APPENDED_PROMPT = "append-system-prompt.md"
 
@@ -128,6 +132,8 @@ class ClientExecutor(ABC, Generic[OptionsT]):
     """How to get the program."""
     passed: ClassVar[frozenset[str]]
     """Variables without which the program could not find its account."""
+    switches: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """By variable: those that pass as well while it is on in this process's environment."""
     plain: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, name: str, options: OptionsT, core: ProcessCore) -> None:
@@ -210,7 +216,23 @@ class ClientExecutor(ABC, Generic[OptionsT]):
     ) -> dict[str, str]:
         """Return the agent's environment; the entry's ``env`` goes before *defaults* only."""
         extra = {**(defaults or {}), **self.options.env, **(fixed or {})}
-        return agent_environment(extra=extra, passed=(*self.passed, *self.options.pass_env))
+        return agent_environment(extra=extra, passed=self._passed(os.environ))
+
+    def withheld(self, environ: Mapping[str, str]) -> list[str]:
+        """See `protocol.Withholding`."""
+        given = agent_environment(
+            extra=self.options.env, passed=self._passed(environ), base=environ
+        )
+        return sorted(name for name in environ if is_of_a_provider(name) and name not in given)
+
+    def _passed(self, environ: Mapping[str, str]) -> Iterable[str]:
+        """Return the names of *environ* that its agent gets beside those that every agent gets."""
+        yield from self.passed
+        yield from self.options.pass_env
+        for switch, names in self.switches.items():
+            yield switch
+            if environ.get(switch, "").lower() not in _OFF:
+                yield from names
 
 
 LINE_CAP = 6 * 1024 * 1024

@@ -21,10 +21,12 @@ from sequencer.executors.answers import with_structured
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     Clock,
-    is_limit,
-    is_temporary,
+    Trouble,
+    classify,
+    is_notice,
     local_clock,
     not_before,
+    status_in,
 )
 from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.prices import ModelPrice, estimated
@@ -37,7 +39,7 @@ from sequencer.executors.protocol import (
     Piece,
 )
 from sequencer.model.evidence import TurnEnd
-from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, SessionFault, Usage
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
 _FACT = re.compile(r"([a-z_]{1,30})=([A-Za-z0-9.+-]{1,40})")
@@ -81,8 +83,24 @@ def number(facts: Mapping[str, str], name: str) -> float:
 LINE_CHARS = 300
 """How much of a tool's input or result is shown; the client's own transcript has all."""
 ERROR_CHARS = 1_000
+_READ_CHARS = 8_000
+"""How much of an error is looked through: an agent can make one of megabytes."""
 _STDERR_LINES = 20
 _UNAUTHORIZED = 401
+_TOO_MUCH = frozenset({400, 413})
+"""Statuses of a request that is wrong: its conversation may be."""
+_USAGE_CODES = frozenset({2, 64, 78, 126, 127})
+"""Exit codes of programs that were called in a wrong way, or could not be run."""
+_FULL = re.compile(
+    r"""(?:prompt|input)[ ]is[ ]too[ ]long | exceeds?[ ]context[ ]limit | context_?length_?exceeded
+      | context[ ]window[ ](?:is[ ])?(?:full|exceeded) | out[ ]of[ ]room[ ]in[ ]the[ ]model
+      | maximum[ ]context[ ]length | model's[ ](?:maximum[ ])?context[ ]length
+      | exceeds[ ]the[ ]context[ ]window | ContextOverflow
+      | token[ ]count[ ](?:of[ ]\d+[ ])?exceeds[ ]the
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""How clients and services say that a conversation no longer fits into the model's context."""
 WIDE_BYTES = 2 * 1024 * 1024
 """Longest event that may hold more than ASCII: one such letter makes all take four bytes."""
 STRUCTURE_BYTES = 256 * 1024
@@ -236,6 +254,9 @@ class JsonEventParser(Speaker, ABC):
     """The reasons that it gives for the end of a turn."""
     login: str = ""
     """What a person does where the service knows nobody by the credentials."""
+    gone: ClassVar[re.Pattern[str]]
+    """How the client says that it does not know a conversation, or can't continue it."""
+    usage_codes: frozenset[int] = _USAGE_CODES
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -248,6 +269,9 @@ class JsonEventParser(Speaker, ABC):
         # What was observed call by call, where the client tells it before its sum.
         self.seen = Usage()
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+        self._has_unread = False
+        self.last_sent: int | None = None
+        """Tokens that were sent in the last call; None: the client tells a sum only."""
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
         """Take one line of stdout without its newline; write what people should see.
@@ -264,12 +288,19 @@ class JsonEventParser(Speaker, ABC):
             self.skip()
         if line.strip():
             listener.write(line + b"\n", Piece.OUTPUT)
-        # What is too large to be read is a tool's result, and no sign of life.
+        if not is_readable:
+            # What is too large to be read is a tool's result, and no sign of life.
+            self._has_unread = True
         return not is_readable
 
     def skip(self) -> None:
         """Take it that there was an event which nobody can read: a tool's result, say."""
         self.observed.settle()
+
+    @property
+    def has_worked(self) -> bool:
+        """Return whether there was text or a tool call of the agent."""
+        return self.observed.has_text or self.observed.tool_calls > 0 or self._has_unread
 
     def feed_stderr(self, line: bytes) -> None:
         """Keep the last lines of stderr, where usage errors are; the listener has had them."""
@@ -314,8 +345,12 @@ class JsonEventParser(Speaker, ABC):
         """Return the outcome of an attempt that the client calls a success.
 
         Whether its turn ended by itself is in the evidence, for others to judge; what to do
-        where it did not is in ``error``. Without *is_over* more came behind its last word.
+        where it did not is in ``error``. Without *is_over* more came after its last word. A
+        limit, an outage or a refusal in place of an answer is no success.
         """
+        if structured is None and is_notice(text):
+            error = f"{self.client} ended with exit code {end.exit_code}: {one_line(text)}"
+            return self.refused_or_failed(error, end, is_own=True)
         shown = self.observed.evidence(is_over=is_over)
         if self.denials and self.rules.fail_on_denial:
             listed = "; ".join(self.denials[:3])
@@ -354,26 +389,51 @@ class JsonEventParser(Speaker, ABC):
 
         Only what the client itself said in its structured output *is_own*. What its tools
         printed may be of any other service's limit, and that has failed. So has what a client
-        said that did not end by itself, or with exit code 0: an agent can write as its client,
-        and end it before it says more.
+        said that did not end by itself: an agent can write as its client, and end it before it
+        says more. Exit code 0 does not make an answer of it. But where a tool was called before,
+        the agent may have written it, and nobody waits for the date that it names.
         """
-        hint = hint or (self.login if status == _UNAUTHORIZED else "")
-        is_limited = epoch_s is not None or (is_own and is_limit(error, status))
-        is_away = is_own and is_temporary(error, status)
-        if (is_limited or is_away) and (end.is_cut_short or end.exit_code == 0):
+        error = error[:_READ_CHARS]
+        found = Trouble.LIMIT if epoch_s is not None else classify(error, status)
+        is_believed = epoch_s is not None or is_own
+        is_away = is_believed and found in (Trouble.LIMIT, Trouble.OUTAGE)
+        if is_away and end.is_cut_short:
             ended = describe_exit(end).splitlines()[0]
             hint = f"this is not believed of a client that ended so: {ended}"
-            is_limited = is_away = False
-        if is_limited:
-            when = not_before(
-                error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
-            )
+        elif is_away and found is Trouble.LIMIT:
+            when = self._when(error, end, epoch_s)
             text = f"limit reached: {one_line(error)}"
             return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
-        if is_away:
+        elif is_away:
             text = one_line(error, ERROR_CHARS)
             return self._outcome(OutcomeStatus.UNAVAILABLE, end, text)
-        return self.failed(f"{error}\n{hint}".rstrip(), end)
+        status = status_in(error) if status is None else status
+        hint = hint or (self.login if status == _UNAUTHORIZED else "")
+        outcome = self.failed(f"{error}\n{hint}".rstrip(), end)
+        if (is_own or not self.has_worked) and self._is_about_session(error):
+            return outcome.replace(session_fault=SessionFault.LOST)
+        is_unexplained = self._is_unexplained(end, Trouble.UNKNOWN if is_away else found)
+        is_silent = end.ended_by in {"idle", "timeout"} and not self.has_worked
+        is_suspect = is_unexplained or is_silent or (is_own and status in _TOO_MUCH)
+        return outcome.replace(
+            is_unexplained=is_unexplained,
+            session_fault=SessionFault.SUSPECT if is_suspect else None,
+        )
+
+    def _when(self, error: str, end: ProcessEnd, epoch_s: float | None) -> str:
+        """Return when a limit is over, as *error* or *epoch_s* tells it."""
+        now, wait_s = self.rules.clock(), self.rules.limit_wait_s
+        if end.exit_code == 0 and (self.observed.tool_calls or self._has_unread):
+            error, epoch_s = "", None
+        return not_before(error, now, default_wait_s=wait_s, epoch_s=epoch_s)
+
+    def _is_about_session(self, error: str) -> bool:
+        return self.gone.search(error) is not None or _FULL.search(error) is not None
+
+    def _is_unexplained(self, end: ProcessEnd, found: Trouble) -> bool:
+        """Return whether the client may do its work if it is simply started again."""
+        is_wrong = found is Trouble.REFUSAL or end.exit_code in self.usage_codes
+        return not (self.has_worked or end.is_cut_short or is_wrong)
 
     def marked_session(self) -> str | None:
         """Return the session id, with what a later step has to know about it."""
@@ -391,4 +451,5 @@ class JsonEventParser(Speaker, ABC):
             exit_code=end.exit_code,
             quota=self.quota,
             evidence=self.observed.evidence(is_over=False),
+            context_tokens=self.last_sent or usage.input_tokens or None,
         )

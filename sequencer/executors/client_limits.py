@@ -1,8 +1,10 @@
-"""Whether a client's error says that a limit is reached, and until when, or is temporary.
+"""What a client's error means: a limit, an outage, a refusal, or nothing that is known.
 
-Written for the texts and error bodies of claude, codex, gemini, opencode and the
-Anthropic API. Pure: the clock is an argument, and its time zone is the one in which a
-clock time without a zone is read.
+Written for the texts and error bodies of claude, codex, gemini and opencode and of the services
+behind them: Anthropic, OpenAI, Google, Amazon Bedrock, Azure, z.ai. `classify` is the one place
+that decides; the table of real wordings with their sources is tests/data/client_wordings.json.
+Pure: the clock is an argument, and its time zone is the one in which a clock time without a zone
+is read.
 
 Not promised: that a client's next wording is understood. Then `default_wait_s` decides,
 so that a run asks again rather than waits for ever.
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 Clock = Callable[[], datetime]
@@ -29,22 +32,42 @@ _JUST_OVER = timedelta(hours=1)
 """A time of day that passed so recently is the reset that was meant, not tomorrow's: a client
 takes its time to say it, and clocks differ."""
 
-# Said of a subscription: believed even if the client reports no status or another one.
-_SUBSCRIPTION = re.compile(
+
+class Trouble(StrEnum):
+    """What an error of a client means for the step."""
+
+    LIMIT = "limit"
+    """A subscription, quota or rate limit is reached: try after the reset."""
+    OUTAGE = "outage"
+    """The service is overloaded, failing or out of reach: it may be gone by itself in a while."""
+    REFUSAL = "refusal"
+    """The request, the account or the entry is wrong: the same again would end the same."""
+    UNKNOWN = "unknown"
+
+
+# Said of a subscription or an account: believed even if the client reports another status.
+_LIMIT = re.compile(
     r"""usage[ _-]limit[ _-]reached | usage[ ]limit[ ]has[ ]been[ ]reached
       | (?:hit|reached)[ ](?:your|the)[ ](?:\S+[ ]){0,3}limit\b
-      | (?:\d+-hour|weekly|daily|monthly|session|usage)[ ]limit[ ]reached
-      | exceeded[ ]your[ ](?:current[ ])?quota | RESOURCE_EXHAUSTED
+      | (?:\d[ -]hour|daily|weekly|monthly|session|usage)[ ]limit[ ](?:reached|exhausted)
+      | exceeded[ ]your[ ](?:current[ ])?quota | RESOURCE[ _]EXHAUSTED
+      | resource[ ]has[ ]been[ ]exhausted
       | exhausted[ ]your[ ](?:\S+[ ]){0,3}(?:capacity|quota)
-      | out[ ]of[ ](?:extra[ ])?usage
+      | out[ ]of[ ](?:extra[ ])?usage | FreeUsageLimitError
+      | ThrottlingException | TooManyRequestsException | getting[ ]throttled
+      | too[ ]many[ ](?:tokens|requests)(?:[ ]per[ ]day)?,[ ]please[ ]wait
+      | (?:call|token)[ ]rate[ ]limit[ ]of[ ]your | ["\[]13(?:08|10)["\]]
     """,
     re.IGNORECASE | re.VERBOSE,
 )
 # Also said in passing by a server that is merely busy: believed without a status only.
 _RATE = re.compile(r"rate[ _-]?limit|too many requests|quota exceeded|\b429\b", re.IGNORECASE)
 
+_REFUSED_FROM = 400
 _SERVER_ERROR = 500
 _REQUEST_TIMEOUT = 408
+# Names of errors that a proxy may pass on under the status of a wrong request.
+_AWAY = re.compile(r"ServiceUnavailableException|ModelNotReadyException", re.IGNORECASE)
 # How clients say that they did not reach their service, or that it broke off or is too busy.
 _TEMPORARY = re.compile(
     r"""unable[ ]to[ ]connect | can(?:'|\u2019)?(?:not|t)[ ]connect
@@ -54,17 +77,45 @@ _TEMPORARY = re.compile(
       | fetch[ ]failed | socket[ ]hang[ ]up | network[ ]error | premature[ ]close
       | \bE(?:CONNREFUSED|CONNRESET|CONNABORTED|HOSTUNREACH|NETUNREACH|NOTFOUND|PIPE|TIMEDOUT)\b
       | \bEAI_AGAIN\b | ConnectionRefused
-      | overloaded(?:_error)?\b | \bUNAVAILABLE\b | service[ ]unavailable
+      | overloaded(?:_error)?\b | \bUNAVAILABLE\b | (?:service|temporarily)[ ]unavailable
       | internal[ ]server[ ]error | bad[ ]gateway | high[ ]demand
+      | (?:at|out[ ]of|no)[ ]capacity | server[ _](?:is[ ])?busy | unable[ ]to[ ]process[ ]your
+      | \breconnecting\b | slow[ _]down\b
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+# What no second try would change, where the client names no status.
+_REFUSED = re.compile(
+    r"""authenticat | unauthorized | forbidden | api[ _-]?key | not[ ]logged[ ]in | /login\b
+      | credit[ ]balance | billing | permission[ _]denied | access[ ]?denied | not[ ]supported
+      | invalid[ _](?:request|argument|api|model|value|option|session)
+      | unknown[ ](?:option|argument|flag|command|model|agent|provider) | unrecognized
+      | unexpected[ ]argument | cannot[ ]be[ ]used | malformed | not[ ]found
+      | no[ ]such | usage: | too[ ]long
+      | context[ ](?:window|length|limit) | reached[ ]max | ValidationException
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+_STATUS = re.compile(
+    r"""(?:^|\bAPI[ ]Error:?[ ]\(?|\bError:?[ ](?:code:?[ ]?)?\(?|\bHTTP:?[ ](?:status[ ])?\(?
+      |\bstatus(?:[ _-]?code)?["']?\W{0,3}|\bcode["']?\s?[:=]\s?["']?|\brejected[ ]\()
+      ([45]\d\d)\b
+    """,
+    re.IGNORECASE | re.VERBOSE | re.MULTILINE,
+)
 
 _EPOCH = re.compile(r"(?:\||resets?_?at\W{1,4}|resetsAt\W{1,4})(\d{10})(?:\d{3})?\b", re.IGNORECASE)
-_ISO = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)")
+_ISO = re.compile(
+    r"\b(20\d\d-\d\d-\d\d)[T ]+(\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)"
+    r"(?:\d*(?: ?(Z\b|[+-]\d\d:?\d\d\b)| (UTC|GMT)\b)|(?!\d))",
+    re.IGNORECASE,
+)
+_BEIJING = timezone(timedelta(hours=8))
+_IN_BEIJING = re.compile(r"\b13(?:08|10)\b")
+"""z.ai's codes of a limit: its dates have no zone and are those of its own clock."""
 _IN = (
     r"(?:\b(?:again|retry(?:ing)?|resets?|available|wait)\s+"
-    r"(?:in|after|for)?\s*(?:about\s+)?"
+    r"(?:in|after|for)?:?\s*(?:about\s+)?"
 )
 _UNIT = r"(?:ms|milliseconds?|d|days?|h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?)"
 _AMOUNT = re.compile(rf"(\d+(?:\.\d+)?)\s*({_UNIT})(?![a-z])", re.IGNORECASE)
@@ -80,11 +131,13 @@ _UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _CLOCK = re.compile(
-    rf"""\b(?:resets?|again|reset)[ ]*(?:at|on)?[ ]*
+    rf"""\b(?:resets?|again)[ ]*(?:at|on|after)?[ ]*
+      (?P<tomorrow>tomorrow,?[ ]+(?:at[ ]+)?)?
       (?:(?P<weekday>{"|".join(_DAYS)})[a-z]*,?[ ]+(?:at[ ]+)?)?
       (?:(?P<month>{"|".join(_MONTHS)})[a-z]*\.?[ ]+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?
          (?:,?[ ]+(?P<year>20\d\d))?,?[ ]+(?:at[ ]+)?)?
-      (?P<hour>\d{{1,2}})(?::(?P<minute>\d\d))?(?:[ ]*(?P<half>[ap]\.?m\b))?
+      (?:(?P<word>midnight|noon)\b
+        |(?P<hour>\d{{1,2}})(?::(?P<minute>\d\d))?(?:[ ]*(?P<half>[ap]\.?m\b))?)
       (?:[ ]*\((?P<zone>[A-Za-z0-9_+/-]+)\)|[ ]+(?P<utc>UTC|GMT)\b)?
     """,
     re.IGNORECASE | re.VERBOSE,
@@ -109,30 +162,69 @@ def as_utc(when: datetime) -> str:
     return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def is_limit(text: str, status: int | None = None) -> bool:
-    """Return whether an error *text*, with its HTTP *status* if known, reports a limit.
+def status_in(text: str) -> int | None:
+    """Return the HTTP status that an error *text* names; None: it names none.
 
-    An overloaded or failing server is not one: nothing is used up; see `is_temporary`.
-
-    >>> is_limit("You've hit your limit"), is_limit("Overloaded", 529), is_limit("", 429)
-    (True, False, True)
+    >>> status_in("API Error: 529 Overloaded"), status_in("last status: 429"), status_in("at 500")
+    (529, 429, None)
     """
-    if status is not None and status != TOO_MANY_REQUESTS:
-        return _SUBSCRIPTION.search(text) is not None and status < 500  # noqa: PLR2004
-    return status == TOO_MANY_REQUESTS or bool(_SUBSCRIPTION.search(text) or _RATE.search(text))
+    found = _STATUS.search(text)
+    return int(found[1]) if found else None
 
 
-def is_temporary(text: str, status: int | None = None) -> bool:
-    """Return whether an error that is no limit may be gone by itself in a while.
+def classify(text: str, status: int | None = None) -> Trouble:
+    """Return what an error *text* with its HTTP *status* means; without one, as the text says it.
 
     A status decides where there is one: the text of a wrong request may hold any word.
 
-    >>> is_temporary("", 529), is_temporary("overloaded", 400), is_temporary("Connection error.")
-    (True, False, True)
+    >>> [str(classify(text)) for text in ("You've hit your limit", "API Error: 529 Overloaded")]
+    ['limit', 'outage']
+    >>> str(classify("overloaded", 400)), str(classify("", 429)), str(classify("it ended"))
+    ('refusal', 'limit', 'unknown')
     """
-    if status is not None:
-        return status >= _SERVER_ERROR or status == _REQUEST_TIMEOUT
-    return _TEMPORARY.search(text) is not None
+    status = status_in(text) if status is None else status
+    if status is not None and status >= _REFUSED_FROM:
+        if status >= _SERVER_ERROR or status == _REQUEST_TIMEOUT:
+            return Trouble.OUTAGE
+        if status == TOO_MANY_REQUESTS or _LIMIT.search(text):
+            return Trouble.LIMIT
+        return Trouble.OUTAGE if _AWAY.search(text) else Trouble.REFUSAL
+    if _LIMIT.search(text) or _RATE.search(text):
+        return Trouble.LIMIT
+    if _TEMPORARY.search(text) or _AWAY.search(text):
+        return Trouble.OUTAGE
+    return Trouble.REFUSAL if _REFUSED.search(text) else Trouble.UNKNOWN
+
+
+_NOTICE_CHARS = 2_000
+_NOTICE = re.compile(
+    r"""(?:Failed[ ]to[ ]authenticate\.[ ])?API[ ]Error(?::[ ]|[ ]\()[^\n]*
+      | (?:\u2715[ ])?\[API[ ]Error:.*\]
+      | Claude[ ](?:\w+[ ])?usage[ ]limit[ ]reached\b[^\n]*
+      | You(?:'|\u2019)ve[ ](?:hit|reached)[ ]your[ ][\w -]{0,30}limit(?:[ ]for[ ][\w ]{1,30})?
+        (?:[ ][\u00b7\u2219][ ][^\n]*|\.[ ](?:Upgrade|Visit|Try|To|Your|Limits)\b[^\n]*)?\.?
+      | You(?:'|\u2019)re[ ]out[ ]of[ ](?:extra[ ])?usage\b(?:[ ][\u00b7\u2219][ ][^\n]*)?
+      | (?:\d+[ -]hour|daily|weekly|monthly|session|usage)[ ]limit[ ]reached
+        (?:[ ]?[\u00b7\u2219|][^\n]*)?
+      | Credit[ ]balance[ ](?:is[ ])?too[ ]low(?:[ ][\u00b7\u2219][ ][^\n]*)?
+      | Invalid[ ]API[ ]key[ ][\u00b7\u2219][ ][^\n]*
+      | Prompt[ ]is[ ]too[ ]long
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+"""Clients' own words where an answer should be. The whole answer has to be one of them: an agent
+may well say something about limits."""
+
+
+def is_notice(answer: str) -> bool:
+    """Return whether an *answer* is not an agent's but its client's word on why there is none.
+
+    >>> is_notice("You've hit your limit \u00b7 resets 3pm"), is_notice("Limits now reset at 3pm.")
+    (True, False)
+    """
+    text = answer.strip()
+    is_one = len(text) <= _NOTICE_CHARS and _NOTICE.fullmatch(text) is not None
+    return is_one and classify(text) is not Trouble.UNKNOWN
 
 
 def not_before(
@@ -158,12 +250,11 @@ def not_before(
 def _read(text: str, now: datetime) -> list[datetime | None]:
     """Return what the *text* may say, the least ambiguous form first."""
     epoch = _EPOCH.search(text)
-    iso = _ISO.search(text)
     bare = _BARE_SECONDS.search(text)
     duration = _DURATION.search(text)
     return [
         _from_epoch(float(epoch[1])) if epoch else None,
-        datetime.fromisoformat(iso[0]) if iso else None,
+        *(_from_date(found, text, now) for found in _ISO.finditer(text)),
         _after(now, _seconds(duration[1])) if duration else None,
         _after(now, float(bare[1])) if bare else None,
         _from_clock(text, now),
@@ -181,6 +272,19 @@ def _from_epoch(seconds: float | None) -> datetime | None:
     if seconds is None or not 0 < seconds < 2**33:
         return None
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def _from_date(found: re.Match[str], text: str, now: datetime) -> datetime | None:
+    """Return the moment of a date; without a zone it is z.ai's, or this machine's."""
+    day, time, offset, utc = found.groups()
+    zone = (offset or "").upper().replace("Z", "+00:00")
+    try:
+        when = datetime.fromisoformat(f"{day}T{time}{'+00:00' if utc else zone}")
+    except ValueError:
+        return None  # no such date or time
+    if when.tzinfo is not None:
+        return when
+    return when.replace(tzinfo=_BEIJING if _IN_BEIJING.search(text) else now.tzinfo)
 
 
 def _seconds(text: str) -> float:
@@ -216,8 +320,10 @@ def _from_clock(text: str, now: datetime) -> datetime | None:
 
 
 def _moment(match: re.Match[str], now: datetime) -> datetime | None:
-    hour, minute, half = int(match["hour"]), int(match["minute"] or 0), match["half"]
-    if half is None and match["minute"] is None:
+    hour, minute, half = int(match["hour"] or 0), int(match["minute"] or 0), match["half"]
+    if match["word"]:
+        hour = 12 if match["word"].lower() == "noon" else 0
+    elif half is None and match["minute"] is None:
         return None  # "reset 5 sessions": a bare number is no time of day
     if half is not None:
         hour = hour % 12 + (12 if half.lower().startswith("p") else 0)
@@ -234,6 +340,8 @@ def _moment(match: re.Match[str], now: datetime) -> datetime | None:
     except ValueError:
         return None  # no such date or time
     period = timedelta(days=1)
+    if match["tomorrow"]:
+        return when + period
     if match["weekday"]:
         when += timedelta(days=(_DAYS.index(match["weekday"].lower()) - when.weekday()) % 7)
         period = timedelta(days=7)

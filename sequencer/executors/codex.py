@@ -146,7 +146,8 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     kind: ClassVar[str] = "codex"
     install: ClassVar[str] = "npm install -g @openai/codex"
     passed: ClassVar[frozenset[str]] = words(
-        "CODEX_API_KEY CODEX_HOME OPENAI_API_KEY OPENAI_BASE_URL"
+        "CODEX_API_KEY CODEX_CA_CERTIFICATE CODEX_HOME OPENAI_API_KEY OPENAI_BASE_URL "
+        "OPENAI_ORGANIZATION OPENAI_PROJECT"
     )
     providers: ClassVar[frozenset[str] | None] = words("openai")
     supported_fields: ClassVar[frozenset[str]] = words(
@@ -195,7 +196,6 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         return Call(argv, self.environment(), parser, files)
 
 
-_STATUS = re.compile(r"\bstatus:? (\d{3})\b")
 _REFUSED = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*\breject.*)")
 _SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
 _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
@@ -216,6 +216,7 @@ class CodexParser(JsonEventParser):
 
     client = "codex"
     turns = TURNS
+    gone = re.compile(r"thread/(?:resume|read)\b.*(?:failed|not)|no rollout found for")
     login = "log in once by hand (codex login), or set the key variable of the model provider"
 
     def __init__(self, rules: Rules, before: Usage | None = None, *, is_json: bool = False) -> None:
@@ -269,10 +270,7 @@ class CodexParser(JsonEventParser):
             return self.answered(answer, end, structured)
         reason = self._failure or self.stderr_text or "no answer"
         error = f"codex ended with exit code {end.exit_code}: {reason}"
-        found = _STATUS.search(reason)
-        status = int(found[1]) if found else None
-        is_own = self._failure is not None
-        return self.refused_or_failed(error, end, is_own=is_own, status=status)
+        return self.refused_or_failed(error, end, is_own=self._failure is not None)
 
     def marked_session(self) -> str | None:
         """Return the thread's id with what it has used in all."""

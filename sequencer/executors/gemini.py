@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
+from sequencer.documents.textfile import expand_home
 from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
 from sequencer.executors.client_events import (
     ClientEvent,
@@ -97,11 +98,11 @@ def policy_arguments(
         ValueError: gemini would take the policy's path for two.
     """
     path = str(request.file(POLICY))
-    own = Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME", "~")).expanduser()
+    own = expand_home(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or "~")
     paths = [path]
     # Any --policy replaces the user's folder; an entry that has one has done so already.
     if not any(argument.startswith("--policy") for argument in options.extra_args):
-        paths.append(str(own / ".gemini" / "policies"))
+        paths.append(str(Path(own, ".gemini", "policies")))
     if any("," in each for each in paths):
         message = f"gemini can't read a policy whose path has a comma: {', '.join(paths)}"
         raise ValueError(f"{message}\nmove the project, or leave tools out")
@@ -157,7 +158,6 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         return Call(argv, environment, GeminiParser(self.rules(request)), {POLICY: policy})
 
 
-_CODE = re.compile(r"""["']?(?:code|status)["']?[:=]\s*(\d{3})\b""")
 _MAX_TURNS = "raise model.maxSessionTurns in gemini's settings"
 TURNS = TurnTable(
     clean=frozenset(),
@@ -175,6 +175,8 @@ _STOPS = (
 )
 """How the message of an error event begins, and its reason. What a hook has blocked is not in
 the table: the agent may have been sent on by it and have finished."""
+_STATUSES = {code % 256: code for code in (400, 401, 403, 404, 408, 413, 429, 500, 502, 503, 504)}
+"""By exit code: gemini makes it of the HTTP status, where it says nothing else."""
 _REFUSALS = frozenset({"tool_not_registered", "policy_violation", "permission_denied"})
 _HINTS = {
     41: "choose how to log in once by hand (gemini), or set GEMINI_API_KEY",
@@ -189,6 +191,8 @@ class GeminiParser(JsonEventParser):
 
     client = "gemini"
     turns = TURNS
+    gone = re.compile(r"Error resuming session|Invalid session identifier")
+    usage_codes = JsonEventParser.usage_codes | _HINTS.keys() | {52, 54, 55}
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
@@ -233,9 +237,12 @@ class GeminiParser(JsonEventParser):
         else:
             reason = str(self._result.sub("error").get("message", "no reason given"))
         error = f"gemini ended with exit code {end.exit_code}: {reason}"
-        hint = _HINTS.get(end.exit_code or 0, "")
-        is_own, found = self._result is not None, _CODE.search(reason)
-        status = int(found[1]) if found and is_own else None
+        hint, status = _HINTS.get(end.exit_code or 0, ""), None
+        is_own = self._result is not None
+        if not is_own and not self.has_worked:
+            # Its errors go to stderr then; without a tool call they are nobody else's.
+            status = _STATUSES.get(end.exit_code or 0)
+            is_own = status is not None
         return self.refused_or_failed(error, end, is_own=is_own, status=status, hint=hint)
 
     def _take_call(self, event: ClientEvent, listener: Listener) -> None:

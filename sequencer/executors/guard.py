@@ -30,7 +30,7 @@ import sys
 import time
 
 EOF_GRACE_S = 1.0
-"""Seconds between TERM and KILL when nobody is left to read what the agent would say."""
+"""Seconds between TERM and KILL when no one is left to read the agent's output."""
 LEFTOVER_GRACE_S = 0.5
 """The same for what an agent left running when it ended by itself."""
 KILL_LIMIT_S = 5.0
@@ -47,7 +47,7 @@ _PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS = 1, 36, 38
 DUMPABLE = 4
 """Switched off, only root can read the environment, memory and open files of a process."""
 _INT_BYTES = 4
-_BEHIND = b"behind "
+_WALLED = b"walled "
 """What an agent's process says before exec when it is inside the wall."""
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
@@ -198,7 +198,7 @@ def _read_exactly(size: int, data: bytes = b"") -> bytes | None:
 
 
 def report(line: str) -> None:
-    """Tell the sequencer; nobody may be there to hear it."""
+    """Send *line* to the sequencer, which may have ended."""
     try:
         os.write(_STATUS, line.encode() + b"\n")
     except OSError:
@@ -242,7 +242,7 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
             os.chdir(launch.cwd)
             stage = b"wall"
             if domain is not None and domain.enter():
-                os.write(trouble_w, _BEHIND)
+                os.write(trouble_w, _WALLED)
             stage = b"program"
             _become_plain(stdin_fd, stdout_fd)
             os.execvpe(launch.argv[0], launch.argv, launch.environment)  # noqa: S606
@@ -251,15 +251,15 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
         finally:
             os._exit(127)
     os.close(trouble_w)
-    told = _read_to_end(trouble_r)
+    said = _read_to_end(trouble_r)
     os.close(trouble_r)
     if domain is not None:
         domain.close()
     _let_go(stdin_fd, stdout_fd, nothing)
-    trouble = told.removeprefix(_BEHIND)
+    trouble = said.removeprefix(_WALLED)
     if not trouble:
-        is_behind = "true" if told else "false"
-        report(f'{{"event": "started", "pid": {pid}, "is_walled": {is_behind}}}')
+        is_walled = "true" if said else "false"
+        report(f'{{"event": "started", "pid": {pid}, "is_walled": {is_walled}}}')
         return pid
     os.waitpid(pid, 0)
     code, _, stage = trouble.partition(b" ")
@@ -360,12 +360,12 @@ def left_running() -> str:
 
 
 def clear(lock: int) -> None:
-    """Empty the file of the lock: nobody need look for processes, whoever ends first now."""
+    """Empty the lock file: no one has to look for leftover processes, whichever side ends first."""
     if lock >= 0:
         try:
             os.ftruncate(lock, 0)
         except OSError:
-            # Then somebody looks and finds none.
+            # The next reader looks and finds none.
             return
 
 

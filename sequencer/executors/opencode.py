@@ -295,6 +295,7 @@ class OpencodeParser(JsonEventParser):
 
     client = "opencode"
     turns = TURNS
+    gone = re.compile(r"Session not found")
     login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:
@@ -343,7 +344,10 @@ class OpencodeParser(JsonEventParser):
         if end.exit_code != 0:
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
-            return self.failed(text, end)
+            return self.refused_or_failed(text, end, is_own=False)
+        if not (self._is_over or self.has_worked):
+            told = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
+            return self.refused_or_failed(f"opencode did nothing{told}", end, is_own=False)
         return self.answered(self.observed.said_last, end, is_over=self._is_over)
 
     def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
@@ -380,6 +384,7 @@ class OpencodeParser(JsonEventParser):
             output_tokens=tokens.count("output", "reasoning"),
         )
         self._sum = self._sum.plus(step)
+        self.last_sent = step.input_tokens
         self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:

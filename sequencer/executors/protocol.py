@@ -208,6 +208,8 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     decides: bool = False
     """The answer decides which way the run goes: only what the client itself says counts, and
     not the result file, which other agents of this user can write."""
+    label: str | None = None
+    """Of an answer that picks a way: what it may end with to go forward; a rehearsal says it."""
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
 
@@ -372,6 +374,26 @@ class Walled(Protocol):
     @property
     def wall(self) -> Wall:
         """Return what keeps them away from other processes of their user."""
+
+
+@runtime_checkable
+class Withholding(Protocol):
+    """What an executor has beside `Executor` if its agent gets a part of the environment only."""
+
+    def withheld(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the names in *environ* that look like a provider's and that it does not get."""
+
+
+_PROVIDERS = ("ANTHROPIC_", "AWS_", "AZURE_", "GOOGLE_", "OPENAI_")
+
+
+def is_of_a_provider(name: str) -> bool:
+    """Return whether a variable called *name* may be how a model's provider is found.
+
+    >>> is_of_a_provider("AWS_PROFILE"), is_of_a_provider("GROQ_API_KEY"), is_of_a_provider("HOME")
+    (True, True, False)
+    """
+    return name.startswith(_PROVIDERS) or name.endswith("_API_KEY")
 
 
 EVERY_EXECUTOR = frozenset(

@@ -21,6 +21,7 @@ from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store import folder as folders
+from sequencer.store.ownership import refused
 
 MAX_RESULT_BYTES = 1024 * 1024
 _Tokens = Annotated[int, Field(ge=0, le=2**53)]
@@ -60,11 +61,10 @@ def make_folder(path: Path) -> None:
     try:
         folders.make_fresh(path.parent)
     except OSError as error:
-        raise StorageFailed(
-            f"can't create the folder for the agent's result: {error.strerror}",
-            where=str(path.parent),
-            hint="free disk space or fix the permissions, then start again",
-        ) from error
+        hint = "free disk space or fix the permissions, then start again"
+        why, hint = refused(error, path.parent, hint)
+        message = f"can't create the folder for the agent's result: {why}"
+        raise StorageFailed(message, where=str(path.parent), hint=hint) from error
 
 
 def read_result(path: Path) -> Result | None:

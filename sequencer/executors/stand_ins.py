@@ -1,6 +1,7 @@
 """Executors without a model and without a process: a rehearsal, and canned outcomes.
 
-A rehearsal says what an agent would have been asked, and succeeds; every step field is
+A rehearsal says what an agent would have been asked, and succeeds with an answer of the form
+that the step asks for: one of its labels, or a plain value of its schema. Every step field is
 accepted, because nothing is done with any of them, and the log says so. Canned outcomes are
 for tests and simulations: entries without a condition on step_index or attempt are used up in
 order, for each step on its own; this is the one executor that remembers earlier calls.
@@ -13,9 +14,9 @@ import time
 from collections import Counter
 from typing import Any, ClassVar
 
-from sequencer.executors.answers import sample, schema_of, with_structured
-from sequencer.executors.observation import with_answer
+from sequencer.executors.answers import schema_of, with_answer, with_structured
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
+from sequencer.executors.samples import sample
 from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
@@ -65,12 +66,14 @@ class RehearsalExecutor:
         usage = Usage(seconds=seconds, rehearsed=1)
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
-        outcome = with_answer(
-            Outcome(status=OutcomeStatus.OK, output=output, usage=usage, evidence=Evidence())
-        )
-        schema = schema_of(request.step)
+        outcome = Outcome(status=OutcomeStatus.OK, usage=usage, evidence=Evidence())
         # A step that wants an answer in a form would otherwise never get past its check.
-        return outcome if schema is None else with_structured(outcome, sample(schema))
+        if (schema := schema_of(request.step)) is not None:
+            made = sample(schema, request.label, f"{request.step.name}-a")
+            return with_answer(with_structured(outcome.replace(output=output), made))
+        if request.label is not None:
+            output = f"{output}\n\n{request.label}"
+        return with_answer(outcome.replace(output=output))
 
     def _said(self, request: StepRequest) -> str:
         lines = request.prompt.splitlines()

@@ -5,7 +5,7 @@ kernel was built or started without Landlock or a seccomp filter of a container 
 other systems have nothing like it.
 
 Not promised: anything between agents and files. As root the environment of other processes
-stays readable inside the wall, and whoever is outside of it reaches in.
+stays readable inside the wall. Processes outside the wall can reach in.
 """
 
 from __future__ import annotations

@@ -91,6 +91,12 @@ class Session(Frozen):
 
     executor: str
     id: str
+    steps: Counter = 1
+    """Accepted steps of it."""
+    context_tokens: Counter | None = None
+    """What was sent in its last call; None: its client doesn't tell."""
+    used_at: str | None = None
+    """When its last step was accepted, ISO 8601 UTC; None: an earlier version has kept it."""
 
 
 class Gate(Frozen, extra="allow"):

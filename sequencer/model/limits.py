@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from sequencer.errors import TooManyFailures
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
-from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Step
+from sequencer.model.head import Head, Session
+from sequencer.model.outcome import Outcome, OutcomeStatus, duration
+from sequencer.model.step import ContinuedSession, Step
 
 
 class RunLimits(Frozen, allow_inf_nan=False):
@@ -95,6 +95,9 @@ LONGEST_OUTAGE_PAUSE_S = 900.0
 """Of a pause that has grown while an agent can't be had: nobody tells when that ends."""
 OUTAGE_JITTER = 0.25
 """Share of such a pause that is added at random, for a service that comes back to many."""
+UNEXPLAINED_PAUSES_S = (60.0, 300.0)
+"""Waits after the first and the second try of a client that failed for no known reason before it
+did any work. After that it counts as a failure."""
 SAID_CHARS = 200
 """Of what a client said, in the reason that the head keeps."""
 LATEST_RESET_S = 32 * 86_400.0
@@ -143,6 +146,9 @@ def due_again(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> s
     *jitter* is a random number below 1: runs that share an account must not all ask at once.
     """
     if outcome.status is OutcomeStatus.UNAVAILABLE:
+        if outcome.is_unexplained and attempt <= len(UNEXPLAINED_PAUSES_S):
+            wait_s = UNEXPLAINED_PAUSES_S[attempt - 1] * (1 + OUTAGE_JITTER * jitter)
+            return iso(now + timedelta(seconds=wait_s))
         return outage_end(attempt, now, jitter)
     return limit_end(outcome, attempt, now, jitter)
 
@@ -152,7 +158,18 @@ def why_put_off(outcome: Outcome, agent: str) -> str:
     if outcome.status is OutcomeStatus.LIMITED:
         return f"usage limit of agent {agent!r}"
     said = " ".join((outcome.error or "no reason given").split())
-    return f"the agent is unavailable ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
+    what = "the agent is unavailable"
+    if outcome.is_unexplained:
+        what = "the agent failed before it did any work, for an unknown reason"
+    return f"{what} ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
+
+
+def excused(outcome: Outcome, attempt: int) -> Outcome:
+    """Return *outcome*; an unexplained failure of the first *attempt* or the second is none yet."""
+    is_failed = outcome.status is OutcomeStatus.FAILED
+    if not (is_failed and outcome.is_unexplained and attempt <= len(UNEXPLAINED_PAUSES_S)):
+        return outcome
+    return outcome.replace(status=OutcomeStatus.UNAVAILABLE)
 
 
 def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
@@ -169,6 +186,23 @@ def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
         f"(limits.attempts: {max_attempts}): {outcome.error or 'no reason given'}"
     )
     return outcome.replace(status=OutcomeStatus.FAILED, error=error, not_before=None)
+
+
+def worn_out(session: Session, step: Step, now: datetime) -> str | None:
+    """Return why *step* does not continue *session* any longer, in words; None: it does."""
+    limits = step.continue_session
+    if not isinstance(limits, ContinuedSession):
+        return None
+    if limits.max_steps is not None and session.steps >= limits.max_steps:
+        return f"the last one had {session.steps} steps (continue_session.max_steps)"
+    sent = session.context_tokens
+    if limits.max_context is not None and sent is not None and sent > limits.max_context:
+        return f"the last one has grown to {sent:,} tokens (continue_session.max_context)"
+    used_at = parse_time(session.used_at) if session.used_at else None
+    idle_s = 0.0 if used_at is None else (now - used_at).total_seconds()
+    if limits.max_idle_s is not None and idle_s > limits.max_idle_s:
+        return f"the last one was used {duration(idle_s)} ago (continue_session.max_idle_s)"
+    return None
 
 
 def tries_of(step: Step) -> int:

@@ -116,6 +116,15 @@ class Quota(Frozen):
     """From 0 to 1; None: the client only says that it is within the limit."""
 
 
+class SessionFault(StrEnum):
+    """What an attempt says about the conversation that it was to continue."""
+
+    LOST = "lost"
+    """It is unknown to the client, expired, in use elsewhere or full."""
+    SUSPECT = "suspect"
+    """It may be why the attempt has failed."""
+
+
 class Outcome(Frozen):
     """The result of one attempt; frozen."""
 
@@ -130,6 +139,15 @@ class Outcome(Frozen):
     usage: Usage = Usage()
     session_id: str | None = None
     """The client's own id of the conversation, to continue it."""
+    session_steps: int = 1
+    """Accepted steps of that conversation, this one included."""
+    context_tokens: int | None = None
+    """What was sent in the last call; of the whole attempt where the client doesn't tell calls
+    apart. None: it tells neither."""
+    session_fault: SessionFault | None = None
+    """None: the conversation is not to blame, or none was continued."""
+    is_unexplained: bool = False
+    """The client failed before it did any work, for a reason that nobody knows."""
     is_timed_out: bool = False
     """Its time limit ended it; silence has a limit of its own."""
     cut_from_bytes: int | None = None

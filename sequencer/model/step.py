@@ -165,6 +165,32 @@ class Stagnation(Frozen):
     """Equal tool calls with equal results in a row, after which the attempt is ended."""
 
 
+class ContinuedSession(Frozen, allow_inf_nan=False):
+    """How long a conversation is continued; after that the step starts a new one."""
+
+    max_steps: int | None = Field(default=None, ge=1)
+    """Accepted steps of one conversation."""
+    max_context: int | None = Field(default=None, ge=1)
+    """Tokens that its last call, or where the client doesn't tell calls apart its last attempt,
+    has sent."""
+    max_idle_s: float | None = Field(default=None, gt=0)
+    """Seconds since a step was accepted in it."""
+
+
+_TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def continued(value: object) -> object:
+    """Return *value* as one of its two forms; a union would tell a mistake in both."""
+    if isinstance(value, dict):
+        return ContinuedSession.model_validate(value)
+    if isinstance(value, (bool, ContinuedSession)):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUTHS:
+        return _TRUTHS[value.lower()]
+    raise ValueError("should be true, false, or {max_steps, max_context, max_idle_s}")
+
+
 class Approval(Frozen, allow_inf_nan=False):
     """What happens at a gate when nobody decides, and where feedback goes."""
 
@@ -255,7 +281,7 @@ class Step(Frozen, allow_inf_nan=False):
     complete_when: Annotated[str | FileMark | None, BeforeValidator(_mark)] = None
     """A text: the run is complete when it stands alone on a line of the agent's final answer.
     A file: the step is done, and its agent ended, when the file appears or changes."""
-    continue_session: bool = False
+    continue_session: Annotated[bool | ContinuedSession, BeforeValidator(continued)] = False
     """Continue the conversation of the step before, where the agent is the same."""
     requires_approval: bool = False
     """A gate: the run continues after this step once a person has approved."""

@@ -275,6 +275,19 @@ def _taken_over(held: Claim) -> Fact:
     return Fact(event, held.step, held.step_index, held.token, held.attempt, outcome=note)
 
 
+def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
+    """Return the conversation of an *outcome* that was accepted at *at*; None: there is none."""
+    if not outcome.session_id:
+        return None
+    return Session(
+        executor=executor,
+        id=outcome.session_id,
+        steps=outcome.session_steps,
+        context_tokens=outcome.context_tokens,
+        used_at=at,
+    )
+
+
 def succeed(
     head: Head,
     token: int,
@@ -297,7 +310,7 @@ def succeed(
     held = held_claim(head, token)
     session = head.session
     if executor is not None:
-        session = Session(executor=executor, id=outcome.session_id) if outcome.session_id else None
+        session = session_of(outcome, executor, at) if outcome.session_id else None
     new = moved(
         head,
         at,

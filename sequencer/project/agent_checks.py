@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import Objection, Walled, without_tools
+from sequencer.executors.protocol import (
+    Objection,
+    Permitting,
+    Walled,
+    Withholding,
+    without_tools,
+)
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
     PRIVILEGED,
@@ -17,12 +23,17 @@ from sequencer.executors.wall import (
     unavailable_reason,
 )
 from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.project.agents import performed
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.named_files import named
 from sequencer.project.project import Project
+from sequencer.workflows.registry import with_defaults
 
-MAX_CLIENT_FILES = 8
-"""How many files of one client are named."""
+MAX_CLIENT_FILES, MAX_STEPS = 8, 4
+"""How many files of one client, and steps without a time limit, are named."""
+MAX_VARIABLES = 12
+"""How many variables of one agent are named."""
 _PROGRAM_OPTIONS = ("program", "argv", "extra_args", "allowed_tools")
 
 
@@ -54,6 +65,31 @@ def check_classifier(project: Project) -> Iterator[Finding]:
         yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
 
 
+def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield the clients that nothing ends if they hang in a step of *workflow*.
+
+    A program of your own ends by itself; a client waits for a service.
+    """
+    settings = project.settings
+    whole_run = (settings.run.step_timeout_s, settings.limits.seconds)
+    flow_ms = workflow.whole_graph.timeout_ms if workflow.nodes else None
+    if any(limit is not None for limit in (*whole_run, flow_ms)):
+        return
+    steps: dict[str, list[str]] = {}
+    for step in performed(settings, workflow):
+        whole = with_defaults(step, settings.step_defaults)
+        with suppress(ConfigurationError):  # another check reports it
+            name, executor = project.agents.choose(whole, step.name)
+            if isinstance(executor, Permitting) and not (whole.timeout_s or whole.idle_timeout_s):
+                steps.setdefault(name, []).append(step.name)
+    for name, names in steps.items():
+        shown, more = ", ".join(names[:MAX_STEPS]), len(names) - MAX_STEPS
+        shown += f" and {more} more" if more > 0 else ""
+        message = f"no time limit in {shown}: if the client hangs, the run hangs with it"
+        hint = "for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}"
+        yield Finding(Level.WARNING, Area.AGENT, message, f"agent {name}", hint)
+
+
 def check_client_files(project: Project) -> Iterator[Finding]:
     """Yield the files of the project that act because an agent's client reads them."""
     read: list[tuple[str, list[str], bool]] = []
@@ -78,6 +114,26 @@ def _check_privileges(project: Project, name: str) -> Iterator[Finding]:
         message = f"{program} doesn't work inside the wall around agents"
         hint = f"if it needs {program}, set agents.{name}.wall: none and trust the project again"
         yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+
+
+def check_variables(project: Project, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield which variables of *environ* look like a provider's and don't reach an agent."""
+    chosen = project.settings.agent
+    asked = {*project.settings.agents, chosen.default, *chosen.fallback}
+    executors = dict[str, Withholding]()
+    for each in asked:
+        with suppress(ConfigurationError):
+            name, executor = project.agents.choose(Step(name="check", agent=each), "check")
+            if isinstance(executor, Withholding):
+                executors[name] = executor
+    for name, found in sorted(executors.items()):
+        withheld = found.withheld(environ)
+        more = len(withheld) - MAX_VARIABLES
+        listed = [*withheld[:MAX_VARIABLES], *([f"{more} more"] if more > 0 else [])]
+        if listed:
+            message = f"does not get what looks like a provider's variable: {', '.join(listed)}"
+            hint = f"if it needs one, name it in agents.{name}.pass_env"
+            yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
 
 
 def check_walls(project: Project) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ Not promised: that an agent's account works, or that its model exists. Only a st
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -25,7 +26,6 @@ from sequencer.errors import (
     NotTrusted,
     SequencerError,
     StateRefused,
-    StorageFailed,
     UnsafeFolder,
     run_option,
 )
@@ -40,6 +40,8 @@ from sequencer.project.agent_checks import (
     check_agents,
     check_classifier,
     check_client_files,
+    check_time_limits,
+    check_variables,
     check_walls,
 )
 from sequencer.project.agents import permissions
@@ -50,9 +52,11 @@ from sequencer.project.project import Project, guard_of
 from sequencer.project.readable import unreadable, unreadable_prompts
 from sequencer.project.runs import state_path_of, witness_for
 from sequencer.project.schema import NONE
+from sequencer.store import highwater
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import STATE_VARIABLE, opened, own_state, read_regular
 from sequencer.store.lock import is_network, type_of
+from sequencer.store.ownership import refused
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
@@ -83,6 +87,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *check_classifier(project),
         *check_client_files(project),
         *check_walls(project),
+        *check_variables(project, project.agents.environment),
         *_check_timers(project),
         *_check_webhooks(project),
         *_check_schema(project),
@@ -185,6 +190,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     yield from _check_permissions(project, workflow)
     yield from _check_decisions(workflow)
     yield from _check_costs(project, workflow)
+    yield from check_time_limits(project, workflow)
 
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
@@ -243,6 +249,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
     yield from _check_permissions(project, flow.workflow)
     yield from _check_decisions(flow.workflow)
     yield from _check_costs(project, flow.workflow)
+    yield from check_time_limits(project, flow.workflow)
     optional = optional_of(flow.workflow)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:
@@ -271,10 +278,26 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
 
 
 def _check_run_worktree(project: Project) -> Iterator[Finding]:
-    """Yield why a run would not get its work tree."""
+    """Yield why a run would not get its work tree, and what is wrong with those that there are."""
     if project.settings.worktree:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
+        yield from _check_lacking(project)
+    for name in (None, *project.run_names()):
+        for text in project.stranded(name):
+            yield Finding(Level.WARNING, Area.FILES, text)
+        for refusal, can_be_mended in workplaces_of(project, name).foreign():
+            level = Level.WARNING if can_be_mended else Level.ERROR
+            yield from of_error(Area.STATE, refusal, level)
+
+
+def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Finding]:
+    """Yield what a fresh worktree would lack, if no setup seems to bring it."""
+    found = workplaces_of(project, None).lacking()
+    if not in_team:
+        found = found.without(project.settings.setup)
+    for is_sure, message, hint in found.told(in_team=in_team):
+        yield Finding(Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint)
 
 
 def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
@@ -283,6 +306,7 @@ def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
         return
     for problem in workplaces_of(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
+    yield from _check_lacking(project, in_team=True)
     store = project.settings.store
     if store.kind == "git" and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
@@ -374,7 +398,7 @@ def _check_timers(project: Project) -> Iterator[Finding]:
         return
     settings = project.settings
     entries = installed(settings, os.environ)
-    if entries or settings.schedules or tick_log(settings, None).exists():
+    if entries or settings.schedules or os.path.lexists(tick_log(settings, None)):
         yield from _check_own_records()
     for run in without_timer(settings, entries):
         message = "no timer on this machine runs the ticks of this run, so it never starts"
@@ -395,12 +419,12 @@ def _check_own_records() -> Iterator[Finding]:
     copies = "ticks keep what you were told in logs/ only, where an agent can write"
     try:
         folder = own_state()
-    except StorageFailed as error:
+    except ConfigurationError as error:
         text = f"{error.message}: {copies}, and no schedule starts its run"
         yield Finding(Level.WARNING, Area.FILES, text, None, error.hint)
         return
     hint = f"{STATE_VARIABLE} names another folder; give it to the timer, too"
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         text = f"your own records can't be written there: {copies}, and no schedule starts its run"
         yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
@@ -518,6 +542,11 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
         yield from _check_link(path)
     yield from _check_links(settings.logs_dir)
     yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
+    if (why := highwater.problem()) is not None:
+        message = "how far runs have come is remembered nowhere outside of the project, so older "
+        message += f"files in their place (git stash, a backup) may not be noticed: {why}"
+        hint = "give this user a home folder, or name a folder in XDG_STATE_HOME"
+        yield Finding(Level.WARNING, Area.STATE, message, None, hint)
 
 
 def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
@@ -527,7 +556,9 @@ def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
     if not existing.is_dir():
         yield Finding(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
     elif not os.access(existing, os.W_OK | os.X_OK):
-        yield Finding(Level.ERROR, Area.FILES, f"{name}: can't be written to", str(existing))
+        # As the system says it: there was no call that failed.
+        why, hint = refused(PermissionError(errno.EACCES, "can't be written to"), existing, "")
+        yield Finding(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
 
 
 def _check_link(folder: Path) -> Iterator[Finding]:

@@ -21,19 +21,19 @@ from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-from sequencer.logs import old_logs
+from sequencer.logs import old_logs, run_folders
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.folder import own_state
 from sequencer.store.head import signature
+from sequencer.store.highwater import HighWaterMark
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
 _WORKTREES = "worktrees"
-RECORDS = ("ticks", "schedules", "posted")
+RECORDS = ("ticks", "schedules", "posted", "runs")
 """Of this user's own records: what the program writes again where it is needed."""
 RECORD_BYTES = 64 * 1024
 
@@ -88,7 +88,7 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
         if not path.is_symlink():
             yield Unneeded(None, path, (), _size_of([path]))
     for run_name in (None, *project.run_names()):
-        run, places = project.run(run_name), _log_folders(project, run_name)
+        run, places = project.run(run_name), run_folders(project.settings.logs_dir, run_name)
         folder = run.store.state_path.parent
         if run_name is not None and not only_logs and _is_over(project, run):
             logs = [path for place in places for path in old_logs(place, float("inf"), 0)]
@@ -124,16 +124,11 @@ def _is_lost(record: Path) -> bool:
         if "log" in kept:
             # A log that nothing was written to is not there.
             return not Path(kept["log"]).parent.exists()
+        if "next" in kept:
+            return True  # another run has taken its place
         return not Path(kept["state_file"] if "state_file" in kept else kept["project"]).exists()
     except (SequencerError, OSError, ValueError, TypeError, LookupError):
         return False
-
-
-def _log_folders(project: Project, run: str | None) -> list[Path]:
-    """Return where the step logs of a run may be: a folder for each branch."""
-    logs = project.settings.logs_dir
-    below = Path("runs", slug(run), "steps") if run else Path("steps")
-    return [logs / branch / below for branch in sorted(folders.names(logs))]
 
 
 def _is_over(project: Project, run: Run) -> bool:
@@ -182,5 +177,6 @@ def _remove_run(run: Run, folder: Path) -> bool:
             return False
         folders.move(folder, going)
     store.close()
+    HighWaterMark(store.state_path).forget(head.run_id)
     folders.remove_tree(going)
     return True

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import read_bytes
+from sequencer.documents.textfile import expand_home, read_bytes
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.executors.project_files import (
@@ -155,7 +155,7 @@ def folders_upward(folder: Path) -> list[Path]:
     The user's home folder is left out: what is there is the user's own, repository or not.
     """
     found = [folder, *folder.parents]
-    home = Path(os.path.realpath(os.path.expanduser("~")))  # noqa: PTH111 - never raises
+    home = Path(os.path.realpath(expand_home("~")))
     for number, each in enumerate(found):
         if os.path.lexists(each / ".git"):
             return [folder, *(above for above in found[1 : number + 1] if above != home)]

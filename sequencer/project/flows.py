@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.documents.textfile import slug
+from sequencer.documents.textfile import expand_home, slug
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
 def home_of(project: Project) -> Path:
     """Return the home folder of the user."""
-    return Path(project.agents.environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
+    return Path(project.agents.environment.get("HOME") or expand_home("~"))
 
 
 def path_of(project: Project, asked: str) -> Path:

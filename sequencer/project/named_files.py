@@ -42,7 +42,7 @@ MAX_WORDS = 4096
 
 
 def read_unnamed(folder: Path) -> list[str]:
-    """Return what of `READ_UNNAMED` is in *folder*; nobody compares these files."""
+    """Return the entries of `READ_UNNAMED` that *folder* has; they are listed and not compared."""
     paths = (folder / name for name in READ_UNNAMED)
     return [f"{path.name}/" if path.is_dir() else path.name for path in paths if path.exists()]
 

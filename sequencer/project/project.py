@@ -13,12 +13,12 @@ from functools import cache, cached_property, partial
 from importlib.machinery import PathFinder
 from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.documents.textfile import slug
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.attempt import Emit, Noticed
 from sequencer.engine.by_hand import ensure_may_decide
@@ -26,7 +26,7 @@ from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import ConfigurationError, StateRefused, UnknownName
+from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
@@ -42,6 +42,8 @@ from sequencer.project.runs import (
     definition_of,
     ensure_covered,
     make_store,
+    run_name_of,
+    state_path_of,
     workflow_of_run,
 )
 from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
@@ -51,7 +53,7 @@ from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
 from sequencer.store import folder as folders
 from sequencer.store.folder import make_own
-from sequencer.store.head import read_head
+from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from sequencer.workflows.registry import with_defaults
@@ -314,6 +316,13 @@ class Project(Struct, frozen=True, dict=True):
             max_bytes=self.settings.logs.max_bytes,
         )
 
+    def stranded(self, run: str | None) -> tuple[str, ...]:
+        """Return what agents of the run have committed that is merged nowhere, in words."""
+        if not (state_path_of(self.settings, run).parent / "worktrees").is_dir():
+            return ()
+        found: tuple[str, ...] = _teams().stranded_in(self, run)
+        return found
+
     def run_names(self) -> list[str]:
         """Return the names of the existing named runs, for ``--run``."""
         folder = self.settings.state_file.parent / "runs"
@@ -321,7 +330,7 @@ class Project(Struct, frozen=True, dict=True):
         if self.settings.store.kind == "temporal":
             store = self.store(None)
             return store.run_names() if isinstance(store, Dispatching) else []
-        return sorted(_run_name(folder / name / state) or name for name in folders.names(folder))
+        return sorted(run_name_of(folder / name / state) or name for name in folders.names(folder))
 
 
 class ResolvedRun(Struct, frozen=True, dict=True):
@@ -465,28 +474,23 @@ def _where(
     has_own = project.settings.worktree and not project.rehearses
     if not (workflow.tasks or has_own):
         return None, None
-    from sequencer.plugins.teams import project_teams as teams  # noqa: PLC0415 - most runs need neither
-
     if workflow.tasks:
         agent = None if definition is None else definition.agent
-        return teams.team_of(project, run, agent), None
+        return _teams().team_of(project, run, agent), None
     hide = project.redaction.hide_text
-    return None, teams.run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
+    return None, _teams().run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
+
+
+def _teams() -> ModuleType:
+    from sequencer.plugins.teams import project_teams  # noqa: PLC0415 - most runs need none of it
+
+    return project_teams
 
 
 def _was_asked_for(project: Project) -> bool:
     """Return whether ``--agent`` chose the run's agent, which a rehearsal does not keep."""
     source = project.settings.source_of("agent", "default")
     return source.kind == "flag" and not project.rehearses
-
-
-def _run_name(state_path: Path) -> str | None:
-    """Return the name of the run in *state_path*'s folder, if its head can be read."""
-    try:
-        name = (read_head(state_path).content or {}).get("run_name")
-    except (OSError, StateRefused):
-        return None
-    return name if isinstance(name, str) and slug(name) == state_path.parent.name else None
 
 
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
@@ -527,6 +531,7 @@ def open_project(
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags)
     folders.open_to_others(int(settings.file_mode, 8))
+    set_project_folders(settings.state_file.parent, settings.logs_dir)
     trusted = Trust(settings, trust)
     return Project(
         settings,

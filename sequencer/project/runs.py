@@ -40,7 +40,9 @@ from sequencer.plugins import plugin, plugin_names
 from sequencer.project.schema import SHARED
 from sequencer.project.settings import Settings
 from sequencer.store.file import FileStore
-from sequencer.store.head import migrate
+from sequencer.store.folder import keep_from_git
+from sequencer.store.head import migrate, read_head
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 from sequencer.store.recovery import Witness, no_witness
@@ -362,17 +364,22 @@ def _file_store(
         keep=options.journal.keep,
         migrate=to_head,
         placed=placed,
-        witness=witness_for(settings, state_path),
+        witness=_log_witness(settings, state_path),
+        mark=HighWaterMark(state_path),
     )
 
 
 def witness_for(settings: Settings, state_path: Path) -> Witness:
-    """Return what asks the step logs of the run whose head is at *state_path*.
+    """Return what asks step logs and own records of the run whose head is at *state_path*.
 
     A store that other machines share has the shared copy to compare with.
     """
     if settings.store.kind != "file":
         return no_witness
+    return HighWaterMark(state_path).beside(_log_witness(settings, state_path))
+
+
+def _log_witness(settings: Settings, state_path: Path) -> Witness:
     is_default = state_path == settings.state_file
     return witness_of(settings.logs_dir, None if is_default else state_path.parent.name)
 
@@ -464,6 +471,15 @@ STORES: Mapping[str, Callable[..., Store]] = {
 """``store.kind`` -> how it is made."""
 
 
+def run_name_of(state_path: Path) -> str | None:
+    """Return the name of the run in *state_path*'s folder, if its head can be read."""
+    try:
+        name = (read_head(state_path).content or {}).get("run_name")
+    except (OSError, StateRefused):
+        return None
+    return name if isinstance(name, str) and slug(name) == state_path.parent.name else None
+
+
 def state_path_of(settings: Settings, run: str | None) -> Path:
     """Return the path of a run's head; the default run's is ``state_file`` itself."""
     if run is None:
@@ -482,6 +498,11 @@ def make_store(
     Raises:
         UnknownName: there is no store of this kind.
     """
+    for folder in (settings.state_file.parent, settings.logs_dir):
+        if not any(
+            one.is_relative_to(folder) for one in (settings.project_dir, settings.prompts_dir)
+        ):
+            keep_from_git(folder)
     kind = settings.store.kind
     make = STORES.get(kind) or plugin("sequencer.stores", kind)
     if make is None:

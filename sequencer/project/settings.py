@@ -15,7 +15,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from sequencer.documents import yamlfile as reader
-from sequencer.documents.keys import known_keys, leaves, problems_of
+from sequencer.documents.keys import annotation_at, known_keys, leaves, problems_of
 from sequencer.documents.textfile import find_config, leads_out, misplaced, resolve_path
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
@@ -46,6 +46,7 @@ from sequencer.project.sources import (
     Given,
     Layers,
     Source,
+    as_meant,
     choose_own_steps,
     flatten,
     inherit_cadence,
@@ -178,7 +179,9 @@ class Settings(Struct, frozen=True, kw_only=True):
                 yield f"the budget of task {node.id!r}"
 
     def rows(self) -> Iterator[tuple[KeyPath, Any, Source]]:
-        """Yield path, value as written, and source, in the order of the schema.
+        """Yield path, value, and source, in the order of the schema.
+
+        Values are as written, but for what only says a boolean or a number.
 
         What a free key called key, token, secret or password holds is hidden: the schema's
         own keys hold names of variables and files instead.
@@ -196,7 +199,9 @@ class Settings(Struct, frozen=True, kw_only=True):
             {**self.sources, **dict.fromkeys(unset, DEFAULT)}.items(),
             key=lambda item: (order[str(item[0][0])], *map(str, item[0])),
         ):
-            value = defaults[path] if source is DEFAULT else _look_up(self.values, path)
+            written = None if source is DEFAULT else _look_up(self.values, path)
+            meant = as_meant(written, annotation_at(Schema, path))
+            value = defaults[path] if source is DEFAULT else meant
             is_free = path[-1] not in known_keys(Schema, path[:-1]) and path[0] in WITH_SECRETS
             is_secret = is_free and SECRET_KEY.fullmatch(str(path[-1])) is not None
             yield path, HIDDEN if is_secret else value, source

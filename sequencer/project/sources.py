@@ -11,7 +11,8 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from msgspec import Struct, field
 
@@ -218,6 +219,32 @@ def _with_words(value: Any, annotation: Any) -> Any:
         return [_with_words(item, keys.below(annotation, 0)) for item in value]
     if isinstance(value, dict):
         return {key: _with_words(item, keys.below(annotation, key)) for key, item in value.items()}
+    return value
+
+
+_WORDS = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
+
+
+def as_meant(value: Any, annotation: Any) -> Any:
+    """Return *value* with the booleans and numbers that a field of type *annotation* reads in it.
+
+    A boolean of the file was laid as a word, and a variable holds nothing but text.
+    """
+    members = [annotation]
+    if get_origin(annotation) in (Union, UnionType):
+        members = [keys.without_none(member) for member in get_args(annotation)]
+    if isinstance(value, str):
+        if bool in members:
+            return _WORDS.get(value.lower(), value)
+        is_number = (int in members or float in members) and str not in members
+        found = reader.plain_value(value.strip()) if is_number else value
+        return found if isinstance(found, (int, float)) else value
+    if isinstance(value, list):
+        within = next((one for one in members if keys.is_list(one)), None)
+        return [as_meant(item, keys.below(within, 0)) for item in value]
+    if isinstance(value, dict):
+        within = next((one for one in members if keys.is_mapping(one)), None)
+        return {key: as_meant(item, keys.below(within, key)) for key, item in value.items()}
     return value
 
 

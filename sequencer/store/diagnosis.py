@@ -26,6 +26,7 @@ from sequencer.store import documents as flow_documents
 from sequencer.store.folder import read_regular
 from sequencer.store.head import is_legacy, parse_head, signature
 from sequencer.store.journal import NAME, JournalFile, Record, Scan, facts_of, survey
+from sequencer.store.ownership import refused
 from sequencer.store.recovery import (
     MAX_LOST_TOKENS,
     Recovered,
@@ -211,9 +212,9 @@ def _look_at_state(path: Path) -> StateReport:
 def _ensure_may_look(error: CorruptState) -> None:
     """Return unless *error* is one of permissions, where moving the file away loses it."""
     if isinstance(error.__cause__, PermissionError):
-        raise CorruptState(
-            error.message, where=error.where, hint="fix its permissions, then try again"
-        ) from error
+        hint = "fix its permissions, then try again"
+        _, hint = refused(error.__cause__, error.where or "", hint)
+        raise CorruptState(error.message, where=error.where, hint=hint) from error
 
 
 def _look_at_journal(path: Path) -> JournalReport | None:

@@ -27,6 +27,7 @@ from sequencer.model.transitions import Transition, initialise
 from sequencer.store import documents, results
 from sequencer.store import folder as folders
 from sequencer.store import head as headfile
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import this_process, utc_now
 from sequencer.store.journal import (
     CLOSING,
@@ -39,6 +40,7 @@ from sequencer.store.journal import (
 )
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
+from sequencer.store.ownership import refused
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
 from sequencer.store.queue import FileTurnstile, file_name
 from sequencer.store.recovery import (
@@ -54,12 +56,19 @@ from sequencer.store.watch import Watch, wait_for_another, watch
 
 MAX_LOST_RACES = 1_000
 READ_ATTEMPTS = 20
+_HINT = "free disk space or fix the permissions, then start again"
 
 Migrate = Callable[[dict[str, Any]], Head]
 """From another program's state to a head at revision 0."""
 _Mark = tuple[int, int, int]
 _Signature = tuple[_Mark | None, _Mark | None]
 """Of state.json (inode, mtime, size) and of the journal (device, inode, size)."""
+
+
+def _not_noted(head: Head) -> tuple[str, ...]:
+    """Remember nothing of *head*: nobody asked for a mark."""
+    del head
+    return ()
 
 
 class FileStore:
@@ -78,19 +87,23 @@ class FileStore:
         peer: Peer | None = None,
         lock_timeout_s: float | None = None,
         witness: Witness = no_witness,
+        mark: HighWaterMark | None = None,
     ) -> None:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
         A *peer* has to agree to every transition. The *witness* tells what the step logs
         show; it is asked when the files have to be read as a whole. *placed* says which step
-        is expected where an edit by hand has moved the run.
+        is expected where an edit by hand has moved the run. The *mark* remembers outside of the
+        folder how far the run has come; a peer looks at it by itself, when it knows the newest.
         """
         self.ttl_s, self.patience_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
         self._state_name = str(self._state_path)
         self._migrate, self._placed = migrate, placed
-        self._peer, self._witness = peer, witness
+        self._peer, self._mark = peer, mark
+        self._witness = witness if mark is None or peer is not None else mark.beside(witness)
+        self._note: Callable[[Head], tuple[str, ...]] = _not_noted if mark is None else mark.note
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")
         self._results = self.folder / results.NAME
@@ -120,6 +133,8 @@ class FileStore:
         self._journal.close()
         self._lock.close()
         self.leases.close()
+        if self._mark is not None:
+            self._mark.close()
         self._free_replaced(0)
         if self._watch is not None:
             self._watch.close()
@@ -224,11 +239,9 @@ class FileStore:
         return self._lock
 
     def _storage_failed(self, verb: str, error: OSError) -> StorageFailed:
-        return StorageFailed(
-            f"can't be {verb}: {error.strerror or error}",
-            where=str(error.filename or self.folder),
-            hint="free disk space or fix the permissions, then start again",
-        )
+        where = str(error.filename or self.folder)
+        why, hint = refused(error, where, _HINT)
+        return StorageFailed(f"can't be {verb}: {why}", where=where, hint=hint)
 
     def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
@@ -237,7 +250,8 @@ class FileStore:
                     self._peer.before()
                 found = self.load()
                 # Before the change is asked for: a graph's marking is read anew if it is twice.
-                if found.last is not None and self._rotate(found, found.last):
+                is_large = found.size >= self._journal.rotate_bytes
+                if is_large and found.last is not None and self._rotate(found, found.last):
                     continue
                 transition = self._before(found) or change(found.head)
                 if transition is None:
@@ -315,6 +329,8 @@ class FileStore:
         found = self._newest()
         if self._peer is None or found.is_damaged:  # else it follows what a peer has brought
             self._notices.extend(found.notices)
+        if self._mark is not None and found.head is not None:
+            self._notices.extend(self._mark.settled(found.head.run_id))
         self._sweep(found.head)
         self._is_swept = True
         if found.needs_publishing and found.head is not None:
@@ -369,6 +385,7 @@ class FileStore:
             self._peer.appended()
         elif not self._append(line, offset, is_torn=found.is_torn):
             return None
+        self._notices += self._note(head)
         published, size = self._publish(head, content), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
         signature = (published, self._journal.signature_at(size))
@@ -424,11 +441,9 @@ class FileStore:
             verdict = f"can't tell whether the change was accepted ({problem.message})"
         except OSError:
             pass
-        raise StorageFailed(
-            f"{verdict}: {error.strerror or error}",
-            where=str(self._journal.path),
-            hint="free disk space or fix the permissions, then start again",
-        ) from error
+        where = str(self._journal.path)
+        why, hint = refused(error, where, _HINT)
+        raise StorageFailed(f"{verdict}: {why}", where=where, hint=hint) from error
 
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
         """Replace state.json and return its signature, or None if that was not possible."""

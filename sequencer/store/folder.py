@@ -20,13 +20,16 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, ClassVar, NamedTuple
 
-from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
+from sequencer.documents.textfile import path_at_home
+from sequencer.errors import ConfigurationError, CorruptState, StorageFailed, UnsafeFolder
+from sequencer.store.ownership import IS_ROOT, FileOwner, make_for, open_for, refused
 
 STATE_VARIABLE = "XDG_STATE_HOME"
 
 FILE_MODE = 0o600
+IGNORE_ALL = b"# What a run writes belongs to this machine.\n*\n"
 MAX_READ_BYTES = 256 * 1024 * 1024
 """A journal is put aside long before; a file with holes has any size at no cost."""
 _HELD = 32
@@ -45,12 +48,19 @@ class _Modes:
 
     file = FILE_MODE
     folder = 0o700
+    ignored: ClassVar[set[tuple[str, ...]]] = set()
+    """Folders, by the parts of their paths, that git is to ignore if this process makes them."""
 
 
 def open_to_others(file_mode: int) -> None:
     """Make new files with *file_mode*, and folders that can be entered by who may read them."""
     _Modes.file = FILE_MODE | file_mode
     _Modes.folder = 0o700 | file_mode | (file_mode & 0o444) >> 2
+
+
+def keep_from_git(folder: Path) -> None:
+    """Have whoever makes *folder* put a `.gitignore` for all of it in; one that is there stays."""
+    _Modes.ignored.add(Path(os.path.normpath(folder.absolute())).parts)
 
 
 class Folder:
@@ -60,13 +70,14 @@ class Folder:
     the same path, and then nobody refers to this one any more.
     """
 
-    __slots__ = ("_identity", "fd", "path")
+    __slots__ = ("_heir", "_identity", "fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
         """Own *fd*, which is the folder at *path*."""
         self.path, self.fd = path, fd
         found = os.fstat(fd)
         self._identity = (found.st_dev, found.st_ino)
+        self._heir = _owner_of_new(found)
 
     def __del__(self) -> None:
         """Close it where nobody uses it any more."""
@@ -92,6 +103,8 @@ class Folder:
 
     def open(self, name: str, flags: int) -> int:
         """Return a descriptor of the file *name*, which is not opened through a link."""
+        if self._heir is not None and flags & os.O_CREAT:
+            return open_for(self._heir, name, flags | _FILE, _Modes.file, self.fd)
         return os.open(name, flags | _FILE, _Modes.file, dir_fd=self.fd)
 
     def create(self, name: str) -> int:
@@ -112,7 +125,7 @@ class Folder:
 
     def make(self, name: str) -> None:
         """Make the folder *name*, which must not be there."""
-        os.mkdir(name, _Modes.folder, dir_fd=self.fd)
+        _make_folder(name, self.fd, self._heir)
 
     def link(self, name: str, new: str) -> None:
         """Give the file *name* the name *new* as well."""
@@ -253,9 +266,8 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise CorruptState(
-            f"can't be read: {error.strerror}", where=str(path), hint="it has to be a regular file"
-        ) from error
+        why, hint = refused(error, path, "it has to be a regular file")
+        raise CorruptState(f"can't be read: {why}", where=str(path), hint=hint) from error
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -408,8 +420,8 @@ def names(path: Path | str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except PermissionError as error:
-        message, hint = "can't be read: permission denied", "check the folder's owner and mode"
-        raise StorageFailed(message, where=str(path), hint=hint) from error
+        why, hint = refused(error, path, "check the folder's mode")
+        raise StorageFailed(f"can't be read: {why}", where=str(path), hint=hint) from error
 
 
 def sweep(path: Path, is_left: Callable[[str], bool]) -> None:
@@ -434,21 +446,23 @@ def own_state(*parts: str) -> Path:
     """Return the folder *parts* of this user's own records, as people write its path.
 
     Raises:
-        StorageFailed: nobody knows the home folder.
+        ConfigurationError: nobody knows the home folder.
     """
     given = os.environ.get(STATE_VARIABLE, "")
-    # os.path: Path.expanduser raises if the home folder is unknown.
-    base = given if given.startswith("/") else os.path.expanduser("~/.local/state")  # noqa: PTH111
-    if not base.startswith("/"):
-        message = "there is no place for your own records: your home folder is unknown"
-        raise StorageFailed(message, hint=f"set HOME or {STATE_VARIABLE} to a folder of yours")
-    return Path(base, "sequencer", *parts)
+    if given.startswith("/"):
+        return Path(given, "sequencer", *parts)
+    try:
+        return path_at_home(".local/state", STATE_VARIABLE) / "sequencer" / Path(*parts)
+    except ConfigurationError as error:
+        message = f"there is no place for your own records: {error.message}"
+        raise ConfigurationError(message, hint=error.hint) from None
 
 
 def make_own(*parts: str) -> Path:
     """Make the folder *parts* of this user's own records, each for no one else; return it.
 
     Raises:
+        ConfigurationError: see `own_state`.
         StorageFailed: it can't be made.
     """
     folder = own_state()
@@ -471,7 +485,7 @@ def read_own(kind: str, name: str, max_bytes: int) -> bytes | None:
     Raises:
         CorruptState: it is no regular file.
         UnsafeFolder: its folder is a link, or other users may write in it.
-        StorageFailed: the folder can't be used.
+        ConfigurationError: see `own_state`. StorageFailed: the folder can't be used.
     """
     try:
         return read_regular(Path(_own(kind).path, name), max_bytes=max_bytes)
@@ -483,7 +497,7 @@ def put_own(kind: str, name: str, data: bytes, *, durably: bool = True) -> None:
     """Make *data* this user's own record *name* of *kind*; see `put`.
 
     Raises:
-        UnsafeFolder, StorageFailed: see `read_own`.
+        UnsafeFolder, ConfigurationError, StorageFailed: see `read_own`.
     """
     path, fresh = make_own(kind), f"{name}.{os.urandom(8).hex()}.tmp"
     try:
@@ -540,7 +554,7 @@ def _walk(path: str, *, is_made: bool) -> int:
         # What stands at the top is the system's own: /tmp and /var are links on macOS.
         flags |= 0 if place == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
         try:
-            below = _step(name, flags, fd, is_made=is_made)
+            below = _step(name, flags, fd, parts[:place] if is_made else None)
         except OSError as error:
             here = str(Path(*parts[:place]))
             if error.errno in _IS_NO_FOLDER and _is_link(name, fd):
@@ -558,15 +572,44 @@ def _walk(path: str, *, is_made: bool) -> int:
     return fd
 
 
-def _step(name: str, flags: int, fd: int, *, is_made: bool) -> int:
+def _step(name: str, flags: int, fd: int, made: tuple[str, ...] | None) -> int:
+    """Return a descriptor of *name* in *fd*, made if its path *made* is given."""
     try:
         return os.open(name, flags, dir_fd=fd)
     except FileNotFoundError:
-        if not is_made:
+        if made is None:
             raise
     with contextlib.suppress(FileExistsError):  # another process was first
-        os.mkdir(name, _Modes.folder, dir_fd=fd)
+        owner = _owner_of_new(os.fstat(fd))
+        _make_folder(name, fd, owner)
+        if made in _Modes.ignored:
+            _ignore(name, fd, owner)
     return os.open(name, flags, dir_fd=fd)
+
+
+def _ignore(name: str, fd: int, owner: FileOwner | None) -> None:
+    """Have git ignore the new folder *name* in *fd*, and this file itself: `git clean` takes it."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
+    with contextlib.suppress(OSError):
+        path = f"{name}/.gitignore"
+        if owner is None:
+            file = os.open(path, flags, _Modes.file, dir_fd=fd)
+        else:
+            file = open_for(owner, path, flags, _Modes.file, fd)
+        os.write(file, IGNORE_ALL)
+        os.close(file)
+
+
+def _owner_of_new(folder: os.stat_result) -> FileOwner | None:
+    """Return who gets what this process makes in *folder*; None: it stays this process's own."""
+    return FileOwner(folder.st_uid, folder.st_gid) if IS_ROOT and folder.st_uid else None
+
+
+def _make_folder(name: str, fd: int, owner: FileOwner | None) -> None:
+    if owner is not None:
+        make_for(owner, name, _Modes.folder, fd)
+    else:
+        os.mkdir(name, _Modes.folder, dir_fd=fd)
 
 
 def _is_link(name: str, fd: int) -> bool:

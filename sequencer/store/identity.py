@@ -4,8 +4,8 @@ Proof that another process is gone needs the same boot and the same pid namespac
 machine under another boot; everything else is left to leases. Wall clocks are for people and
 are never compared.
 
-Not promised: that a program of this user which replaces these functions, or writes a run's
-files by itself, is found. Whoever may run any code as this user can do both.
+Not promised: protection from a program of this user that replaces these functions or writes
+a run's files directly. Any code that runs as this user can do both.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ INSIDE_AGENT = "SEQUENCER_TOKEN"
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _STAT_STATE, _STAT_PARENT, _STAT_START = 0, 1, 19
-"""Fields of /proc/PID/stat behind the command's closing parenthesis."""
+"""Fields of /proc/PID/stat after the command's closing parenthesis."""
 
 
 def boottime() -> float:
-    """Return seconds since the machine's boot, sleep included; nobody can set this clock."""
+    """Return seconds since the machine's boot, sleep included. This clock can't be set."""
     return time.clock_gettime(_BOOT_CLOCK) - _namespace_offset()
 
 
@@ -204,13 +204,14 @@ _UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 def is_inside_agent() -> bool:
     """Return whether an agent started this process, whatever it has done to its variables.
 
-    It did if this process has the mark, was started with it, has an ancestor that is a guard
-    or was started with it, or is inside the wall around agents, which nobody can leave. An
-    ancestor of another user that can't be read is no agent. If the topmost ancestors are hidden
-    (another pid namespace, no /proc), any wall of this kind is a mark.
+    It did if this process or an ancestor carries the mark or was started with it, if an
+    ancestor is a guard, or if this process is inside the wall around agents, which no process
+    can leave. An ancestor of another user that can't be read does not count as an agent. If
+    the topmost ancestors are hidden (another pid namespace, no /proc), any Landlock domain of
+    this kind counts as the mark.
 
     Raises:
-        OSError: this process can open no more files, so it can't be told.
+        OSError: this process can't open any more files, so the answer is unknown.
     """
     return INSIDE_AGENT in os.environ or _was_started_by_agent(os.getpid())
 
@@ -232,7 +233,7 @@ def _was_started_by_agent(pid: int) -> bool:
     if sys.platform != "linux":
         return _is_below_agent_elsewhere(os.getpid())
     found = _is_below_agent("self")
-    # Whoever outlives its guard, or is shown another /proc, is still inside the wall.
+    # A process that outlives its guard, or sees another /proc, is still inside the wall.
     return found or _depth() >= (1 if found is None else _DEPTH)
 
 
@@ -345,7 +346,7 @@ def _depth() -> int:
     entered: list[int] = []
 
     def enter() -> None:
-        import ctypes  # noqa: PLC0415 - only where somebody decides
+        import ctypes  # noqa: PLC0415 - only for decisions
 
         class Ruleset(ctypes.Structure):
             _fields_ = [(name, ctypes.c_uint64) for name in ("files", "net", "scopes")]

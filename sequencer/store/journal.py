@@ -248,7 +248,7 @@ class JournalFile:
         self.folder = folder
         self.path = folder / NAME
         self._path = str(self.path)
-        self._rotate_bytes = rotate_bytes
+        self.rotate_bytes = rotate_bytes
         self._keep = keep
         self._fd: int | None = None
         self._inode = (0, 0)
@@ -469,7 +469,7 @@ class JournalFile:
         record. Returns whether a new file is in place.
         """
         # A file that holds nothing but its first record would not get smaller.
-        if size < self._rotate_bytes or not last.offset:
+        if size < self.rotate_bytes or not last.offset:
             return False
         fd, fresh = self._descriptor(), self._fresh()
         try:

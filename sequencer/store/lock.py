@@ -23,6 +23,7 @@ from pathlib import Path
 from sequencer.errors import ClaimHeld, NetworkFileSystem, StorageFailed
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
+from sequencer.store.ownership import refused
 
 TIMEOUT_S = 30.0
 """Whoever waits longer faces a stopped process, since a transition takes milliseconds."""
@@ -123,8 +124,9 @@ class RunLock:
         try:
             folder = folders.made(self.path.parent)
         except OSError as error:
-            message = f"can't be created: {error.strerror}"
-            raise StorageFailed(message, where=str(self.path.parent), hint=_HINT) from error
+            why, hint = refused(error, error.filename or self.path.parent, _HINT)
+            message = f"can't be created: {why}"
+            raise StorageFailed(message, where=str(self.path.parent), hint=hint) from error
         if not self._is_checked:
             # Once: where somebody deletes the lock file all the time, this is on the way.
             ensure_local(self.path.parent)
@@ -141,9 +143,10 @@ class RunLock:
             raise self._no_lock(None)
 
     def _no_lock(self, error: OSError | None) -> StorageFailed:
-        why = "it is not a regular file" if error is None else error.strerror or error
-        message = f"the lock can't be taken: {why}"
-        return StorageFailed(message, where=str(self.path), hint=_HINT)
+        why, hint = "it is not a regular file", _HINT
+        if error is not None:
+            why, hint = refused(error, self.path, _HINT)
+        return StorageFailed(f"the lock can't be taken: {why}", where=str(self.path), hint=hint)
 
     def _give_back(self) -> None:
         try:

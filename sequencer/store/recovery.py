@@ -31,6 +31,7 @@ from sequencer.store.folder import read_regular
 from sequencer.store.head import RawHead, content_of, parse_head, read_head
 from sequencer.store.identity import is_proven_dead
 from sequencer.store.journal import JournalFile, Record, Scan, decode
+from sequencer.store.ownership import refused
 from sequencer.store.strictjson import MAX_BYTES
 
 MAX_LOST_TOKENS = 1_000_000
@@ -49,6 +50,8 @@ class Trace(Struct, frozen=True):
     revision: int = 0
     has_ended: bool = False
     """The attempt with *token* was over; whether its end was accepted is not said."""
+    is_outside: bool = False
+    """It is no file of the run or its project, so nothing that puts those back takes it back."""
 
 
 Witness = Callable[[str], Iterable[Trace]]
@@ -110,6 +113,11 @@ def unheard_end(head: Head, found: Iterable[Trace]) -> Trace | None:
 
 def in_words(trace: Trace, head: Head) -> str:
     """Return what *trace* shows, beside *head*, in one clause."""
+    if trace.is_outside:
+        return (
+            f"this machine has seen revision {trace.revision} and token {trace.token} of it "
+            f"({trace.where}), and its newest token here is {head.token}"
+        )
     if trace.token in {claim.token for claim in head.claims}:
         return f"{trace.where} shows that the attempt with token {trace.token} had ended"
     if trace.token > head.token:
@@ -133,11 +141,8 @@ def names_in(folder: Path) -> Iterator[str]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise CorruptState(
-            f"can't be looked at: {error.strerror}",
-            where=str(folder),
-            hint="fix its permissions, then try again",
-        ) from error
+        why, hint = refused(error, folder, "fix its permissions, then try again")
+        raise CorruptState(f"can't be looked at: {why}", where=str(folder), hint=hint) from error
 
 
 def _in_head(path: Path, run_id: str) -> Iterator[Trace]:
@@ -186,6 +191,7 @@ def _newest_of(path: Path) -> Iterator[Trace]:
 
 
 _REPAIR = "'sequencer repair' shows what can be saved"
+_ACCEPT = "'sequencer repair --apply --accept-journal'"
 
 
 class Recovered(Struct, frozen=True):
@@ -299,12 +305,36 @@ def ensure_no_older_copy(state_path: Path, found: Recovered, witness: Witness = 
 
 def missing(state_path: Path, head: Head, revision: int, shown: Trace) -> CorruptState:
     """Return the refusal to continue from *head* at *revision* in spite of what is *shown*."""
+    hint = _REPAIR
+    if shown.is_outside:
+        hint = (
+            "something has put older files in place of the run's (git stash, checkout or reset, a "
+            f"backup): put the newer ones back ('git stash pop', say); or {_ACCEPT} continues from "
+            "here, and what was done since then is done again"
+        )
     return CorruptState(
         f"the journal ends at revision {revision}, step_index {head.step_index}, but "
         f"{in_words(shown, head)}: accepted steps may be missing",
         where=str(state_path),
-        hint=_REPAIR,
+        hint=hint,
     )
+
+
+def ensure_shared_is_newest(head: Head, shown: Trace | None, where: str) -> None:
+    """Return unless *head*, kept *where* many machines share it, is older than what is *shown*.
+
+    Raises:
+        CorruptState: steps that were accepted would run again.
+    """
+    if shown is not None:
+        raise CorruptState(
+            f"the run is at revision {head.revision}, step_index {head.step_index} there, but "
+            f"{in_words(shown, head)}: accepted steps may be missing",
+            where=where,
+            hint="something has put an older state there (a backup, a forced push): put the newer "
+            f"one back; or remove {shown.where} to continue from it, and what was done since then "
+            "is done again",
+        )
 
 
 def follow(state_path: Path, journal: JournalFile, known: Recovered) -> Recovered | None:
@@ -407,10 +437,12 @@ def _is_first_append(journal: JournalFile) -> bool:
 def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
     """Decide what state.json's *content* is, beside what the journal *found*."""
     last = scan.winners[-1]
-    revision = content.get("revision")
+    revision, where = content.get("revision"), str(state_path)
     if content == last.data["head"]:
+        # Python takes true for 1 and 3.0 for 3.
+        if json.dumps(content) != json.dumps(last.data["head"]):
+            _ensure_kinds(content, last.data["head"], where)
         return found
-    where = str(state_path)
     if type(revision) is not int:
         problem = "revision is not a number"
         if is_foreign(content):
@@ -433,6 +465,7 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
         )
     if revision == last.revision:
         _ensure_complete(content, last.data["head"], where)
+        _ensure_kinds(content, last.data["head"], where)
         return replace(found, edited=parse_head(content, where))
     since = [r for r in scan.winners if r.revision >= revision]
     own = since[0] if since and since[0].revision == revision else None
@@ -465,6 +498,38 @@ def _ensure_complete(content: dict[str, Any], accepted: dict[str, Any], where: s
             where=where,
             hint="put it back, or 'sequencer repair' restores the last accepted state",
         )
+
+
+def _ensure_kinds(content: dict[str, Any], accepted: dict[str, Any], where: str) -> None:
+    """Refuse an edit that has a boolean or a fraction where a whole number was, or the reverse."""
+    known = {name: accepted[name] for name in Head.model_fields if name in accepted}
+    wrong = [
+        f"{path} is {json.dumps(value)}, but has to be {kind}"
+        for path, value, kind in _of_other_kind(content, known)
+    ]
+    if wrong:
+        raise EditRefused(
+            f"an edit by hand is refused: {'; '.join(wrong)}",
+            where=where,
+            hint="fix it; 'sequencer repair' restores the last accepted state",
+        )
+
+
+def _of_other_kind(content: Any, accepted: Any, path: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Yield path and value of what is no whole number, or no boolean, and was one."""
+    if isinstance(accepted, dict) and isinstance(content, dict):
+        for key in accepted.keys() & content.keys():
+            yield from _of_other_kind(content[key], accepted[key], f"{path}.{key}".strip("."))
+    elif isinstance(accepted, list) and isinstance(content, list):
+        for number, (one, other) in enumerate(zip(content, accepted, strict=False)):
+            yield from _of_other_kind(one, other, f"{path}[{number}]")
+    elif isinstance(content, (bool, int, float)) and type(content) is not type(accepted):
+        if isinstance(accepted, bool):
+            yield path, content, "true or false"
+        elif isinstance(accepted, int):
+            yield path, content, "a whole number"
+        elif isinstance(accepted, float) and isinstance(content, bool):
+            yield path, content, "a number"
 
 
 def is_foreign(content: dict[str, Any]) -> bool:

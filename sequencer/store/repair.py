@@ -28,9 +28,11 @@ from sequencer.store import folder as folders
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import put, read_regular, sync_folder, write_durably
 from sequencer.store.head import parse_head, write_head
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
+from sequencer.store.ownership import refused
 from sequencer.store.recovery import Witness, in_words, no_witness, recover
 
 
@@ -59,10 +61,12 @@ def repair(
     *,
     allow_network_fs: bool = False,
     witness: Witness = no_witness,
+    mark: HighWaterMark | None = None,
 ) -> Repaired:
     """Make the run at *state_path* readable; a sound run is left alone.
 
-    The *witness* tells what its step logs show: tokens that are not granted again.
+    The *witness* tells what its step logs show: tokens that are not granted again. The *mark*
+    takes the repaired state for the newest.
 
     Raises:
         CorruptState: nothing can be saved, or a choice is needed and was not made.
@@ -80,12 +84,13 @@ def repair(
         try:
             kept = _keep_originals(found)
             head = _mend(found, base, kept, is_head=base is found.state.head)
+            if mark is not None:
+                mark.put(head)
         except OSError as error:
-            raise StorageFailed(
-                f"the repair stopped: {error.strerror or error}",
-                where=error.filename or str(state_path.parent),
-                hint="free disk space or fix the permissions, then repair again",
-            ) from error
+            where = str(error.filename or state_path.parent)
+            hint = "free disk space or fix the permissions, then repair again"
+            why, hint = refused(error, where, hint)
+            raise StorageFailed(f"the repair stopped: {why}", where=where, hint=hint) from error
         after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
         if after.head != head:
             raise CorruptState("the repair did not work", where=str(state_path.parent))

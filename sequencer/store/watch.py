@@ -57,10 +57,13 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
     return {fd for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000)}
 
 
-def watch(folder: Path, name: str | None) -> Watch:
-    """Start watching *name* in *folder*, or every file there; changes from now on count."""
+def watch(folder: Path, name: str | None, *more: Path) -> Watch:
+    """Start watching *name* in *folder*, or every file there; changes from now on count.
+
+    The same in *more* folders.
+    """
     try:
-        return notifier(folder, name)
+        return notifier(folder, name, *more)
     except OSError:
         return SleepingWatch()
 

@@ -25,6 +25,7 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName, UnsafePath
+from sequencer.model.answers import last_read
 
 MAX_NAME_CHARS = 300
 MAX_PROMPT_BYTES = 5 * 1024 * 1024
@@ -324,10 +325,13 @@ def _below(here: Any, part: str) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Return the JSON that *text* is, with or without a fence around it.
+    r"""Return the JSON that *text* is, with or without a fence, or the last object in it.
+
+    >>> parsed('I found two:\n```json\n{"bugs": 2}\n```')
+    {'bugs': 2}
 
     Raises:
-        KeyError: it is none.
+        KeyError: it is none, and holds no object.
     """
     lines = text.strip().splitlines()
     if len(lines) > 2 and lines[0].startswith("```") and lines[-1].strip() == "```":  # noqa: PLR2004 - fence, content, fence
@@ -335,4 +339,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads("\n".join(lines))
     except (ValueError, RecursionError):
-        raise KeyError("the output is not JSON, so nothing can be looked up in it") from None
+        found = last_read(text, dict)
+    if found is None:
+        raise KeyError("the output is not JSON, so nothing can be looked up in it")
+    return found

@@ -1,8 +1,8 @@
 """The pure part of the router: what it is told, and what its answer may be.
 
 A router is a prompt that an executor runs before a step; its answer names the prompt
-that the step runs. The answer comes from a model, so it is matched whole against a list
-of allowed names, and never repaired: no folding of case, no cutting of paths.
+that the step runs. The answer comes from a model, so what it names is matched whole against
+a list of allowed names, and never repaired: no folding of case, no cutting of paths.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Annotated
 
 from sequencer.errors import StepFailed
+from sequencer.model.answers import decision_in
 from sequencer.model.fields import BeforeValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
@@ -92,7 +93,8 @@ class RouterRefused(StepFailed):
         super().__init__(
             f"the router's answer {problem}: {self.answer}",
             where="router",
-            hint=f"it has to be one line with one of: {', '.join(self.allowed) or 'none'}",
+            hint=f"it has to be one line with one of: {', '.join(self.allowed) or 'none'}; "
+            'or to end with JSON such as {"decision": "NAME"}',
         )
 
 
@@ -109,14 +111,18 @@ def allowed_prompts(workflow: Workflow, router: RouterSettings) -> frozenset[str
 
 
 def parse_answer(text: str, allowed: Collection[str]) -> str:
-    r"""Return the prompt that a router's answer names.
+    r"""Return the prompt that a router's answer names: in a JSON object, or as its one line.
 
     >>> parse_answer("\n  reviewer \n", {"main.md", "reviewer.md"})
     'reviewer.md'
+    >>> parse_answer('Time for a review: {"decision": "reviewer"}', {"main.md", "reviewer.md"})
+    'reviewer.md'
 
     Raises:
-        RouterRefused: the answer is not exactly one non-empty line, or not an allowed name.
+        RouterRefused: the answer is neither, or names nothing that is allowed.
     """
+    if (decided := decision_in(text)) is not None:
+        return _allowed(decided.strip(), text, allowed)
     # The size first: splitting megabytes of a model's chatter helps nobody.
     if len(text) > MAX_ANSWER_CHARS:
         raise RouterRefused(f"has {len(text)} characters instead of one line", text, allowed)
@@ -125,7 +131,11 @@ def parse_answer(text: str, allowed: Collection[str]) -> str:
         raise RouterRefused("is empty", text, allowed)
     if len(lines) > 1:
         raise RouterRefused(f"has {len(lines)} lines instead of one", text, allowed)
-    name = with_suffix(lines[0])
+    return _allowed(lines[0], text, allowed)
+
+
+def _allowed(named: str, text: str, allowed: Collection[str]) -> str:
+    name = with_suffix(named)
     if name not in allowed:
         raise RouterRefused("is not an allowed prompt", text, allowed)
     return name

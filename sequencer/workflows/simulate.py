@@ -26,7 +26,7 @@ from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName, raise_all
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.net import rules as flow_trace
-from sequencer.model.net.choices import TIMEOUT, groups, is_choice
+from sequencer.model.net.choices import forward_label, is_choice
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.rules import Course
@@ -43,7 +43,7 @@ from sequencer.workflows.flowfile.settings import (
     Overrides,
     RetrySettings,
 )
-from sequencer.workflows.verdicts import verdict_of
+from sequencer.workflows.verdicts import LEAST_ASKED, verdict_of
 
 DEFAULT_MS = 10
 MAX_EVENTS = 250_000
@@ -266,6 +266,9 @@ class _Simulation:
         if validation is not None:
             said = Outcome(status=OutcomeStatus.OK, output=text)
             verdict = verdict_of(said, is_command=False)
+            if verdict.source == "none":
+                self._failed(name, verdict.reason, tries=LEAST_ASKED)
+                return
             if not verdict.is_pass and not self._refuse(name, verdict.reason, validation):
                 return
         growth = None
@@ -318,21 +321,14 @@ class _Simulation:
         return self._forward_label(node.id)
 
     def _forward_label(self, name: str) -> str:
-        graph = self._graph
-        if not is_choice(graph, name):
-            return ""
-        ways = {label: places for label, places in groups(graph, name).items() if label}
-        ways.pop(TIMEOUT, None)
-        for places in ways.values():
-            if not graph.back_edges.intersection(places):
-                return graph.edges[places[0]].label
-        return ""
+        is_asked = is_choice(self._graph, name)
+        return (forward_label(self._graph, name) or "") if is_asked else ""
 
-    def _failed(self, name: str, message: str, kind: str = "error") -> None:
+    def _failed(self, name: str, message: str, kind: str = "error", tries: int = 1) -> None:
         step = self._workflow.steps_by_name.get(name)
         retry = (step.retry if step is not None else None) or Retry()
         failures = self._marking.active[name].failures + 1
-        if failures >= retry.max_attempts or not self._is_agent(name):
+        if failures >= max(retry.max_attempts, tries) or not self._is_agent(name):
             self._course.fail_attempt(name, message, None, kind)
             # Tasks of a team need not fail with it; the run ends where only it is left.
             self._course.look_for_the_end()

@@ -1,20 +1,18 @@
 """What an answer says: whether a judging step said yes, and whether JSON fits its schema.
 
-A verdict depends on the outcome alone. Nothing in an answer is repaired: what is no verdict
-by the letter is none, and none is a "no". The work grows with the answer's length only,
-however it nests or breaks off.
+A verdict depends on the outcome alone. What is no verdict by the letter is none, and none is
+neither a "yes" nor a "no": the judge is asked again.
 
 Not promised: that the agent tells the truth.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import ConfigurationError
+from sequencer.model.answers import last_read
 from sequencer.model.outcome import Outcome, Verdict, VerdictSource
 
 if TYPE_CHECKING:
@@ -23,14 +21,10 @@ if TYPE_CHECKING:
 REASON_CHARS = 1000
 """Longest reason; it goes into the head and into the fixer's prompt."""
 EXIT_REASON_CHARS = 600
-MAX_TEXT_CHARS = 256 * 1024
-"""How much of an answer's end is looked at."""
+LEAST_ASKED = 2
+"""How often an agent is asked at least for an answer that decides."""
 _PROBLEM_CHARS = 300
 _VALUE_CHARS = 100
-_TEXT = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
-_OBJECT = re.compile(rf"\{{(?=\s*+(?:\}}|{_TEXT}\s*+:))")
-"""A brace that begins an object: one in prose is hardly ever followed by a key."""
-_DECODER = json.JSONDecoder()
 
 
 def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
@@ -59,7 +53,7 @@ def _said(outcome: Outcome) -> Iterator[tuple[VerdictSource, tuple[bool, str]]]:
     structured = _judgement(outcome.structured)
     if structured is not None:
         yield "structured", structured
-    written = _judgement_in(outcome.output)
+    written = last_read(outcome.output, _judgement)
     if written is not None:
         yield "json", written
 
@@ -70,26 +64,6 @@ def _judgement(value: object) -> tuple[bool, str] | None:
         return None
     reason = value.get("reason")
     return value["pass"], reason if isinstance(reason, str) else ""
-
-
-def _judgement_in(text: str) -> tuple[bool, str] | None:
-    """Return the last judgement that stands in *text* as an object of its own.
-
-    What broke off is left out as far as it goes, with all that it holds: a check of a longer
-    report is not its verdict. So no character is read twice.
-    """
-    text, place, last = text[-MAX_TEXT_CHARS:], 0, None
-    while begun := _OBJECT.search(text, place):
-        try:
-            value, place = _DECODER.raw_decode(text, begun.start())
-        except json.JSONDecodeError as error:
-            place = max(error.pos, begun.end())
-        except (ValueError, RecursionError):
-            # Numbers or depths that no report has; where it ends can't be told.
-            return None
-        else:
-            last = _judgement(value) or last
-    return last
 
 
 def _last_lines(outcome: Outcome) -> str:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import forked
+
+CASES = Path(__file__).parent / "cases"
+"""A folder each, with the files of something that happened to somebody."""
 
 AGENT = """\
 import os, sys, time
@@ -54,6 +62,49 @@ def launched(
     nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     command = [sys.executable, "-m", "sequencer", *arguments]
     return forked.Forked(command, cwd=folder, env=environment(**variables or {}), **nowhere | how)
+
+
+STRANGER = 12345
+"""A user without an entry in passwd."""
+
+
+def cli_as_stranger(
+    folder: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``sequencer ARGUMENTS`` as the user `STRANGER`, whose environment is *variables* only.
+
+    The agent has to be a rehearsal: this user may not be able to start this Python again. The
+    test is skipped where this user can't be had.
+    """
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root, with setpriv, can become a user who is in no passwd")
+    user = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups")
+    found = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [*user, sys.executable, "-m", "sequencer", *arguments],
+        cwd=folder,
+        env={**found, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "No module named" in done.stderr:
+        pytest.skip("this Python can't be read by every user")
+    return done
+
+
+@contextlib.contextmanager
+def strangers_copy(case: Path) -> Iterator[Path]:
+    """Yield a copy of *case* that belongs to `STRANGER`, where this user can go."""
+    with tempfile.TemporaryDirectory(prefix="stranger-", dir="/tmp") as made:
+        folder = Path(shutil.copytree(case, Path(made, "project")))
+        for path in (Path(made), folder, *folder.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+            if os.geteuid() == 0:
+                os.chown(path, STRANGER, STRANGER)
+        yield folder
 
 
 def environment(**variables: str) -> dict[str, str]:

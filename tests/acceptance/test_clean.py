@@ -203,8 +203,8 @@ def test_own_records_about_what_is_gone_go_and_others_stay(tmp_path: Path) -> No
         assert call(folder, "tick", "--log", "logs/tick.log").code == 0
     records = tmp_path / "state" / "sequencer"
     before = sorted(records.rglob("*.json"))
-    # Of each: an answer, what was said in two logs, the dates of a schedule.
-    assert len(before) == 8
+    # Of each: an answer, what was said in two logs, a schedule's dates, how far the run came.
+    assert len(before) == 10
     (records / "ticks" / "odd.json").write_text("[]")
     assert removed(made[0], "--older-than", "0") == []
     (records / "ticks" / "half.json.1.tmp").write_text("{")
@@ -212,6 +212,6 @@ def test_own_records_about_what_is_gone_go_and_others_stay(tmp_path: Path) -> No
     assert removed(made[0], "--older-than", "1") == []
     assert removed(made[0], "--older-than", "0", "--logs") == []
     assert removed(made[0], "--older-than", "0") == [("records of what is gone", None)]
-    assert len(sorted(records.rglob("*.json"))) == 5
+    assert len(sorted(records.rglob("*.json"))) == 6
     assert not list(records.rglob("*.tmp"))
     assert removed(made[0], "--older-than", "0") == []

@@ -21,7 +21,7 @@ import pytest
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation, Piece, StopReason
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
 from tests.fake_model_server import FakeModel, fake_model
@@ -270,6 +270,17 @@ def test_a_session_that_is_gone_is_named(desk: Desk) -> None:
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
     assert lost in outcome.error
+    assert outcome.session_fault is SessionFault.LOST
+
+
+def test_a_session_that_is_full_is_told_from_other_wrong_requests(desk: Desk) -> None:
+    first = desk.ask({"text": "first", "model_usage": {"input_tokens": 100_000}})
+    assert (first.context_tokens or 0) >= 100_000
+    too_long = {"error": 400, "message": "prompt is too long: 202744 tokens > 200000 maximum"}
+    full = desk.ask(too_long, resume_session=first.session_id)
+    assert (full.status, full.session_fault) == (OutcomeStatus.FAILED, SessionFault.LOST)
+    wrong = desk.ask({"error": 400, "message": "no"}, resume_session=first.session_id)
+    assert (wrong.status, wrong.session_fault) == (OutcomeStatus.FAILED, SessionFault.SUSPECT)
 
 
 def test_stopped_in_a_tool_it_leaves_no_process(desk: Desk) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,28 @@ def test_four_steps_of_a_review_cadence(tmp_path: Path) -> None:
     )
     for path in (*(project / "sync").glob("*.json*"), *logs):
         assert b"dummy-key-of-a-test" not in path.read_bytes(), path
+
+
+def test_transcripts_that_are_gone_cost_no_step(tmp_path: Path) -> None:
+    """claude removes them after a while; a renamed folder or another machine does it at once."""
+    with fake_model() as model:
+        project = make_project(tmp_path, model.url)
+        path = project / "orchestration.yaml"
+        configuration = yaml.safe_load(path.read_text())
+        del configuration["workflow"]
+        configuration["steps"] = [
+            {"name": name, "text": f"Say it. {script({'text': name})}", "continue_session": True}
+            for name in ("one", "two", "three")
+        ]
+        path.write_text(yaml.safe_dump(configuration))
+        assert cli(project, "run", "--max-steps", "2").returncode == 0
+        shutil.rmtree(tmp_path / "home" / ".claude" / "projects")
+        third = cli(project, "run", "--max-steps", "1")
+        assert third.returncode == 0, third.stdout + third.stderr
+        assert head(project)["step_index"] == 3
+        log = cli(project, "log").stdout
+    assert "[sequencer] the conversation can't be continued, a new one starts: claude: No" in log
+    accepted = [one["outcome"] for one in events(project) if one["event"] == "succeeded"]
+    first, second, last = (one["session"] for one in accepted)
+    assert first == second != last
+    assert head(project)["session"]["steps"] == 1

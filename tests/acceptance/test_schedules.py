@@ -8,8 +8,10 @@ import re
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,17 +188,76 @@ def test_clock_changes() -> None:
     assert nightly.last(at("2027-11-01T02:30+01:00")) == at("2027-11-01T02:30+01:00")
 
 
-@pytest.mark.usefixtures("berlin")
-@pytest.mark.parametrize("at", ["*/5 * * * *", "30 * * * *", "30 2 * * *", "0 2 * * *"])
-@pytest.mark.parametrize("day", ["2027-03-28T00:00+01:00", "2027-10-31T00:00+02:00"])
-def test_each_date_comes_once_on_a_day_of_a_clock_change(at: str, day: str) -> None:
-    every, midnight = Schedule(workflow="two", at=at), datetime.fromisoformat(day).timestamp()
-    minutes = [midnight + 60 * minute + 1 for minute in range(6 * 60)]
-    for now in minutes:
-        assert every.last(now) <= now < every.next(now)
-        assert every.last(every.next(now)) == every.next(now)
-    newest = [every.last(now) for now in minutes]
-    assert newest == sorted(newest)
+CHANGES = (
+    ("Europe/Berlin", "2027-03-27T21:00Z", 60),
+    ("Europe/Berlin", "2027-10-30T21:00Z", -60),
+    ("America/New_York", "2027-03-14T03:00Z", 60),
+    ("America/New_York", "2027-11-07T02:00Z", -60),
+    ("America/St_Johns", "2027-03-14T02:00Z", 60),
+    ("America/St_Johns", "2027-11-07T01:00Z", -60),
+    ("Australia/Lord_Howe", "2027-10-02T12:00Z", 30),
+    ("Australia/Lord_Howe", "2027-04-03T11:00Z", -30),
+    ("Pacific/Chatham", "2027-09-25T10:00Z", 60),
+    ("Pacific/Chatham", "2027-04-03T10:00Z", -60),
+    ("Antarctica/Troll", "2027-03-27T21:00Z", 120),
+    ("Antarctica/Troll", "2027-10-30T21:00Z", -120),
+)
+"""Zones, an hour before the night of a change, and by how many minutes the clock is moved on."""
+WINDOW_S = 9 * 60 * 60
+
+
+@pytest.fixture(params=CHANGES, ids=lambda change: f"{change[0]} {change[2]}")
+def change(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[float, int]]:
+    zone, begin, minutes = request.param
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    start = datetime.fromisoformat(begin).timestamp()
+    moved = time.localtime(start + WINDOW_S).tm_gmtoff - time.localtime(start).tm_gmtoff
+    assert moved == 60 * minutes, "this machine knows another change"
+    yield start, minutes
+    monkeypatch.undo()
+    time.tzset()
+
+
+def starts(at: str, begin: float) -> list[float]:
+    """Return the dates at which a tick every ten minutes starts a run, as `_next` decides."""
+    schedule, known, found = Schedule(workflow="two", at=at), begin, []
+    for now in (begin + tick + 1 for tick in range(0, WINDOW_S, 600)):
+        newest = schedule.last(now)
+        assert newest <= now < schedule.next(now)
+        assert schedule.last(schedule.next(now)) == schedule.next(now)
+        if known < newest:
+            found.append(newest)
+            known = now
+    assert found == sorted(set(found))
+    return found
+
+
+def shown(dates: list[float]) -> list[str]:
+    return [time.strftime("%H:%M", time.localtime(date)) for date in dates]
+
+
+def test_a_date_at_fixed_hours_starts_a_run_once(change: tuple[float, int]) -> None:
+    begin, _ = change
+    for minute in (0, 20):
+        for hour in (1, 2):
+            assert len(starts(f"{minute} {hour} * * *", begin)) == 1
+    # On Lord Howe 2:10 is at 2:40 when half an hour is skipped, which is after 2:30.
+    assert len(starts("10,30 2 * * *", begin)) == 2
+
+
+def test_dates_of_every_hour_follow_time(change: tuple[float, int]) -> None:
+    begin, minutes = change
+    # Each half hour on the wall: the clock moves by whole ones.
+    dates = starts("*/30 * * * *", begin)
+    assert {after - before for before, after in pairwise(dates)} == {1800.0}
+    # What is on the wall twice comes twice, and what is never there does not come.
+    every = Counter(shown(starts("*/10 * * * *", begin)))
+    assert set(every.values()) == ({1} if minutes > 0 else {1, 2})
+    assert sum(count - 1 for count in every.values()) == max(-minutes, 0) // 10
+    assert {date[3:] for date in shown(starts("10 * * * *", begin))} == {"10"}
 
 
 def test_clean_leaves_a_run_that_has_a_schedule(folder: Path, later: Later) -> None:

@@ -192,7 +192,8 @@ def cases(size: Size) -> Iterator[tuple[str, Place, tuple[str, ...]]]:
     """Yield moment, place and command of each case; on every push those that matter most."""
     several = (*STEPS, ("stop", "--pause"), ("resume",))
     everything = (*STEPS, *(argv for argv in CHANGES if argv[0] != "--run"))
-    for number, place in enumerate(PLACES):
+    places = PLACES if size is Size.LONG else PLACES[::2]
+    for number, place in enumerate(places):
         for argv in everything if size is Size.LONG else several[: 2 if place.needs else 1]:
             yield "before", place, argv
         for argv in STEPS if size is Size.LONG else STEPS[1 + number % 2 :]:

@@ -149,5 +149,5 @@ def test_what_steers_a_terminal_is_seen(
 def test_a_clone_full_of_traps_does_nothing(tmp_path: Path) -> None:
     report = hostile_clone.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["traps"] == len(TRAPS)
-    assert report.counts["calls"] >= 300
+    assert report.counts["traps"] >= 50
+    assert report.counts["calls"] >= 100

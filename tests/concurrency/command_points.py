@@ -209,7 +209,7 @@ def campaign(folder: Path, size: Size) -> Report:
     with place as base, nothing_waits_for_the_disk():
         for name, fault in itertools.product(COMMANDS, FAULTS[:1] if is_short else FAULTS):
             # Not the first call for each, so that others are met as well.
-            first, step = (len(name) % 5 + 1, 37) if is_short else (1, 1)
+            first, step = (len(name) % 5 + 1, 61) if is_short else (1, 1)
             tried, found = sweep(name, fault, base / name / fault, first, step)
             points, wrong = points + tried, wrong + found
     return Report({"crash points": points}, tuple(wrong))

@@ -72,6 +72,7 @@ CAMPAIGNS: dict[str, str] = {
     "F20-ends": "tests.concurrency.odd_ends:campaign",
     "B7-damage-seen": "tests.storage.damage_seen:campaign",
     "B8-full-disk": "tests.storage.full_disk:campaign",
+    "I-taken-back": "tests.storage.taken_back:campaign",
     "I-damage-in-pairs": "tests.storage.pairs:campaign",
     "B7-damaged-heads": "tests.storage.damage:heads",
     "B7-damaged-journals": "tests.storage.damage:journals",

@@ -7,16 +7,25 @@ from pathlib import Path
 import pytest
 
 from tests.long.report import Campaign, Size
-from tests.storage import damage, damage_seen, full_disk, lost_folder, pairs, refused_writes
+from tests.storage import (
+    damage,
+    damage_seen,
+    full_disk,
+    lost_folder,
+    pairs,
+    refused_writes,
+    taken_back,
+)
 
 LEAST: list[tuple[Campaign, int]] = [
     (damage.heads, 1_000),
     (damage.journals, 1_000),
     (damage_seen.campaign, 7),
-    (full_disk.campaign, 141),
+    (full_disk.campaign, 70),
     (refused_writes.campaign, 60),
     (lost_folder.campaign, 9),
     (pairs.campaign, 7),
+    (taken_back.campaign, 20),
 ]
 
 

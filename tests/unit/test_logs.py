@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequencer.cli.views.standing import heard_of
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest
@@ -27,9 +28,11 @@ from sequencer.logs import (
     steps_folder,
     witness_of,
 )
+from sequencer.model.head import Claim
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store import folder as folders
 from tests.contract.executor_cases import IDENTITY
+from tests.contract.store_cases import STRANGER
 from tests.unit.saying import attempt
 
 DONE = Outcome(status=OutcomeStatus.OK)
@@ -268,18 +271,17 @@ def sent(path: Path) -> SentTexts | None:
         return sent_texts(file.fileno())
 
 
+def request_fields(made: Attempt, place: Place) -> dict[str, Any]:
+    return {"step": made.step, "cwd": place.project, "result_path": made.result_path}
+
+
 def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
     """Write a log of an attempt that sends each of these, and whose agents forge."""
     made = make_attempt(place.project)
     log = place.logs.open(made)
     for to, texts in sends:
-        request = StepRequest(
-            step=made.step,
-            cwd=place.project,
-            result_path=made.result_path,
-            identity=IDENTITY,
-            **{"prompt": "", **texts},
-        )
+        given = {"prompt": "", **texts}
+        request = StepRequest(identity=IDENTITY, **request_fields(made, place), **given)
         log.sent(request, to)
         log.write(FORGED)
     log.close(DONE)
@@ -321,6 +323,33 @@ def test_a_prompt_in_a_log_holds_no_secret_and_is_bounded(tmp_path: Path) -> Non
     long = sent(write_sent(place, ("agent", {"prompt": "\n" * (MOST_SENT + 7)})))
     assert long is not None
     assert long.texts[0].data == b"\n" * MOST_SENT + b"\n(7 bytes more)"
+
+
+@pytest.mark.parametrize("said", ["", "word\nmore\n", "word\n#> more"])
+@pytest.mark.parametrize("prompt", ["", "Do it.\nAll of it.", "x" * 20_000])
+def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
+    place: Place, prompt: str, said: str
+) -> None:
+    made = make_attempt(place.project)
+    log = place.logs.open(made)
+    texts: dict[str, Any] = {"prompt": prompt, "system_prompt": "Be good.\nBe brief."}
+    claim = Claim(
+        token=made.token,
+        step=made.step.name,
+        step_index=made.step_index,
+        attempt=made.attempt,
+        owner=STRANGER,
+        claimed_at="2026-01-01T00:00:00Z",
+        ttl_s=60,
+    )
+    log.sent(StepRequest(identity=IDENTITY, **request_fields(made, place), **texts), "agent")
+    log.write(said.encode())
+    found = heard_of([claim], log.path.parent)
+    assert [one.last for one in found.values()] == said.splitlines()[-1:]
+    # Half of the prompt, as a process that is killed has written it.
+    whole = log.path.read_bytes()
+    log.path.write_bytes(whole[: whole.index(b"#> Be brief") + 6])
+    assert heard_of([claim], log.path.parent) == {}
 
 
 def test_a_log_of_an_earlier_version_or_cut_off_tells_no_prompt(place: Place) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
+from sequencer.errors import ConfigurationError, CorruptState, StorageFailed, UnsafeFolder
 from sequencer.store.folder import STATE_VARIABLE, own_state, put_own, read_own
 
 
@@ -70,5 +70,5 @@ def test_a_folder_in_the_place_of_a_record_is_said(state: Path) -> None:
 def test_without_a_home_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STATE_VARIABLE, "not/absolute")
     monkeypatch.setenv("HOME", "nor/this")
-    with pytest.raises(StorageFailed, match="your home folder is unknown"):
+    with pytest.raises(ConfigurationError, match="your home folder is unknown"):
         read_own("ticks", "a.json", 9)

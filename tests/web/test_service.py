@@ -129,6 +129,19 @@ def test_the_lines_of_a_crontab_stay_to_the_byte(home: Home) -> None:
     assert table.read_text().count("\n") == 1
 
 
+def test_a_timer_for_a_client_without_a_time_limit_is_warned_about(home: Home) -> None:
+    config = home.project / "orchestration.yaml"
+    config.write_text("agent: claude\nsteps: [{name: build, text: Build.}]\n", encoding="utf-8")
+    said = home.schedule("install", "--with", "cron").stderr
+    warning = "notice: agent claude: no time limit in build: if the client hangs, the run hangs"
+    assert said.count(warning) == 1
+    assert "step_defaults: {timeout_s: 7200, idle_timeout_s: 900}" in said
+    assert home.schedule("install", "--with", "cron", "--all").stderr.count(warning) == 1
+    with config.open("a", encoding="utf-8") as file:
+        file.write("step_defaults: {idle_timeout_s: 900}\n")
+    assert "no time limit" not in home.schedule("install", "--with", "cron").stderr
+
+
 @pytest.mark.parametrize("action", ["install", "remove", "show"])
 def test_a_crontab_that_can_not_be_read_is_not_replaced(home: Home, action: str) -> None:
     (home.folder / "crontab").write_text("0 1 * * * other\n")

@@ -20,7 +20,7 @@ from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
-from sequencer.logs import FileLogs, log_name
+from sequencer.logs import FileLogs, log_name, sent_texts
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Readiness, Standing, standing
@@ -60,6 +60,8 @@ class Snapshot(Struct, frozen=True):
     """Refused tool calls of the agent of the newest step."""
     shown: tuple[str, ...]
     """What the newest attempts have shown, a line each."""
+    note: str
+    """What is odd about how the newest step was performed, or how it ended."""
     overspent: tuple[str, ...]
     """Which of them have spent more than they may."""
     notices: tuple[str, ...]
@@ -195,6 +197,7 @@ class Snapshot(Struct, frozen=True):
         yield from (("shown", line) for line in self.shown)
         for one in self.posts:
             yield "posts", one.text(lambda at: duration(age_s(at) or 0.0))
+        yield "note", self.note
         yield from (("warning", line) for line in self.overspent)
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
@@ -337,7 +340,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head is None:
             raise
         notices, is_as_begun = (*notices, one_line(str(error))), False
-    claims, newest = head.claims if head is not None else (), _newest(run, head)
+    claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes and is_as_begun:
         seen = look_closely(run, workflow.name, known)[0]
@@ -351,16 +354,14 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         standing=here,
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
-        denials=tuple(str(line) for fact in newest for line in _of(fact).get("denials") or ()),
-        overspent=tuple(_overspent(fact) for fact in newest if _of(fact).get("overspent")),
-        shown=tuple(_shown(fact) for fact in newest if evidence_of(_of(fact))),
+        **_newest_words(run, head),
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
         makers=run.makers() if claims else None,
         elsewhere=run.elsewhere() if claims else "",
         detached=run.detached() if head is not None else (),
-        heard=heard_of(claims, logs.folder) if seen and logs and claims else {},
+        heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
     )
 
 
@@ -368,13 +369,21 @@ def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
     return fact.get("outcome") or {}
 
 
-def _shown(fact: Mapping[str, Any]) -> str:
-    words = evidence_words(evidence_of(_of(fact)))
-    return f"{fact['step']}: {words}" if words else ""
-
-
-def _overspent(fact: Mapping[str, Any]) -> str:
-    return f"{fact['step']} has spent {_of(fact)['overspent']}"
+def _newest_words(run: Run, head: Head | None) -> dict[str, Any]:
+    """Return what people are told of the newest attempts, by field of `Snapshot`."""
+    newest = _newest(run, head)
+    outcomes = list(map(_of, newest))
+    notes = (str(one["note"]) for one in outcomes if one.get("agent") and one.get("note"))
+    found = zip(newest, outcomes, strict=True)
+    steps = [(fact["step"], one, evidence_words(evidence_of(one))) for fact, one in found]
+    return {
+        "denials": tuple(str(line) for one in outcomes for line in one.get("denials") or ()),
+        "note": next(notes, ""),
+        "shown": tuple(f"{step}: {words}" for step, _, words in steps if words),
+        "overspent": tuple(
+            f"{step} has spent {one['overspent']}" for step, one, _ in steps if one.get("overspent")
+        ),
+    }
 
 
 def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
@@ -394,13 +403,17 @@ FIRST_BYTES = 4 * 1024
 TITLE_LINES = 3
 """Number of lines at the start of a log that say what it is."""
 ENDED = "\n# ended "
+SENT = b"# sent: "
 MAX_LOOKS = 20
 """A rewound step writes to a log with a higher number than its attempt."""
 
 
-def heard_of(claims: Iterable[Claim], folder: Path) -> dict[str, Heard]:
-    """Return the newest line of each step in *claims* that has a log in *folder*."""
-    found = {claim.step: _newest_line(claim, folder) for claim in claims}
+def heard_of(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
+    """Return the newest line of each step in *claims* that has a log in one of *folders*."""
+    found = {
+        claim.step: next(filter(None, (_newest_line(claim, one) for one in folders)), "")
+        for claim in claims
+    }
     return {step: Heard(line) for step, line in found.items() if line}
 
 
@@ -431,7 +444,11 @@ def _written(path: Path, token: int) -> str | None:
             return None
         if len(titles) <= TITLE_LINES:
             return ""
-        told = len(begin) - len(titles[-1])
+        # Behind the prompt, which stands there first: the agent's own words begin there.
+        sent = sent_texts(fd)
+        if sent is None and titles[-1].startswith(SENT):
+            return ""
+        told = len(begin) - len(titles[-1]) if sent is None else sent.end
         start = max(told, os.fstat(fd).st_size - TAIL_BYTES)
         return os.pread(fd, TAIL_BYTES, start).decode("utf-8", "replace")
     finally:

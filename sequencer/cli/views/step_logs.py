@@ -16,6 +16,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
+from sequencer.store.ownership import refused
 
 LOG_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
 
@@ -41,15 +42,22 @@ class AskedLogs(Struct, frozen=True):
     lines: int = 0
 
     @property
-    def folder(self) -> Path:
-        """Return where the logs are; it changes when another branch is checked out."""
-        return self.project.logs(self.run.name, lambda _: None).folder
+    def folders(self) -> list[Path]:
+        """Return where the run's logs may be, that of the branch that is checked out first."""
+        return self.project.logs(self.run.name, lambda _: None).folders
 
     def found(self) -> list[FoundLog]:
-        """Return the logs that were asked for, those written last at the end."""
-        found = [log for log in _logs_in(self.folder) if self.is_about(log.step, log.iteration)]
+        """Return the logs that were asked for, those written last at the end.
+
+        On whatever branch they were written: an agent may have checked out another one.
+        """
+        found = [log for log in self._all() if self.is_about(log.step, log.iteration)]
         # Not by iteration: a run that was rewound is at an earlier one again.
         return sorted(found, key=lambda log: (written_at(log.path), log))
+
+    def _all(self) -> Iterator[FoundLog]:
+        for folder in self.folders:
+            yield from _logs_in(folder)
 
     def is_about(self, step: str, iteration: int) -> bool:
         """Return whether the log of *step*, a slug, in *iteration* was asked for."""
@@ -62,7 +70,7 @@ class AskedLogs(Struct, frozen=True):
         Raises:
             UnknownName: it is neither a step of the workflow nor one that has a log.
         """
-        known = {log.step for log in _logs_in(self.folder)}
+        known = {log.step for log in self._all()}
         try:
             workflow = self.run.workflow_for(self.run.head)
         except SequencerError:
@@ -83,7 +91,7 @@ def written_at(path: Path) -> int:
     """Return when *path* was written last, in nanoseconds; 0: it is not there."""
     try:
         return path.stat(follow_symlinks=False).st_mtime_ns
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
 
 
@@ -107,10 +115,11 @@ def open_log(path: Path) -> BinaryIO:
     try:
         fd = folders.open_file(path, os.O_RDONLY)
     except OSError as error:
+        why, hint = refused(error, path, "a log has to be a regular file")
         raise UnsafePath(
-            f"can't be read: {error.strerror}",
+            f"can't be read: {why}",
             where=str(path),
-            hint="a log has to be a regular file",
+            hint=hint,
         ) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -228,6 +228,9 @@ class LineChange(Struct):
         token = ended.claim.token
         made = self._made(token, ended)
         self.head = made.head
+        if ended.performed.outcome.session_fault is not None and not self._is_accepted(ended):
+            # The next try would meet the same.
+            self.head = self.head.replace(session=None)
         self.facts += made.facts
         if STAGNATED in ended.record and ended.ending.has_worked:
             paused = transitions.pause_after(self.head, made.facts[0], ended.record[STAGNATED])
@@ -236,11 +239,14 @@ class LineChange(Struct):
         if self.head.told:
             self._forget_messages(token, ended)
 
+    @staticmethod
+    def _is_accepted(ended: Ended) -> bool:
+        return ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
+
     def _forget_messages(self, token: int, ended: Ended) -> None:
         """Let go the messages that the attempt with *token* has read, if it was accepted."""
-        is_accepted = ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
         # A step that the caller has performed itself was told nothing.
-        if is_accepted and ended.performed.began_at is not None:
+        if self._is_accepted(ended) and ended.performed.began_at is not None:
             read = gates.read_by(self.head, self.workflow, ended.performed.place, token)
             left = [one for one in self.head.told if one not in read]
             self.head = self.head.telling(left)

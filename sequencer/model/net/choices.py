@@ -5,20 +5,21 @@ Pure functions of a graph. They know no marking, so that a run without a graph l
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 
+from sequencer.model.answers import decision_in
 from sequencer.model.net.graph import Graph, NodeKind
 
 DEFAULT = "default"
 TIMEOUT = "timeout"
-_JSON_FIELDS = ("decision", "branch", "result")
 _QUOTES = "\"'`*"
 _BLANK_CHARS = "".join(filter(str.isspace, map(chr, range(0x3001))))
 """What ``strip`` takes away; taking turns with it would be slow for a long run of marks."""
 _MARKED = re.compile(r"[^\W\d_][^:\n]{0,60}:\s*(?P<label>.+)", re.DOTALL)
 _BLANKS = re.compile(r"[\s_-]+")
+_UNSEEN = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]|[\u200b\u2060\ufeff]")
+"""What a terminal doesn't show: colors of a command's output, marks at a file's beginning."""
 
 
 class NoMatchingBranch(Exception):
@@ -38,11 +39,11 @@ def normalise(text: str) -> str:
 def candidates(output: str) -> Iterator[str]:
     """Yield what in *output* may be a label, normalised, the best first.
 
-    A JSON object's decision, the whole text, its last line that is not blank; of each also
-    what stands behind ``Word:``.
+    What the last JSON object decides, the whole text, its last line that is not blank; of the
+    text and the line also what stands behind ``Word:``.
     """
-    text = output.strip()
-    if (decided := _of_json(text)) is not None:
+    text = _UNSEEN.sub("", output).strip()
+    if (decided := decision_in(text)) is not None:
         yield normalise(decided)
     last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
     for candidate in (text, last_line):
@@ -50,22 +51,6 @@ def candidates(output: str) -> Iterator[str]:
         bare = candidate.strip().strip(_QUOTES).strip()
         if (marked := _MARKED.fullmatch(bare)) is not None:
             yield normalise(marked["label"])
-
-
-def _of_json(text: str) -> str | None:
-    if not text.startswith(("{", "```")):
-        return None
-    lines = text.splitlines()
-    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
-        lines = lines[1:-1]
-    try:
-        found = json.loads("\n".join(lines))
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict):
-        return None
-    said = (found.get(field) for field in _JSON_FIELDS)
-    return next((value for value in said if isinstance(value, str)), None)
 
 
 def groups(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
@@ -98,6 +83,68 @@ def picks_a_way(graph: Graph, name: str) -> bool:
         fresh = {node for node in graph.forward[here] if not graph.by_id[node].works} - seen
         seen |= fresh
         pending += fresh
+    return False
+
+
+def own_choices(graph: Graph, name: str) -> Iterator[str]:
+    """Yield the nodes where the output of *name* picks a way alone, or could.
+
+    That is *name* itself, or what no other node leads to and only hands the output on.
+    """
+    pending = [name]
+    while pending:
+        here = pending.pop()
+        if is_choice(graph, here):
+            yield here
+            continue
+        for place in graph.outgoing[here]:
+            target = graph.edges[place].target
+            if not graph.by_id[target].works and graph.incoming[target] == (here,):
+                pending.append(target)
+
+
+def labels_of(graph: Graph, name: str) -> tuple[str, ...]:
+    """Return the labels of which the output of *name* has to be one; none where all will do.
+
+    >>> from sequencer.model.net.graph import Edge, Node
+    >>> nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in "abc")
+    >>> edges = tuple(Edge(source="a", target=to, label=f"to {to}") for to in "bc")
+    >>> labels_of(Graph(nodes=nodes, edges=edges, entries=("a",)), "a")
+    ('to b', 'to c')
+    """
+    places = (
+        places
+        for here in own_choices(graph, name)
+        if not takes_other_answers(graph, here)
+        for places in groups(graph, here).values()
+    )
+    return tuple(dict.fromkeys(graph.edges[of[0]].label for of in places))
+
+
+def forward_label(graph: Graph, name: str) -> str | None:
+    """Return the first label that takes the output of *name* no way back.
+
+    Where all lead back: None if any other answer has a way, else the first of them. None as
+    well where the output picks no way.
+    """
+    here = next(own_choices(graph, name), None)
+    if here is None:
+        return None
+    ways = {label: places for label, places in groups(graph, here).items() if label}
+    ways.pop(TIMEOUT, None)
+    ahead = (one for one in ways.values() if graph.back_edges.isdisjoint(one))
+    back = None if takes_other_answers(graph, here) else next(iter(ways.values()), None)
+    places = next(ahead, back)
+    return None if places is None else graph.edges[places[0]].label
+
+
+def picks_none(graph: Graph, name: str, output: str) -> bool:
+    """Return whether *output* of *name* fits no label where it alone has to pick a way."""
+    for here in own_choices(graph, name):
+        try:
+            choose(graph, here, output)
+        except NoMatchingBranch:
+            return True
     return False
 
 

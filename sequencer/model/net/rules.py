@@ -9,6 +9,7 @@ what it changed, and to ``facts`` what is worth telling.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from sequencer.model.net.choices import (
@@ -17,6 +18,7 @@ from sequencer.model.net.choices import (
     choose,
     groups,
     is_choice,
+    labels_of,
     shortened,
     ways_to,
 )
@@ -30,6 +32,10 @@ _DONE = {NodeKind.AGENT: Event.SUCCEEDED, NodeKind.HUMAN: Event.ANSWERED}
 _AGENT, _CLAIMED, _SUCCEEDED = NodeKind.AGENT, Event.CLAIMED, Event.SUCCEEDED
 _RUNNING = FlowStatus.RUNNING
 """Most nodes are agents, and to hash a member of an enum, or to look it up, takes a while."""
+
+
+_cut = partial(shortened, limit=600)
+"""Of what a node has failed with, in the head: room for an answer's start and the labels."""
 
 
 class FlowFact(NamedTuple):
@@ -122,7 +128,7 @@ class Course:
                 places = choose(self.graph, name, output)
         except NoMatchingBranch as error:
             self.do("done", name, reference, node.output_key)
-            self.fail(name, "NoMatchingBranch", str(error))
+            self._fail_without_way(name, str(error))
             return
         if self.graph.back_edges.isdisjoint(places):
             targets = [self.graph.edges[place].target for place in places]
@@ -136,6 +142,11 @@ class Course:
             return
         self.do("done", name, reference, node.output_key)
         self._follow(name, places)
+
+    def _fail_without_way(self, name: str, message: str) -> None:
+        listed = ", ".join(map(repr, labels_of(self.graph, name)))
+        hint = f"it has to be one of {listed}" if listed else ""
+        self.fail(name, "NoMatchingBranch", message, hint)
 
     def _in_the_way(self, node: Node) -> str | None:
         """Return the part of the node's output key that is taken by something else than a map."""
@@ -189,11 +200,12 @@ class Course:
             return
         self._give_up(name, kind, message, number)
 
-    def fail(self, name: str, kind: str, message: str) -> None:
-        """Record a failure that no other attempt could mend."""
+    def fail(self, name: str, kind: str, message: str, hint: str = "") -> None:
+        """Record a failure that no other attempt could mend; *hint* says what would have done."""
         cancelled = self._cancelled_by(name, ends=self._ends_with(name))
         self.tell(Event.FAILED, name, error=message, type=kind, **cancelled)
-        self._give_up(name, kind, message, self.marking.active[name].failures + 1)
+        told = f"{message}; {hint}" if hint else message
+        self._give_up(name, kind, told, self.marking.active[name].failures + 1)
 
     def _ends_with(self, name: str) -> bool:
         """Return whether the run ends where *name* fails for good."""
@@ -208,7 +220,7 @@ class Course:
         return {"cancelled": others} if others else {}
 
     def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
-        error = {"node": name, "type": kind, "message": shortened(message), "attempts": attempts}
+        error = {"node": name, "type": kind, "message": _cut(message), "attempts": attempts}
         if self.graph.is_team:
             # Others need not fail with it.
             self.do("block", name, error)

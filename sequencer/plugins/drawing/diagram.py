@@ -225,7 +225,7 @@ class Drawn:
     def __init__(self, chart: Chart | None) -> None:
         self._chart = chart = chart or Chart("TB", (), ())
         self.direction = chart.direction
-        self._shapes = {node.id: node.shape for node in chart.nodes}
+        self._shapes = {node.id: node.bracket for node in chart.nodes}
         self._strokes = {(e.source, e.target, e.label): e.stroke for e in chart.edges}
 
     def groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:

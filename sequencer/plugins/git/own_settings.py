@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
+from sequencer.documents.textfile import expand_home
 from sequencer.errors import ConfigurationError, typed_command
 
 EVERYTHING: Mapping[str, str] = MappingProxyType({"": "everything"})
@@ -262,7 +263,7 @@ def parse(told: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
             file = cwd / origin.removeprefix("file:")
             files.add(file)
             if is_own and key.startswith(("include.path", "includeif.")):
-                files.add(file.parent / Path(value).expanduser())
+                files.add(file.parent / expand_home(value))
                 if ".onbranch:" in key.lower():
                     files.add(place.git_dir / "HEAD")
     ordered = tuple(sorted(files))
@@ -393,7 +394,7 @@ def refusal(address: str, top: Path) -> str | None:
         path = unquote(address[scheme.end() :])
     elif _HOST.match(address):
         return None
-    real, inside = os.path.realpath(top / Path(path).expanduser()), os.path.realpath(top)
+    real, inside = os.path.realpath(top / expand_home(path)), os.path.realpath(top)
     is_there = any(os.path.lexists(f"{real}{suffix}") for suffix in ("", ".git"))
     if is_there and (real == inside or real.startswith(f"{inside}/")):
         return f"{address!r} is inside the project itself, so its hooks would run at each push"

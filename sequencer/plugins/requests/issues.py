@@ -1,9 +1,10 @@
-"""What the JSON of GitHub and Linear says of an issue.
+"""What the JSON of GitHub and Linear says of an issue or a pull request.
 
 Read are the output of ``gh`` (issue view, pr view, api), GitHub's events about issues and
 pull requests, Linear's events about issues, comments and agent sessions, and an issue as
 Linear's API answers it. The shapes are those of gh's exporter, GitHub's REST schema and
-Linear's GraphQL schema; keys beside those that are read are ignored.
+Linear's GraphQL schema. Of gh, where a person has chosen the keys, those with content that
+are not read are named; the others send dozens of addresses and dates.
 
 Everything in there was written by people elsewhere: a value of the wrong type is refused
 rather than skipped, because a label that is lost takes its gate with it. Not promised: that
@@ -45,9 +46,37 @@ _UPLOAD = re.compile(
 _LABEL = re.compile(r"<label>([^<]*)</label>")
 _PRIORITIES: Mapping[float, str] = {1: "Urgent", 2: "High", 3: "Medium", 4: "Low"}
 """Linear's numbers; 0 is none."""
+_REVIEWED: Mapping[str, str] = {
+    "APPROVED": "approved",
+    "CHANGES_REQUESTED": "requested changes",
+    "COMMENTED": "reviewed",
+    "DISMISSED": "reviewed, and the review was dismissed",
+}
+"""What a person did by a review in each state; one that is PENDING nobody has sent."""
+_PASSED = frozenset({"SUCCESS", "NEUTRAL", "SKIPPED"})
+_FAILED = frozenset({"FAILURE", "ERROR"})
+_READ_OF_GH = frozenset(
+    {
+        *("assignees", "baseRefName", "body", "comments", "labels", "latestReviews", "number"),
+        *("reviewDecision", "reviews", "statusCheckRollup", "title", "url"),
+    }
+)
+_FACTS_OF_GH = frozenset(
+    {
+        *("author", "autoMergeRequest", "baseRefOid", "closedAt", "createdAt", "fullDatabaseId"),
+        *("headRefName", "headRefOid", "headRepository", "headRepositoryOwner", "id"),
+        *("mergeCommit", "mergeStateStatus", "mergeable", "mergedAt", "mergedBy"),
+        *("potentialMergeCommit", "reactionGroups", "reviewRequests", "state", "stateReason"),
+        "updatedAt",
+    }
+)
+"""What nobody has to be told about: it is about the page, and asks for no work."""
 _LINE_CHARS = 300
 MAX_NAME_CHARS, MAX_TITLE_CHARS = 40, 300
 _MOST_KEYS, _KEY_CHARS = 15, 40
+_HYPHENS = re.compile(r"-+")
+_INVISIBLE = frozenset("\u115f\u1160\u17b4\u17b5")
+"""Letters and marks that nobody sees, by which names would differ that look the same."""
 _GONE = frozenset({"deleted", "remove"})
 """Actions after which there is nothing to work on."""
 NO_LABELS = "it has no labels, and labels can choose the procedure; give them with --label"
@@ -148,6 +177,12 @@ class Fields:
         """Return the value *name*, whatever it is."""
         return self._data.get(name)
 
+    def filled(self) -> Iterator[str]:
+        """Yield the names of texts, lists and objects that are not empty."""
+        for name, value in self._data.items():
+            if isinstance(value, (str, list, Mapping)) and value:
+                yield name
+
     def text(self, name: str) -> str:
         """Return the text *name*; the next ones raise `UsageRefused` for another type, too."""
         value = self.get(name)
@@ -214,11 +249,10 @@ class Fields:
 def _github_event(event: Fields, about: str) -> TrackerIssue:
     event.ensure_not_gone()
     issue = _github(event.section(about), event.section("repository"))
-    if "comment" not in event:
-        return issue
     comment = event.section("comment")
     said = _said(comment.section("user").line("login"), comment.text("body"))
-    return replace(issue, comments=(*issue.comments, *said))
+    review = _review(event.section("review"), "user")
+    return replace(issue, comments=(*issue.comments, *said, *review))
 
 
 def _github(issue: Fields, repository: Fields) -> TrackerIssue:
@@ -233,13 +267,19 @@ def _github(issue: Fields, repository: Fields) -> TrackerIssue:
     lacks = [] if issue.has_any("labels") else [NO_LABELS]
     if not has_texts and count:
         lacks.append(f"it has no text of its {count} comments; 'gh issue view N --json' has it")
+    inline = issue.get("review_comments")
+    if type(inline) is int and inline:
+        lacks.append(
+            f"it has no text of its {inline} review comments; 'gh pr view N --json' has it"
+        )
+    lacks += _left_out(issue)
     base = issue.text("baseRefName") or issue.section("base").text("ref")
     assignees = issue.names("assignees", "login")
     return TrackerIssue(
         title=issue.text("title").strip(),
         text=issue.text("body"),
         labels=issue.names("labels", "name"),
-        comments=tuple(_github_comments(issue)) if has_texts else (),
+        comments=(*(_github_comments(issue) if has_texts else ()), *_state_of_pull(issue)),
         identifier=f"{name}#{number}" if is_number else "",
         url=url,
         repository=name,
@@ -250,10 +290,64 @@ def _github(issue: Fields, repository: Fields) -> TrackerIssue:
 
 
 def _github_comments(issue: Fields) -> Iterator[str]:
+    """Yield the comments and reviews in the order in which they were made, if dates tell it."""
+    found: list[tuple[str, tuple[str, ...]]] = []
     for one in issue.sections("comments"):
         # What the maintainers have hidden, as spam or as off-topic, is nobody's request.
         if one.get("isMinimized") is not True:
-            yield from _said(one.section("author").line("login"), one.text("body"))
+            said = _said(one.section("author").line("login"), one.text("body"))
+            found.append((one.text("createdAt"), said))
+    # The latest ones are among all of them.
+    reviews = issue.sections("reviews" if "reviews" in issue else "latestReviews")
+    found += [(one.text("submittedAt"), _review(one, "author")) for one in reviews]
+    if all(at for at, _ in found):
+        found.sort(key=lambda one: one[0])
+    for _, said in found:
+        yield from said
+
+
+def _review(review: Fields, person: str) -> tuple[str, ...]:
+    """Return a review as it stands in a prompt: who says what of the work, and why."""
+    state = review.line("state").upper()
+    text, author = review.text("body").strip(), review.section(person).line("login")
+    # Without a text it says something by its state only, or in the lines of the code.
+    if state in ("", "PENDING") or not (text or state in ("APPROVED", "CHANGES_REQUESTED")):
+        return ()
+    said = f"{author or 'someone'} {_REVIEWED.get(state, f'reviewed ({state.lower()})')}"
+    return (f"{said}:\n\n{text}" if text else f"{said}, without a text",)
+
+
+def _state_of_pull(pull: Fields) -> Iterator[str]:
+    """Yield what a pull request's reviews and checks have come to."""
+    decision = pull.line("reviewDecision")
+    if decision:
+        yield f"The review decision is: {decision.replace('_', ' ').lower()}"
+    failed = [line for one in pull.sections("statusCheckRollup") for line in _failed(one)]
+    if failed:
+        yield "\n".join(("These checks have failed:\n", *failed))
+
+
+def _failed(check: Fields) -> Iterator[str]:
+    """Yield a line about *check* if it has failed: a run of a check, or a status of a commit."""
+    conclusion, state = check.line("conclusion").upper(), check.line("state").upper()
+    if state in _FAILED or (conclusion and conclusion not in _PASSED):
+        workflow = check.line("workflowName")
+        name = check.line("name") or check.line("context") or "a check without a name"
+        how = (conclusion or state).replace("_", " ").lower()
+        link = check.link("detailsUrl") or check.link("targetUrl")
+        about = " / ".join(filter(None, (workflow, name)))
+        yield f"- {about}: {how}{f', {link}' if link else ''}"
+
+
+def _left_out(issue: Fields) -> Iterator[str]:
+    """Yield a sentence about what ``gh`` was asked for and nobody reads."""
+    if issue.has_any("html_url", "node_id"):
+        return  # REST sends everything
+    unread = [name for name in issue.filled() if name not in _READ_OF_GH | _FACTS_OF_GH]
+    if unread:
+        names = ", ".join(map(_shown, unread[:_MOST_KEYS]))
+        more = f" and {len(unread) - _MOST_KEYS} more" if len(unread) > _MOST_KEYS else ""
+        yield f"not a part of the request: {names}{more}; --comment adds what matters"
 
 
 def _linear(issue: Fields, event: Fields) -> TrackerIssue:
@@ -416,15 +510,28 @@ def _shortened(title: str) -> str:
 def free_name(title: str, taken: Collection[str]) -> str:
     """Return a name for a run of a request called *title*, none of *taken*.
 
+    Letters and digits of every script stay, with the marks that belong to them.
+
     >>> free_name("Debug: login timeout!", {"debug-login-timeout"})
     'debug-login-timeout-2'
+    >>> free_name("Größe ändern 🚀", ()), free_name("🚀🚀", ())
+    ('größe-ändern', 'request')
     """
-    ascii_only = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
-    words = re.sub(r"[^a-z0-9]+", "-", ascii_only.lower()).strip("-")
-    base = words[:MAX_NAME_CHARS].strip("-") or "request"
+    plain = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", title).lower())
+    base = _HYPHENS.sub("-", "".join(map(_in_name, plain, f" {plain}")))
+    base = base.strip("-")[:MAX_NAME_CHARS].strip("-") or "request"
     known = {slug(name) for name in taken}
     number, name = 1, base
     while slug(name) in known:
         number += 1
         name = f"{base}-{number}"
     return name
+
+
+def _in_name(character: str, before: str) -> str:
+    """Return *character*, or a hyphen where it stands in no name; *before* is the one before it."""
+    kind = unicodedata.category(character)
+    # A mark changes the letter before it; what it changes an emoji into says nothing.
+    is_mark = kind in ("Mn", "Mc") and unicodedata.category(before)[0] in "LMN"
+    is_kept = kind[0] in "LN" or (is_mark and not "\ufe00" <= character <= "\ufe0f")
+    return character if is_kept and character not in _INVISIBLE else "-"

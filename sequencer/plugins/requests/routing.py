@@ -21,6 +21,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from sequencer.documents.yamlfile import parse
 from sequencer.errors import StepFailed, UnknownName
+from sequencer.model.answers import decision_in
 from sequencer.model.fields import AfterValidator, Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.request import Considered, Label, Request, Route, Source
@@ -329,16 +330,19 @@ def classification_prompt(request: Request) -> str:
 
 
 def parse_classification(text: str) -> Word:
-    r"""Return the word that *text*, an agent's whole answer, is.
+    r"""Return the word that *text*, an agent's answer, decides for, or is.
 
     >>> parse_classification(' "Code".\n')
+    'code'
+    >>> parse_classification('It is clear:\n{"decision": "code"}')
     'code'
 
     Raises:
         ClassificationFailed: it is anything else. A word within a sentence may stand behind
             a "not", so nothing is picked out.
     """
-    answer = text.strip() if len(text) <= MAX_ANSWER_CHARS else ""
+    said = decision_in(text) or text
+    answer = said.strip() if len(said) <= MAX_ANSWER_CHARS else ""
     answer = answer.removesuffix(".")
     if len(answer) > 1 and answer[0] == answer[-1] and answer[0] in _QUOTES:
         answer = answer[1:-1].removesuffix(".")

@@ -24,7 +24,14 @@ from sequencer.engine.evidence import judge_turn
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import without_comments
-from sequencer.errors import ConfigurationError, Interrupted, StepFailed, UsageRefused, command
+from sequencer.errors import (
+    ConfigurationError,
+    Interrupted,
+    StepFailed,
+    StorageFailed,
+    UsageRefused,
+    command,
+)
 from sequencer.executors.protocol import (
     WITHOUT_TOOLS,
     Cancellation,
@@ -482,7 +489,9 @@ class Questions:
         try:
             folder = Path(tempfile.mkdtemp(dir=self._make_place())).resolve()
             (folder / "empty").mkdir(mode=0o700)
-        except OSError as error:
-            why = f"there is no folder for it ({error.strerror}: {error.filename})"
+        except (OSError, ConfigurationError, StorageFailed) as error:
+            # Not a shared folder: a client reads the settings that others leave above it.
+            what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else error
+            why = f"there is no folder for it ({what})"
             raise NotAsked(f"agent {agent!r} is not asked: {why}") from error
         return folder

@@ -22,7 +22,7 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.documents.textfile import slug
-from sequencer.errors import UsageRefused
+from sequencer.errors import SequencerError, UsageRefused
 from sequencer.plugins.schedules.installers import (
     DAY_MIN,
     HOUR_MIN,
@@ -35,6 +35,7 @@ from sequencer.plugins.schedules.installers import (
 from sequencer.plugins.schedules.timers import path_for, programs_of, tick_log
 from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
+from sequencer.project.agent_checks import check_time_limits
 from sequencer.project.settings import Settings
 from sequencer.store.folder import STATE_VARIABLE, make_own, own_state
 from sequencer.store.identity import ensure_person
@@ -122,7 +123,22 @@ def schedule(
         invocation.echo(link, is_verbatim=True)
     else:
         invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
+        invocation.notices(_untimed(invocation, is_all=given["is_all"]))
     return 0
+
+
+def _untimed(invocation: Invocation, *, is_all: bool) -> list[str]:
+    """Return which clients of the runs that the timer works on nothing ends if they hang."""
+    project, name = invocation.project(), invocation.run_name
+    names = [None, *project.settings.schedules, *project.run_names()] if is_all else [name]
+    found: list[str] = []
+    for each in dict.fromkeys(names):
+        with suppress(SequencerError):  # `check` and each tick say what is wrong with it
+            run = project.run(each)
+            workflow = run.workflow_for(run.head)
+            untimed = check_time_limits(project, workflow)
+            found += [f"{one.where}: {one.message}\n  {one.hint}" for one in untimed]
+    return list(dict.fromkeys(found))
 
 
 def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:

@@ -1,11 +1,14 @@
 """``schedules:`` in orchestration.yaml: at which dates a run starts by itself.
 
-Dates are those of cron, in the machine's local time. In the hour that a clock change skips, a
-date comes when the clock has moved on; in the hour that comes twice, only the first time.
+Dates are those of cron, in the machine's local time. When the clock changes, those at fixed
+hours come once each: in the hour that is skipped, when the clock has moved on; in the hour that
+comes twice, the first time. Those of every hour (``*``) follow time: they come in both of these
+hours, and not in the skipped one. So does cron of Debian.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
@@ -15,6 +18,7 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name
 
 _FIELDS = 5
+_MINUTE_S = 60
 _SHIFT_S = 3 * 60 * 60
 """More than any clock change takes back."""
 
@@ -44,19 +48,46 @@ class Schedule(Frozen):
 
     def last(self, now: float) -> float:
         """Return the newest date up to *now*; both in seconds since 1970."""
-        return next(date for date in self._from(now + _SHIFT_S, is_reverse=True) if date <= now)
+        newest = next(date for date in self._from(now, is_reverse=True) if date <= now)
+        return max(date for date in self._around(newest) if date <= now)
 
     def next(self, now: float) -> float:
         """Return the first date after *now*."""
-        return next(date for date in self._from(now, is_reverse=False) if date > now)
+        first = next(date for date in self._from(now, is_reverse=False) if date > now)
+        return min(date for date in self._around(first) if date > now)
+
+    def _around(self, date: float) -> Iterator[float]:
+        """Yield *date*, and those near it where the clock on the wall gives another order."""
+        yield date
+        if _changes_near(date):
+            for near in self._from(date, is_reverse=False):
+                if near > date + _SHIFT_S:
+                    return
+                yield near
 
     def _from(self, now: float, *, is_reverse: bool) -> Iterator[float]:
-        """Yield dates from *now* on, in the order of the clock on the wall.
+        """Yield dates from *now* on, or back, in the order of the clock on the wall.
 
-        In an hour that comes twice, that is not the order of time.
+        It begins before *now*, and where the clock changes on the other side of the change.
         """
         from cronsim import CronSim  # noqa: PLC0415 - see above
 
-        start = datetime.fromtimestamp(now)  # noqa: DTZ006 - local
-        # Without a zone: what it is on this machine that day is the system's to say.
-        return (date.timestamp() for date in CronSim(self.at, start, reverse=is_reverse))
+        # CronSim leaves out the date at which it begins.
+        over = _SHIFT_S if _changes_near(now) else _MINUTE_S
+        now += over if is_reverse else -over
+        # The second of two hours is told by `fold`, and each date is asked about both.
+        start = datetime.fromtimestamp(now).replace(fold=0)  # noqa: DTZ006 - local
+        is_of_every_hour = self.at.split()[1].startswith("*")
+        for date in CronSim(self.at, start, reverse=is_reverse):
+            # Without a zone: what it is on this machine that day is the system's to say.
+            first, second = date.timestamp(), date.replace(fold=1).timestamp()
+            if not is_of_every_hour or first == second:
+                yield first
+            elif first < second:  # else there is no such time
+                yield from (second, first) if is_reverse else (first, second)
+
+
+def _changes_near(date: float) -> bool:
+    """Return whether the clock on the wall changes in the hours around *date*."""
+    before, after = time.localtime(date - _SHIFT_S), time.localtime(date + _SHIFT_S)
+    return before.tm_gmtoff != after.tm_gmtoff

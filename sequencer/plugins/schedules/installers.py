@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from sequencer.documents.textfile import path_at_home
 from sequencer.errors import UsageRefused
 
 KINDS = ("systemd", "launchd", "cron")
@@ -160,7 +161,7 @@ class Systemd(_Files):
 
     def _paths(self, name: str) -> tuple[Path, ...]:
         base = os.environ.get("XDG_CONFIG_HOME", "")
-        folder = Path(base) if base.startswith("/") else Path("~/.config").expanduser()
+        folder = Path(base) if base.startswith("/") else path_at_home(".config", "XDG_CONFIG_HOME")
         return tuple(
             folder / "systemd" / "user" / f"{name}.{kind}" for kind in ("service", "timer")
         )
@@ -230,10 +231,10 @@ class Launchd(_Files):
     """An agent of macOS."""
 
     def _paths(self, name: str) -> tuple[Path, ...]:
-        return (Path("~/Library/LaunchAgents").expanduser() / f"{name}.plist",)
+        return (path_at_home("Library/LaunchAgents") / f"{name}.plist",)
 
     def _log(self, name: str) -> str:
-        return str(Path("~/Library/Logs").expanduser() / f"{name}.log")
+        return str(path_at_home("Library/Logs") / f"{name}.log")
 
     def files(self, job: Job) -> dict[Path, str]:
         """See `_Files.files`."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from sequencer.engine.perform import OneWorkplace, Team
 from sequencer.plugins.git.code.carry import folders_of
-from sequencer.plugins.git.code.places import GitWorkplaces, RunWorktree
+from sequencer.plugins.git.code.places import GitWorkplaces
+from sequencer.plugins.git.code.run_worktree import RunWorktree
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.project.runs import state_path_of
@@ -50,6 +51,11 @@ def run_place_of(project: Project, run: str | None, tell: Callable[[str], None])
 
     places, limit = workplaces_of(project, run), settings.setup_timeout_s
     return RunWorktree(places, settings.setup, limit, vet, tell)
+
+
+def stranded_in(project: Project, run: str | None) -> tuple[str, ...]:
+    """Return what agents of the run called *run* have committed that is merged nowhere."""
+    return tuple(one.words for one in workplaces_of(project, run).stranded())
 
 
 def workplaces_of(project: Project, run: str | None) -> GitWorkplaces:

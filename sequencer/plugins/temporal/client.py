@@ -61,8 +61,10 @@ from sequencer.plugins.temporal.wire import (
 )
 from sequencer.plugins.temporal.workflow import OVERTAKEN, WORKFLOW
 from sequencer.store import results
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.protocol import Change, Liveness, View
 from sequencer.store.queue import FileTurnstile, file_name
+from sequencer.store.recovery import ensure_shared_is_newest
 from sequencer.store.watch import readable
 
 if TYPE_CHECKING:
@@ -104,6 +106,7 @@ class FleetStore:
         self.run, self.options = run, options
         self.id = options.workflow_id(run)
         self._results = state_path.parent / results.NAME
+        self._mark = HighWaterMark(state_path, is_shared=True)
         self._seen: RunSeen | None = None
         self._changed: dict[str, str | None] = {}
         self._made: list[Path] | None = None
@@ -202,6 +205,7 @@ class FleetStore:
 
     def close(self) -> None:
         """See `Store.close`: the connection is the process's."""
+        self._mark.close()
 
     def take_notices(self) -> list[str]:
         """See `Store.take_notices`: nothing is ever restored here."""
@@ -305,6 +309,8 @@ class FleetStore:
             looked, seen = time.monotonic(), self.look()
             self._changed, self._made = {}, []
             before = None if seen is None else head_of(seen.memo)
+            if before is not None:
+                self._ensure_newest(before)
             try:
                 made = change(before)
                 if made is None and before is not None:
@@ -316,10 +322,19 @@ class FleetStore:
                 head = made.head.replace(revision=revision, journal_offset=0)
                 parts = {**packed(head), FACTS: own_facts(made.facts, None)}
                 if self.connection.call(self._accepted(seen, parts, looked)):
+                    self._mark.note(head)
                     return head
             finally:
                 self._changed, self._made = {}, None
         raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
+
+    def _ensure_newest(self, head: Head) -> None:
+        """Return unless *head*, as the server has it, is behind what this user has seen of it.
+
+        Raises:
+            CorruptState: the server's data went back.
+        """
+        ensure_shared_is_newest(head, self._mark.shown_beyond(head), self.id)
 
     async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any], looked: float) -> bool:
         """Return whether *parts* were accepted; False: the run was not as it was *seen*.
@@ -535,8 +550,11 @@ class FleetStore:
         is_detached: bool,
     ) -> Summary:
         """See `engine.run.Dispatching`."""
+        self._ensure_newest(head)
         act = self._working.detach if is_detached else self._working.work_on
         made: Summary = act(self, worker, mode, limits, head=head, places=places)
+        if (now := self.view().head) is not None:
+            self._mark.note(now)
         return made
 
 

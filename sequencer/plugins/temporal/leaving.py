@@ -1,8 +1,8 @@
-"""How a process that was told to end leaves the run that it has a permit for.
+"""How a process that was asked to end gives back its permit for a run.
 
-Its own attempts end first, and their reports tell the run. Where none runs, the run is asked to
-take the permit away. Nobody may serve the run, or the server may not answer: the wait is bounded,
-and then the server takes back by itself what this process holds.
+Its own attempts end first, and their reports tell the run. If none is running, the process asks
+the run to withdraw the permit. There may be no worker for the run, or the server may not answer:
+the wait is bounded, and afterwards the server withdraws the permit on its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 LONGEST_LOOK_S = 3600.0
 LEAVE_S, LEAVE_LOOK_S = 5.0, 0.2
-"""In which somebody who serves the run has to answer, and between two looks in that time."""
+"""Time limit for a worker of the run to answer, and the pause between two checks."""
 
 
 def wait_for_the_end(
@@ -42,12 +42,12 @@ def wait_for_the_end(
     """Wait for the end of *future*; *interrupt* once when *stop* is set.
 
     Raises:
-        Interrupted: nothing is *running* any more, and nobody has answered in `LEAVE_S`.
+        Interrupted: nothing is *running* any more, and no worker answered within `LEAVE_S`.
     """
     mine, other = sockets.socketpair()
 
     def wake(_: Future[Any]) -> None:
-        # An answer may come when nobody waits for it any more.
+        # An answer may come after the wait is over.
         with contextlib.suppress(OSError):
             other.send(b"x")
 
@@ -65,8 +65,8 @@ def wait_for_the_end(
             elif time.monotonic() > until and not future.done():
                 future.cancel()
                 raise Interrupted(
-                    "interrupted, and nobody who serves the run has answered; unknown: the server "
-                    f"releases what this process holds after {ASK_S + LATE_S:g} s at the latest",
+                    "interrupted; no worker of this run answered, so its state is unknown; the "
+                    f"server releases what this process holds within {ASK_S + LATE_S:g} s",
                     hint="'sequencer status' shows it",
                 )
 

@@ -17,13 +17,22 @@ from msgspec import Struct, convert, to_builtins
 from sequencer import errors
 from sequencer.engine.perform import Team
 from sequencer.errors import NewerSchema, SequencerError, StorageFailed
+from sequencer.model.answers import decision_in
 from sequencer.model.evidence import evidence_of
 from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
 from sequencer.model.net.choices import candidates
-from sequencer.model.outcome import Decision, Outcome, OutcomeStatus, Quota, Verdict, used
+from sequencer.model.outcome import (
+    Decision,
+    Outcome,
+    OutcomeStatus,
+    Quota,
+    SessionFault,
+    Verdict,
+    used,
+)
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, Place
 from sequencer.model.workflow import Workflow
@@ -247,6 +256,10 @@ class AttemptReport(Struct, frozen=True, omit_defaults=True):
     """As `output`."""
     structured: Any = None
     session: str | None = None
+    session_steps: int = 1
+    context_tokens: int | None = None
+    session_fault: str | None = None
+    is_unexplained: bool = False
     not_before: str | None = None
     is_timed_out: bool = False
     is_final: bool = False
@@ -276,6 +289,10 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
         error=None if error_text is None else error_text[:ERROR_CHARS],
         structured=outcome.structured if _fitting(str(outcome.structured)) else None,
         session=outcome.session_id,
+        session_steps=outcome.session_steps,
+        context_tokens=outcome.context_tokens,
+        session_fault=outcome.session_fault,
+        is_unexplained=outcome.is_unexplained,
         not_before=outcome.not_before,
         is_timed_out=outcome.is_timed_out,
         is_final=performed.is_final,
@@ -291,8 +308,12 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
 
 
 def _said(output: str) -> str | None:
-    fitting = (one for one in candidates(output) if one and len(one) <= SAID_CHARS)
-    return next(fitting, None)
+    """Return a short text that picks the same way as *output*."""
+    fitting = [one for one in candidates(output) if one and len(one) <= SAID_CHARS]
+    if not fitting or decision_in(output) is None:
+        return next(iter(fitting), None)
+    # The object comes first, and then the last line.
+    return "\n".join((json.dumps({"decision": fitting[0]}), *fitting[1:2]))
 
 
 def _fitting(text: str) -> str | None:
@@ -319,6 +340,7 @@ def ended_of(
 ) -> Ended:
     """Return the end that *report* tells of, of the attempt of *claim* at *step*, *here*."""
     record, ending, decision = report.record, None, None
+    fault = report.session_fault
     if report.retry is not None:
         step = step.replace(retry=Retry.model_validate(report.retry))
     if (told := report.ending) is not None:
@@ -339,6 +361,10 @@ def ended_of(
         error=report.error or record.get("error"),
         usage=used(record.get("usage", {})),
         session_id=report.session,
+        session_steps=report.session_steps,
+        context_tokens=report.context_tokens,
+        session_fault=None if fault is None else SessionFault(fault),
+        is_unexplained=report.is_unexplained,
         is_timed_out=report.is_timed_out,
         denials=tuple(record.get("denials", ())),
         quota=Quota.model_validate(record["quota"]) if "quota" in record else None,

@@ -1,12 +1,12 @@
 """Whether an agent is at the other end of a connection from this machine.
 
-The key of the pages is in files that an agent of this user may read, so the key alone does not
-make its sender a person. The kernel says which process has the other end of a connection.
+An agent of this user may be able to read the key of the pages, so the key alone does not prove
+that a person sent a request. The kernel knows which process holds the other end of a connection.
 
-Not promised: an answer where nobody can tell. Behind ``ssh -L``, a proxy or another container
-the process belongs to somebody else, and then the key decides alone. So it does if an agent
-hands its connection on in such a way that no process has it, while another process of its
-user lets nobody look.
+Not promised: an answer where it can't be known. Through ``ssh -L``, a proxy or another container
+the socket belongs to another process, and the key alone decides. The same holds if an agent
+passes its connection on so that no process holds it, while another process of its user can't be
+inspected.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
 def is_from_agent(client: Address, server: Address) -> bool:
     """Return whether an agent has the end *client* of the connection to *server*.
 
-    Also if a process of this machine has closed it before it was answered, or has put it where
-    no process has it any more: only programs do, and nobody can tell which one it was.
+    True as well if a process of this machine closed the connection before the answer, or moved
+    it to where no process holds it: only programs do that, and which one did is unknown.
     """
     if sys.platform != "linux":
         return any(is_agent(pid) for pid in _owners_elsewhere(client, server))
@@ -45,7 +45,7 @@ def is_from_agent(client: Address, server: Address) -> bool:
     if not inode:
         return _is_of_this_machine(_ip(client[0]), _ip(server[0]))
     owners, hidden = _owners(inode)
-    # A process of that user which lets nobody look may be the one.
+    # A process of that user that can't be inspected may be the one.
     found = owners or [pid for pid in hidden if user in _users(pid)]
     return any(map(is_agent, found)) if found else sees_all_processes()
 
@@ -103,7 +103,7 @@ def _end(tables: Iterable[str], client: Address, server: Address) -> tuple[int, 
 
 
 def _owners(inode: int) -> tuple[list[int], list[int]]:
-    """Return the processes that have the socket *inode*, and those that let nobody look."""
+    """Return the processes that have the socket *inode*, and those that can't be inspected."""
     owners, hidden, wanted = list[int](), list[int](), f"socket:[{inode}]"
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - no Path for each
     for pid in pids:
@@ -137,7 +137,7 @@ def _has_in_a_thread(pid: int, wanted: str) -> bool:
 
 
 def _users(pid: int) -> list[str]:
-    """Return all users that *pid* is, as the tables write them; nobody if it has ended."""
+    """Return all users that *pid* is, as the tables write them; none if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except OSError:

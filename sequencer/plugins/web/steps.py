@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from sequencer.cli.views.runs import Open
-from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log
+from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, written_at
 from sequencer.cli.views.text import file_size, one_line, plain
 from sequencer.engine.recall import read_output
 from sequencer.engine.run import Dispatching
@@ -194,7 +194,7 @@ def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any]
     """Return the name and the end of an attempt's log; None: it has none."""
     named = outcome.get("log")
     name = Path(str(named)).name if named else _newest(row, one)
-    path = _log_called(row, name)
+    path = _log_called(row, name, str(named or ""))
     if path is None or (row.project.is_remote and token_of(path) != one.token):
         # Machines give their logs the same names.
         return None
@@ -231,11 +231,17 @@ def _newest(row: RunRow, one: Try) -> str:
     return found[-1].path.name if found else ""
 
 
-def _log_called(row: RunRow, name: str) -> Path | None:
-    """Return the path of the log called *name*; None: there is none. A name never is a path."""
-    folder = AskedLogs(row.project.project, row.run).folder
-    is_log = LOG_NAME.fullmatch(name) and name in folders.names(folder)
-    return folder / name if is_log else None
+def _log_called(row: RunRow, name: str, recorded: str = "") -> Path | None:
+    """Return the path of the log called *name*; None: there is none. A name never is a path.
+
+    Of several, on different branches, that which the run has *recorded*, or the newest.
+    """
+    if not LOG_NAME.fullmatch(name):
+        return None
+    asked = AskedLogs(row.project.project, row.run)
+    found = [one / name for one in asked.folders if name in folders.names(one)]
+    own = [path for path in found if str(path).endswith(f"/{recorded}")] if recorded else []
+    return max(own or found, key=written_at, default=None)
 
 
 def log_path(site: Site, project: str, run: str, name: str) -> Path:

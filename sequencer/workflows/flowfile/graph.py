@@ -24,7 +24,7 @@ from sequencer.workflows.flowfile.settings import (
     read_node,
     step_of,
 )
-from sequencer.workflows.mermaid.chart import MAX_EDGES, Chart, ChartEdge, ChartNode, drawn
+from sequencer.workflows.mermaid.chart import MAX_EDGES, NAMES, Chart, ChartEdge, ChartNode, drawn
 from sequencer.workflows.mermaid.text import Position
 
 MAX_DEPTH = 32
@@ -221,16 +221,20 @@ class Grouping:
 
 
 MAX_ID = 100
-_KINDS = {
-    NodeKind.AGENT: (None, "square", "round", "stadium", "rect", "rectangle", "proc", "process"),
-    NodeKind.HUMAN: ("hexagon", "hex", "prepare"),
-    NodeKind.MARKER: ("circle", "circ"),
-    NodeKind.DECISION: ("diamond",),
+_KIND_OF = {
+    None: NodeKind.AGENT,
+    "square": NodeKind.AGENT,
+    "round": NodeKind.AGENT,
+    "stadium": NodeKind.AGENT,
+    "hexagon": NodeKind.HUMAN,
+    "circle": NodeKind.MARKER,
+    "diamond": NodeKind.DECISION,
 }
-_KIND_OF = {shape: kind for kind, shapes in _KINDS.items() for shape in shapes}
+"""By what the brackets draw; `ChartNode.bracket` knows the other names."""
 _SHAPES = (
     "an agent is [text], (text) or ([text]), a person {{text}}, a start or end ((text)), "
-    "a decision {text}"
+    "a decision {text}; names of these: "
+    + ", ".join(name for names in NAMES.values() for name in names)
 )
 
 
@@ -318,7 +322,7 @@ class GraphBuilder:
 
     def _kind_of(self, node: ChartNode) -> NodeKind:
         """Return what happens at *node*; a shape that says nothing is told."""
-        kind = _KIND_OF.get(node.shape)
+        kind = _KIND_OF.get(node.bracket)
         if kind is None:
             detail = f"the shape {node.shape!r} has no meaning in a workflow"
             self._findings.tell("E-SHAPE", node.id, detail, node.position, _SHAPES)
@@ -368,7 +372,7 @@ class GraphBuilder:
             hint = "write it below the settings"
             findings.tell("E-SECTION", node.id, "its section has no prompt", at, hint)
         # A shape without meaning is no circle, and is told already.
-        is_circle = kind is NodeKind.MARKER and node.shape in _KIND_OF
+        is_circle = kind is NodeKind.MARKER and node.bracket in _KIND_OF
         if is_circle and (source.prompt or source.document.data.keys() - {"description"}):
             detail = "a circle does no work, but its section asks for some"
             hint = "draw an agent, as [text], or keep only the description"

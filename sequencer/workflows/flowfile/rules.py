@@ -215,6 +215,7 @@ RUN_STATE: Mapping[str, Any] = {
     "_current_node": None,
     "_error": {"node": None, "type": None, "message": None, "attempts": None},
     "_iteration_count": 0,
+    "_pending_parallel": (),
     "_started_at": None,
     "_workflow_id": None,
 }

@@ -45,6 +45,15 @@ class ChartNode(Struct, frozen=True):
     position: Position = (1, 1)
     """Of the first mention."""
 
+    @property
+    def bracket(self) -> str | None:
+        """Return the name of the bracket that draws the same shape, else the shape itself.
+
+        >>> [ChartNode("a", "", shape).bracket for shape in ("diam", "pill", "square", "cloud")]
+        ['diamond', 'stadium', 'square', 'cloud']
+        """
+        return self.shape if self.shape is None else _BRACKET_OF.get(self.shape, self.shape)
+
 
 class ChartEdge(Struct, frozen=True):
     """A drawn line between two nodes or groups."""
@@ -202,6 +211,18 @@ BRACKETS: dict[str, tuple[str, dict[str, str]]] = {
 
 ``((`` and ``{{`` close with two tokens.
 """
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "square": ("rect", "rectangle", "proc", "process"),
+    "round": ("rounded", "event"),
+    "stadium": ("stadium", "pill", "terminal"),
+    "hexagon": ("hex", "hexagon", "prepare"),
+    "circle": ("circle", "circ"),
+    "diamond": ("diam", "diamond", "decision", "question"),
+}
+"""What ``@{ shape: NAME }`` calls the brackets with a meaning here: the table "Complete List of
+New Shapes" in Mermaid's documentation of flowcharts, aliases included."""
+_BRACKET_OF = {name: bracket for bracket, names in NAMES.items() for name in names}
 
 SHAPES = frozenset(TABLES["shapes"])
 """Every name that ``@{ shape: NAME }`` may give."""

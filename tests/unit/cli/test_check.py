@@ -65,6 +65,50 @@ def test_settings_have_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert rows["prompts_dir"] == {"key": "prompts_dir", "value": "prompts", "source": "default"}
 
 
+def test_settings_as_json_have_booleans_numbers_lists_and_null_as_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = """\
+agent: x
+agents: {x: {kind: command, argv: [cat, "true"], free: true, env: {A: "true", B: "7"}}}
+router: {enabled: true, timeout_s: 5, prompt: "on"}
+step_defaults: {suppress_thoughts: false, tools: {bash: false}, max_turns: 3}
+steps:
+  - {name: one, text: "true", single_turn: yes, approval: {timeout_s: 5}, requires_approval: true}
+teams: {roles: {lead: {writes: true, tools: null}}}
+"""
+    monkeypatch.setenv("SEQUENCER_WORKTREE", "no")
+    monkeypatch.setenv("SEQUENCER_LIMITS__STEPS", "9")
+    monkeypatch.setenv("SEQUENCER_LIMITS__COST_USD", "2.5")
+    monkeypatch.setenv("SEQUENCER_RUN__MAX_STEPS", "none at all")
+    folder = project(tmp_path, text)
+    assert "run.max_steps" in call(folder, "check", "--settings", "--json").err
+    monkeypatch.delenv("SEQUENCER_RUN__MAX_STEPS")
+    rows = call(folder, "check", "--settings", "--json").json
+    found = {row["key"]: row["value"] for row in rows if row["source"] != "default"}
+    expected = {
+        "agents.x.free": True,
+        "router.enabled": True,
+        "worktree": False,
+        "step_defaults.suppress_thoughts": False,
+        "step_defaults.tools.bash": False,
+        "teams.roles.lead.writes": True,
+        "teams.roles.lead.tools": None,
+        "router.timeout_s": 5,
+        "step_defaults.max_turns": 3,
+        "limits.steps": 9,
+        "limits.cost_usd": 2.5,
+        "router.prompt": "on",
+        "agents.x.argv": ["cat", "true"],
+        "agents.x.env.A": "true",
+        "agents.x.env.B": "7",
+    }
+    assert {key: found[key] for key in expected} == expected
+    (step,) = found["workflows.default.steps"]
+    approval = {"requires_approval": True, "approval": {"timeout_s": 5}}
+    assert step == {"name": "one", "text": "true", "single_turn": True, **approval}
+
+
 def test_settings_in_yaml_are_the_whole_configuration(tmp_path: Path) -> None:
     text = """\
 agent: rehearsal

@@ -55,6 +55,56 @@ def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:
     assert events(run).count("fixed") == 6
 
 
+def logged(folder: Path, part: str) -> int:
+    """Return in how many step logs *part* is."""
+    return sum(part in path.read_text() for path in (folder / "logs").rglob("*.log"))
+
+
+def test_a_judge_without_a_verdict_is_asked_again_and_told_how_to_answer(tmp_path: Path) -> None:
+    run = started(tmp_path, *judged("It looks fine to me.", PASS), steps=STEPS[3:])
+    work(run)
+    assert head_of(run).status is Status.COMPLETE
+    seen = events(run)
+    assert [seen.count(event) for event in ("failed", "invalid", "fixed")] == [1, 0, 0]
+    asked = 'has to end with the JSON object {"pass": true'
+    assert logged(tmp_path, f"This time, the answer {asked}") == 1
+
+
+def test_a_judge_that_never_gives_a_verdict_fails_and_nothing_is_fixed(tmp_path: Path) -> None:
+    run = started(tmp_path, *judged("Not a word", "of JSON", PASS), steps=STEPS[3:])
+    with pytest.raises(StepFailed, match=r"no verdict in the answer; .* \{\"pass\": true"):
+        work(run)
+    head, seen = head_of(run), events(run)
+    assert (head.status, head.failures_in_row, head.loop) == (Status.FAILED, 2, None)
+    assert [seen.count(event) for event in ("failed", "invalid", "fixed")] == [2, 0, 0]
+
+
+def test_a_judge_is_asked_for_a_verdict_as_often_as_its_retry_says(tmp_path: Path) -> None:
+    judge = {"name": "verify", "validation": {}, "retry": {"max_attempts": 3}}
+    run = started(tmp_path, *judged("a", "b", PASS), steps=[judge])
+    work(run)
+    assert events(run).count("failed") == 2
+
+
+def test_an_agent_that_fails_is_not_tried_again_because_it_judges(tmp_path: Path) -> None:
+    broken = {"step": "verify", "status": "failed"}
+    run = started(tmp_path, broken, *judged(PASS), steps=STEPS[3:])
+    with pytest.raises(StepFailed):
+        work(run)
+    assert events(run).count("failed") == 1
+
+
+def test_no_round_is_lost_where_a_verdict_is_missing_between_two(tmp_path: Path) -> None:
+    run = started(tmp_path, *judged(NO, "hm", NO, PASS), steps=STEPS[3:])
+    work(run)
+    rounds = [
+        fact["outcome"]["verdict"]["round"]
+        for fact in run.store.history()
+        if "verdict" in (fact["outcome"] or {})
+    ]
+    assert rounds == [1, 2, 3]
+
+
 def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Path) -> None:
     started(tmp_path, *judged(*[NO] * 8), steps=STEPS[3:])
     for number in range(1, 4):

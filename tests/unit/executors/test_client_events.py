@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, is_affordable, sum_of_costs
-from sequencer.executors.client_limits import is_limit, is_temporary, not_before
+from sequencer.executors.client_limits import classify, not_before
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
@@ -197,60 +197,39 @@ FALLBACK = "2026-11-21T11:05:00Z"
 
 
 @pytest.mark.parametrize(
-    ("text", "status", "expected"),
+    ("text", "status", "means"),
     [
-        ("Claude AI usage limit reached|1795300000", None, True),
-        ("You've hit your limit · resets 3pm (Europe/Berlin)", None, True),
-        ("You've hit your weekly limit", None, True),
-        ("5-hour limit reached ∙ resets 3am", None, True),
-        ("You've hit your usage limit. Upgrade to Pro or try again in 3 days", None, True),
-        ("You exceeded your current quota, please check your plan", None, True),
-        ('{"code":429,"status":"RESOURCE_EXHAUSTED"}', None, True),
-        ("exceeded retry limit, last status: 429 Too Many Requests", None, True),
-        ("rate_limit_error", None, True),
-        ("anything at all", 429, True),
-        ("usage limit reached", 403, True),
-        ("Overloaded", 529, False),
+        ("anything at all", 429, "limit"),
+        ("usage limit reached", 403, "limit"),
+        ("Overloaded", 529, "outage"),
         # A busy server may speak of rates; nothing of the account is used up.
-        ("rate limit service unavailable", 503, False),
-        ("usage limit reached", 500, False),
-        ("rate limit of the gateway", 400, False),
-        ("No conversation found", None, False),
-        ("Reached maximum number of turns (1)", None, False),
-        ("Reached maximum budget ($0.05)", None, False),
-        ("line 4290 of the file", None, False),
-    ],
-)
-def test_what_counts_as_a_limit(text: str, status: int | None, expected: bool) -> None:
-    assert is_limit(text, status) is expected
-
-
-@pytest.mark.parametrize(
-    ("text", "status", "expected"),
-    [
-        ("Overloaded", 529, True),
-        ("API Error: 500", 500, True),
-        ("", 503, True),
-        ("", 408, True),
-        ("API Error: Connection error.", None, True),
-        ("API Error: Request timed out.", None, True),
-        ("API Error: Unable to connect to API (ECONNRESET)", None, True),
-        ("getaddrinfo EAI_AGAIN api.anthropic.com", None, True),
-        ("stream disconnected before completion: error sending request for url", None, True),
-        ("[API Error: exception TypeError: fetch failed sending request]", None, True),
-        ("UnknownError: Unable to connect. Is the computer able to access the url?", None, True),
-        ("We're currently experiencing high demand", None, True),
+        ("rate limit service unavailable", 503, "outage"),
+        ("usage limit reached", 500, "outage"),
+        ("", 503, "outage"),
+        ("", 408, "outage"),
         # A wrong request stays wrong, whatever its text says.
-        ("overloaded", 400, False),
-        ("Connection error.", 401, False),
-        ("not found", 404, False),
-        ("Reached maximum number of turns (1)", None, False),
-        ("No conversation found", None, False),
-        ("the tests of the connection pool fail", None, False),
+        ("rate limit of the gateway", 400, "refusal"),
+        ("overloaded", 400, "refusal"),
+        ("Connection error.", 401, "refusal"),
+        ("not found", 404, "refusal"),
+        ("Reached maximum number of turns (1)", None, "refusal"),
+        ("Reached maximum budget ($0.05)", None, "refusal"),
+        ("No conversation found", None, "unknown"),
+        ("line 4290 of the file", None, "unknown"),
+        ("the tests of the connection pool fail", None, "unknown"),
+        ("getaddrinfo EAI_AGAIN api.anthropic.com", None, "outage"),
+        (
+            "UnknownError: Unable to connect. Is the computer able to access the url?",
+            None,
+            "outage",
+        ),
+        ("Reconnecting...", None, "outage"),
+        # A status that is no error says nothing; the text does.
+        ("rate_limit_error", 200, "limit"),
     ],
 )
-def test_what_counts_as_temporary(text: str, status: int | None, expected: bool) -> None:
-    assert is_temporary(text, status) is expected
+def test_a_status_decides_before_the_text(text: str, status: int | None, means: str) -> None:
+    assert classify(text, status) == means
 
 
 @pytest.mark.parametrize(
@@ -280,6 +259,18 @@ def test_what_counts_as_temporary(text: str, status: int | None, expected: bool)
         ("retry-after: 30", "2026-11-21T11:00:30Z"),
         ('"resets_in_seconds":9568', "2026-11-21T13:39:28Z"),
         ("resets 2026-11-22T00:00:00+02:00", "2026-11-21T22:00:00Z"),
+        ("resets on 2026-11-22 00:00", "2026-11-21T23:00:00Z"),
+        ("resets at 2026-11-22 00:00:00 UTC", "2026-11-22T00:00:00Z"),
+        ("reset at 2026-11-22 00:00:00.123456789Z", "2026-11-22T00:00:01Z"),
+        ("[2026-11-21 11:59:59] your limit will reset at 2026-11-21 18:00", "2026-11-21T17:00:00Z"),
+        ('{"code":"1308","message":"will reset at 2026-11-22 00:00"}', "2026-11-21T16:00:00Z"),
+        ("[1310] Limit Exhausted. It will reset at 2026-11-22 00:00", "2026-11-21T16:00:00Z"),
+        ("port 11308: resets at 2026-11-22 00:00", "2026-11-21T23:00:00Z"),
+        ("resets tomorrow at 9am", "2026-11-22T08:00:00Z"),
+        ("resets at noon tomorrow", "2026-11-21T11:05:00Z"),
+        ("resets at midnight", "2026-11-21T23:00:00Z"),
+        ("Reset in: 4h 32m", "2026-11-21T15:32:00Z"),
+        ("try again after Nov 24, 2026 at 3:05 PM", "2026-11-24T14:05:00Z"),
         # No subscription has a longer window than a week.
         ("weekly limit, try again in 7 days", "2026-11-28T11:00:00Z"),
         ("usage limit reached, resets in 31 days", "2026-11-29T11:00:00Z"),
@@ -302,6 +293,7 @@ def test_the_reset_is_read_from_the_text(text: str, expected: str) -> None:
         "usage limit reached|9995300000",  # in 2286
         "try again in 400 days",
         "resets 2020-01-01T00:00:00Z",
+        "resets at 2026-13-45 99:99",
         # Said late, or by a clock that is behind: it is over, and not a day or a week away.
         "session limit · resets 12pm (Europe/Berlin)",
         "session limit · resets 11:01am",

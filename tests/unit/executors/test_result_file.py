@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from sequencer.executors.answers import MAX_ANSWER_CHARS, closed, parsed, sample
+from sequencer.executors.answers import MAX_ANSWER_CHARS, closed, parsed
 from sequencer.executors.result_file import ResultRefused, apply_result, read_result
+from sequencer.executors.samples import sample
 from sequencer.model.evidence import Evidence
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step

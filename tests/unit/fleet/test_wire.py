@@ -17,7 +17,7 @@ from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
 from sequencer.model.net.choices import candidates, normalise
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, Verdict
+from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault, Usage, Verdict
 from sequencer.model.step import Output, Retry, Step
 from sequencer.model.transitions import Event, Fact
 from sequencer.model.workflow import Workflow
@@ -132,6 +132,9 @@ WORKFLOW = Workflow("w", (Step(name="a"), Step(name="b")))
         (Outcome(status=OutcomeStatus.OK, output="o", session_id="s"), {}),
         (Outcome(status=OutcomeStatus.FAILED, error="e" * 5000, exit_code=3), {}),
         (Outcome(status=OutcomeStatus.LIMITED, not_before=AT), {}),
+        (Outcome(status=OutcomeStatus.OK, session_id="s", session_steps=3, context_tokens=9), {}),
+        (Outcome(status=OutcomeStatus.FAILED, session_fault=SessionFault.SUSPECT), {}),
+        (Outcome(status=OutcomeStatus.UNAVAILABLE, is_unexplained=True), {}),
         (
             Outcome(status=OutcomeStatus.FAILED, is_timed_out=True, structured={"a": [1]}),
             {"verdict": Verdict(is_pass=False, reason="r", source="json"), "is_final": True},
@@ -159,6 +162,8 @@ def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str
     [
         ("word " * 20_000 + "\nDecision: send back\n", "send back"),
         (json.dumps({"decision": "Approve", "why": "w" * 70_000}), "Approve"),
+        ("word " * 20_000 + '{"result": "3 passed"}\nsend back', "send back"),
+        ("word " * 20_000 + '{"decision": "send back"}\nThat is all.', "send back"),
     ],
 )
 def test_what_an_answer_picks_travels_where_the_answer_is_too_large(

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.net.choices import NoMatchingBranch, candidates, choose, is_choice, normalise
+from sequencer.model.net.choices import (
+    NoMatchingBranch,
+    candidates,
+    choose,
+    forward_label,
+    is_choice,
+    labels_of,
+    normalise,
+    picks_none,
+)
 from tests.flows import graph
 
 
@@ -48,6 +57,10 @@ def test_labels_are_compared_without_what_only_decorates_them(text: str, expecte
         ('  {"decision": "yes"}\n', "yes"),
         ('```json\n{"decision": "yes"}\n```', "yes"),
         ('```\n{"decision": "yes"}\n```', "yes"),
+        ('It is fine:\n\n```json\n{"decision": "yes"}\n```\nTell me more.', "yes"),
+        ('{"decision": "no"} was my first thought; now {"decision": "yes"}.', "yes"),
+        ('{"decision": "yes", "more": {"decision": "no"}}', "yes"),
+        ('{"decision": "yes"} {"decision": 5} {"other": "no"}', "yes"),
     ],
 )
 def test_the_field_of_a_json_object_comes_first(output: str, first: str) -> None:
@@ -94,7 +107,7 @@ CHOICE = "a -->|yes| b; a -->|no| c; a -->|yes| d"
         (CHOICE, "yes", (0, 2)),
         (CHOICE, "I think so.\nDecision: **No**", (1,)),
         (CHOICE, "no\nyes", (0, 2)),
-        (CHOICE, '{"decision": "no"}\nyes', (0, 2)),
+        (CHOICE, '{"decision": "no"}\nyes', (1,)),
         (CHOICE, '{"decision": "no", "result": "yes"}', (1,)),
         (f"{CHOICE}; a -->|default| e", "maybe", (3,)),
         (f"{CHOICE}; a -->|default| e", "default", (3,)),
@@ -115,6 +128,39 @@ def test_a_part_of_an_output_is_no_label(output: str) -> None:
     with pytest.raises(NoMatchingBranch) as refused:
         choose(graph(CHOICE), "a", output)
     assert str(refused.value) == f"no matching branch for {output!r}"
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "forward"),
+    [
+        ("a -->|yes| b; a -->|no| c", ("yes", "no"), "yes"),
+        ("a --> b; b -->|again| a; b -->|Go on| c", ("again", "Go on"), "Go on"),
+        ("b -->|again| b; b -->|more| b", ("again", "more"), "again"),
+        ("b -->|yes| c; b -->|default| d", (), "yes"),
+        ("b -->|again| b; b --> d", (), None),
+        ("b -->|yes| c; b --> d", (), "yes"),
+        ("b --> c", (), None),
+        ("b --> m((M)) --> d{D}; d -->|x| e; d -->|y| f", ("x", "y"), "x"),
+        ("b --> d{D}; c --> d; d -->|x| e; d -->|y| f", (), None),
+        ("b --> h{{H}}; h -->|x| e; h -->|y| f", (), None),
+    ],
+)
+def test_the_labels_that_an_answer_needs_and_the_one_that_goes_forward(
+    text: str, labels: tuple[str, ...], forward: str | None
+) -> None:
+    name = "a" if text.startswith("a -->|") else "b"
+    drawn = graph(text)
+    assert (labels_of(drawn, name), forward_label(drawn, name)) == (labels, forward)
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"), [("yes", False), ("not yes", True), ('{"result": "no"}', False)]
+)
+def test_an_output_that_picks_no_way_is_known_before_it_is_taken(
+    output: str, *, expected: bool
+) -> None:
+    assert picks_none(graph(CHOICE), "a", output) is expected
+    assert picks_none(graph(f"{CHOICE}; a --> e"), "a", output) is False
 
 
 def person(**fields: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from msgspec import Struct
 
 from sequencer.documents.textfile import ref_part, slug
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
 from sequencer.plugins.git.code.checkout import PATIENCE_S, QUIET, Checkout
 from sequencer.plugins.git.code.selection import (
@@ -30,6 +30,7 @@ from sequencer.plugins.git.code.selection import (
     secrets_by,
     with_keys,
 )
+from sequencer.plugins.git.code.stranded import keep, left_in, log_size, stranded
 from sequencer.plugins.git.code.tree import (
     SHOWN_PATHS,
     Change,
@@ -48,8 +49,12 @@ from sequencer.plugins.git.code.worktrees import (
     Worktrees,
     branch_of,
     git_dirs,
+    is_linked,
+    mend,
     name_of,
+    place_in,
     remove,
+    why_not_mended,
 )
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.project.schema import MIB
@@ -92,7 +97,7 @@ def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
 
 CLEANING_S = 60.0
 """After this no further worktree is begun with; the next one who cleans goes on."""
-_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left)?")
+_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left[0-9]*)?")
 """The last part of a branch's name: that of the worktree, or of what its agent went away from."""
 
 
@@ -148,7 +153,8 @@ class TaskTrees:
                     raise
             (folder / checkout.prefix).mkdir(parents=True, exist_ok=True)
             made = worktree.replace(phase=phase, git_dir=os.fsdecode(git_dir))
-            return self.notes.write(made)
+            place = place_in(checkout.common_dir, made)
+            return self.notes.write(made.replace(git_dir=str(place)))
         except GitFailed as failed:
             raise checkout.refused(f"can't have another worktree: {failed.reason}") from failed
         except OSError as error:
@@ -186,8 +192,61 @@ class TaskTrees:
 
         Without that file git would take the checkout around it for the worktree.
         """
+        folder, place = self.notes.folder(worktree), worktree.place
+        if place != place_in(self.checkout.common_dir, worktree):
+            # A copy's note names the original's: nothing is committed there.
+            raise self._foreign(worktree, "its note names another repository")
+        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=place)
+
+    def link_problem(self, worktree: Worktree) -> tuple[str, bool] | None:
+        """Return why git would not work in *worktree* as it is, and whether that can be mended."""
+        folder, common_dir = self.notes.folder(worktree), self.checkout.common_dir
+        place = place_in(common_dir, worktree)
+        if is_linked(place, folder) and worktree.place == place:
+            return None
+        if (why := why_not_mended(place, folder, common_dir)) is not None:
+            return why, False
+        return "the project was moved or copied with it", True
+
+    def linked(self, worktree: Worktree) -> Worktree:
+        """Return *worktree* with git's files and its note leading to this repository.
+
+        They are written anew where that is safe. Nothing else is touched.
+
+        Raises:
+            WorkTreeRefused: it is not this repository's, or nobody can say.
+        """
+        problem = self.link_problem(worktree)
+        if problem is None:
+            return worktree
+        if not problem[1]:
+            raise self._foreign(worktree, problem[0])
+        folder, place = self.notes.folder(worktree), place_in(self.checkout.common_dir, worktree)
+        mend(place, folder)
+        return self.notes.write(worktree.replace(git_dir=str(place)))
+
+    def link_refusal(self, worktree: Worktree) -> tuple[WorkTreeRefused, bool] | None:
+        """Return what `linked` would say or mend, in words, and whether it would mend it."""
+        problem = self.link_problem(worktree)
+        if problem is None or not problem[1]:
+            return None if problem is None else (self._foreign(worktree, problem[0]), False)
+        where, hint = str(self.notes.folder(worktree)), "the next start of the run mends it"
+        message = "git does not work in this worktree: the project was moved or copied with it"
+        return WorkTreeRefused(message, where=where, hint=hint), True
+
+    def _foreign(self, worktree: Worktree, why: str) -> WorkTreeRefused:
         folder = self.notes.folder(worktree)
-        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=worktree.place)
+        repair = typed_command(
+            "git", "-C", str(self.checkout.top), "worktree", "repair", str(folder)
+        )
+        return WorkTreeRefused(
+            f"is not a worktree of this repository as it is: {why}. Nothing was started in it or "
+            "changed there",
+            where=str(folder),
+            hint=f"{repair} mends what git still knows; what was committed in it is on branch "
+            f"{worktree.branch}. Else copy what you need of it and move it away: the next start "
+            "makes a new one",
+        )
 
     def gather(self, worktree: Worktree) -> Gathered:
         """Commit what is in *worktree*, and point its branch at everything that was done.
@@ -224,6 +283,7 @@ class TaskTrees:
             [f"left out because they are files of a run: {', '.join(sorted(own))}"] if own else []
         )
         notices += self._moved_branch(worktree, git, status, tip)
+        notices += self.look_for_left(worktree)[1]
         has_own = status.commit != worktree.base
         return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
 
@@ -330,11 +390,31 @@ class TaskTrees:
         old = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
         notices = []
         if old and not self.checkout.contains(tip, old):
-            left = f"{worktree.branch}.left"
-            git.run("update-ref", f"refs/heads/{left}", old)
-            notices.append(f"the agent continued from another commit; what it left is on {left}")
+            for left in keep(git, worktree.branch, [old], [tip]):
+                text = f"the agent continued from another commit; what it left is on {left.branch}"
+                notices.append(text)
         git.run("update-ref", ref, tip)
         return notices
+
+    def look_for_left(self, worktree: Worktree) -> tuple[Worktree, tuple[str, ...]]:
+        """Keep what agents have committed in *worktree* and went away from; say what is new.
+
+        Returns also the note, which has how far the log of HEAD was looked through. Where git
+        fails, once more is next time.
+        """
+        size, told = log_size(worktree.place), tuple[str, ...]()
+        start = worktree.looked_at if worktree.looked_at < size else 0
+        if size == worktree.looked_at:
+            return worktree, ()
+        try:
+            if left := left_in(worktree.place, start):
+                git, here = self.git_of(worktree), self.checkout.commit()
+                known = [worktree.base, git.text("rev-parse", "HEAD"), *([here] if here else [])]
+                made = keep(git, worktree.branch, stranded(git, left, known), known)
+                told = tuple(one.words for one in made)
+        except GitFailed:
+            return worktree, ()
+        return self.notes.write(worktree.replace(looked_at=size)), told
 
     # --- removing ------------------------------------------------------------------
 
@@ -379,7 +459,7 @@ class TaskTrees:
 
     def keep(self, worktree: Worktree) -> tuple[str, ...]:
         """Let *worktree* stay for a person, on its branch if that has what was merged."""
-        if worktree.phase is Phase.MERGING:
+        if worktree.phase is Phase.MERGING and self.link_problem(worktree) is None:
             with contextlib.suppress(GitFailed, SequencerError):
                 flags = ("--quiet", "--force")
                 self.git_of(worktree).run("checkout", *flags, worktree.branch, settings=QUIET)
@@ -466,6 +546,7 @@ class TaskTrees:
             return ()
         notices: tuple[str, ...] = ()
         if worktree.phase is Phase.WORKING and is_there:
+            worktree = self.linked(worktree)
             self._unlock(worktree)
             try:
                 gathered = self.gather(worktree)

@@ -11,21 +11,21 @@ other's way.
 from __future__ import annotations
 
 import contextlib
-import shlex
+import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from sequencer.engine.perform import Left
-from sequencer.errors import ConfigurationError, Interrupted, SequencerError, WorkTreeRefused
-from sequencer.executors.process import ProcessCore, describe_exit
-from sequencer.executors.protocol import Cancellation
-from sequencer.executors.pump import TAIL, Launch, agent_environment
+from sequencer.errors import (
+    ConfigurationError,
+    SequencerError,
+    WorkTreeRefused,
+    typed_command,
+)
 from sequencer.executors.redaction import Redaction
-from sequencer.executors.wall import Wall
-from sequencer.model.head import Head
 from sequencer.model.net.graph import Node
 from sequencer.plugins.git.code.checkout import (
     CheckoutLook,
@@ -44,8 +44,18 @@ from sequencer.plugins.git.code.gathering import (
     reasons,
     told,
 )
+from sequencer.plugins.git.code.lacking import Lacking, lacking
+from sequencer.plugins.git.code.stranded import Stranded
+from sequencer.plugins.git.code.stranded import listed as listed_left
 from sequencer.plugins.git.code.tree import Folders, TreeStatus, listed
-from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
+from sequencer.plugins.git.code.worktrees import (
+    BRANCHES,
+    RUN_BRANCHES,
+    Phase,
+    Worktree,
+    branch_of,
+    token_in,
+)
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.teams.team import TaskTraits
 
@@ -218,11 +228,11 @@ class OwnPlace:
 
     def _stays(self, message: str) -> PlaceLeft:
         """Leave the worktree to a person."""
-        folder = shlex.quote(str(self.folder))
+        look = typed_command("git", "-C", str(self.folder), "status")
         return PlaceLeft(
             PlaceResult.REFUSED,
             f"{message}; its work is in {self.folder}, and none of it is in the checkout",
-            f"look there; 'git worktree remove --force {folder}' removes it",
+            f"look there ({look}), and mend what is said, or take over by hand what you need",
             branch=self._worktree.branch,
             folder=self.folder,
             notices=self._trees.keep(self._worktree),
@@ -258,13 +268,13 @@ class GitWorkplaces:
         *git* is run there; *redaction* knows what is never committed; *fails_on_write*: see
         `SharedPlace`. Nothing is started or written before the first place is opened.
         """
-        self._hide = redaction.hide_text
+        self._hide, self._run = redaction.hide_text, run
         self._git, self.trees = git, TaskTrees(folders, run, git, redaction)
         self._checkout = self.trees.checkout
         self._watch = CheckoutWatch(self._checkout)
         self._fails_on_write = fails_on_write
         self._guard = threading.Lock()
-        self._has_told = False
+        self._has_told = self._has_looked = False
         self._writers: dict[int, str] = {}
         """Tasks that write in the shared checkout at present, by their tokens."""
         self._meanwhile: dict[int, dict[int, str]] = {}
@@ -295,7 +305,8 @@ class GitWorkplaces:
         obstacle = self.look()
         if isinstance(obstacle, TreeStatus):
             worktree = self.trees.add(task, token, run_id, obstacle, subject)
-            return OwnPlace(self.trees, worktree, self.uncommitted(obstacle))
+            lacks = self._told_once(self.trees.notes.folder(worktree))
+            return OwnPlace(self.trees, worktree, (*self.uncommitted(obstacle), *lacks))
         with self._guard:
             is_first, self._has_told = not self._has_told, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
@@ -355,6 +366,32 @@ class GitWorkplaces:
             return ()
         return (f"uncommitted changes are not in the worktree: {self._hide(listed(dirty))}",)
 
+    def lacking(self, fresh: Path | None = None) -> Lacking:
+        """Return what the worktree with the top *fresh* lacks of what the checkout has.
+
+        None: what any new one would.
+        """
+        try:
+            top, own = Path(os.path.realpath(self._checkout.top)), self._checkout.folders
+        except SequencerError:
+            return Lacking()
+        written = [os.path.realpath(path) for path in (own.state_file, own.logs, *own.others)]
+
+        def is_own(path: str) -> bool:
+            # Named by git is the whole folder, of which the run's may be a part.
+            is_above = any(Path(one).is_relative_to(top / path) for one in written)
+            return is_above or self._checkout.is_own(path)
+
+        return lacking(self._git, top, is_own, fresh)
+
+    def _told_once(self, fresh: Path) -> tuple[str, ...]:
+        """Return what *fresh*, the first worktree of a task, lacks; the others are like it."""
+        with self._guard:
+            is_first, self._has_looked = not self._has_looked, True
+        found = self.lacking(fresh) if is_first else Lacking()
+        told = found.told(in_team=True)
+        return tuple(self._hide(f"{message}; {hint}") for _, message, hint in told)
+
     # --- afterwards ----------------------------------------------------------------
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
@@ -383,6 +420,26 @@ class GitWorkplaces:
         tokens = (token_in(message, wanted) for parents, message in line if len(parents) > 1)
         return frozenset(token for token in tokens if token is not None)
 
+    def stranded(self) -> Iterator[Stranded]:
+        """Yield the commits that agents of the run have left, and that are merged nowhere yet."""
+        kinds = (BRANCHES, RUN_BRANCHES)
+        prefixes = [f"refs/heads/{branch_of(self._run, '', kind)}" for kind in kinds]
+        if self.trees.notes.path.is_dir():
+            with contextlib.suppress(GitFailed, SequencerError):
+                yield from listed_left(self._checkout.git, prefixes)
+
+    def foreign(self) -> Iterator[tuple[SequencerError, bool]]:
+        """Yield which worktrees of the run are not this repository's, for a check.
+
+        And whether the next start mends that by itself.
+        """
+        notes = self.trees.notes
+        for worktree in filter(None, map(notes.read, notes.names())):
+            if worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir():
+                with contextlib.suppress(GitFailed, SequencerError):
+                    if (found := self.trees.link_refusal(worktree)) is not None:
+                        yield found
+
     def problems(self) -> tuple[SequencerError, ...]:
         """Return why tasks would not get worktrees, or could not be merged, for a check."""
         checkout = self._checkout
@@ -400,168 +457,3 @@ class GitWorkplaces:
             hint = "finish it or abort it; until then no task's work can be merged"
             return (checkout.refused(f"{begun} is under way", hint),)
         return ()
-
-
-RUN_LOCK = "run.lock"
-"""Beside the notes of worktrees; who holds it makes or merges that of the run."""
-RUN_LOCK_WAIT_S = 3600.0
-"""Setup commands may take long."""
-_SHOWN_LINES = 5
-
-
-class RunWorktree:
-    """The worktree of a whole run; see `engine.workplaces.RunPlace`.
-
-    It is made before the first step and merged when the run is complete. What becomes of its work
-    is what becomes of a task's.
-    """
-
-    def __init__(
-        self,
-        places: GitWorkplaces,
-        setup: Sequence[Sequence[str]],
-        setup_timeout_s: float,
-        vet: Callable[[Path], None],
-        tell: Callable[[str], None],
-    ) -> None:
-        """Keep it where *places* keeps those of tasks, and run *setup* in a new one.
-
-        None of its commands may take longer than *setup_timeout_s*.
-
-        *vet* raises if the files of setup are not those that were trusted; *tell* hears what a
-        person should know.
-        """
-        self._places, self._trees = places, places.trees
-        self._setup, self._setup_timeout_s = setup, setup_timeout_s
-        self._vet, self._tell = vet, tell
-        self.cwd = places.trees.checkout.folders.project
-
-    def begin(self, head: Head, stop: Cancellation) -> None:
-        """See `RunPlace.begin`."""
-        with self._alone():
-            worktree = self._present(head) or self._made(head, stop)
-        self.cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
-
-    def end(self, head: Head) -> None:
-        """See `RunPlace.end`."""
-        if not self._trees.notes.names():
-            return
-        with self._alone():
-            worktree = self._present(head)
-            if worktree is None:
-                return
-            place = OwnPlace(self._trees, worktree)
-            left = place.end(is_accepted=True, wait_for_turn=lambda: None)
-        for text in left.notices:
-            self._tell(text)
-        if left.error is not None:
-            raise WorkTreeRefused(left.error, where="the run's work", hint=left.hint)
-        if left.commit is not None:
-            self._tell(f"the run's work is merged: commit {left.commit[:12]}")
-
-    def _made(self, head: Head, stop: Cancellation) -> Worktree:
-        """Return a new worktree for the run of *head*, set up."""
-        notes, found = self._trees.notes, self._places.look()
-        if isinstance(found, str):
-            hint = "commit the project to a repository, or leave worktree out"
-            raise WorkTreeRefused(f"the run has no worktree: {found}", hint=hint)
-        subject = head.workflow_name
-        worktree = self._trees.add("", 0, head.run_id, found, subject, Phase.ADDING)
-        self._tell(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
-        for text in self._places.uncommitted(found):
-            self._tell(text)
-        self._set_up(worktree, stop)
-        return notes.write(worktree.replace(phase=Phase.WORKING))
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        notes = self._trees.notes
-        notes.prepare()
-        hint = "another process makes or merges the run's worktree; start again when it has ended"
-        with self._trees.checkout.locked(notes.path / RUN_LOCK, RUN_LOCK_WAIT_S, hint):
-            yield
-
-    def _present(self, head: Head) -> Worktree | None:
-        """Return the worktree of the run of *head*; others of its name are put away."""
-        notes, found = self._trees.notes, None
-        for worktree in filter(None, map(notes.read, notes.names())):
-            if worktree.task:
-                continue
-            is_there = worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir()
-            if worktree.run_id != head.run_id or not is_there:
-                for text in self._trees.put_away(worktree):
-                    self._tell(f"worktree {worktree.name}: {text}")
-                continue
-            found = worktree
-            if worktree.phase is not Phase.WORKING:
-                # A merge was cut off, or a person has looked at what could not be committed.
-                self._trees.keep(worktree)
-                found = notes.write(worktree.replace(phase=Phase.WORKING))
-        return found
-
-    def _set_up(self, worktree: Worktree, stop: Cancellation) -> None:
-        cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
-        try:
-            self._vet(cwd)
-            with ProcessCore() as core:
-                for argv in self._setup:
-                    self._tell(f"setup: {shlex.join(argv)}")
-                    self._perform(core, argv, cwd, stop)
-        except BaseException:
-            self._trees.put_away(worktree)
-            raise
-
-    def _perform(
-        self, core: ProcessCore, argv: Sequence[str], cwd: Path, stop: Cancellation
-    ) -> None:
-        """Run one command of setup.
-
-        Raises:
-            WorkTreeRefused: it has failed, or takes too long.
-            Interrupted: *stop* came first.
-        """
-        output, limit = _Tail(), self._setup_timeout_s
-        # Your own commands, and no agent: they may need what the wall ends.
-        launch = Launch(
-            identity=None,
-            argv=argv,
-            environment=agent_environment(),
-            cwd=cwd,
-            prompt=b"",
-            timeout_s=limit,
-            wall=Wall.NONE,
-        )
-        end = core.run(launch, output, stop)
-        is_late = end.ended_by == "timeout"
-        if end.ended_by is not None and not is_late:
-            raise Interrupted(
-                "interrupted during the setup of the run's worktree", hint="start again"
-            )
-        if end.exit_code == 0 and not is_late:
-            return
-        lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
-        said = f"it was ended after {limit:g} s" if is_late else describe_exit(end).splitlines()[0]
-        why = end.spawn_error or "; ".join([said, *lines])
-        hint = (
-            "raise setup_timeout_s to give it longer"
-            if is_late
-            else "correct the command or the project"
-        )
-        raise WorkTreeRefused(
-            f"{shlex.join(argv)!r} failed in the run's new worktree: {why}",
-            where="setup",
-            hint=f"{hint}; no step was started",
-        )
-
-
-class _Tail:
-    """Keeps the end of what a command prints."""
-
-    kept = b""
-
-    def stdout(self, data: bytes) -> bool:
-        self.kept = (self.kept + data)[-TAIL:]
-        return True
-
-    def stderr(self, data: bytes) -> bool:
-        return self.stdout(data)

@@ -74,6 +74,8 @@ class Worktree(Frozen):
     phase: Phase = Phase.ADDING
     git_dir: str = ""
     """Where its HEAD and index are; empty while it is added."""
+    looked_at: Counter = 0
+    """Bytes of the log of its HEAD that were looked through for commits that it has left."""
 
     @property
     def place(self) -> Path:
@@ -185,6 +187,66 @@ def name_of(task: str, token: int) -> str:
 def branch_of(run: str | None, name: str, branches: str = BRANCHES) -> str:
     """Return the branch of the worktree called *name*, below *branches*."""
     return f"{branches}/{ref_part(slug(run or 'default'))}/{name}"
+
+
+# --- git's two files -----------------------------------------------------------------
+
+_NAMED_BYTES = 4096
+
+
+def place_in(common_dir: Path, worktree: Worktree) -> Path:
+    """Return where the repository with *common_dir* has the HEAD and index of *worktree*."""
+    return Path(os.path.realpath(common_dir), "worktrees", worktree.place.name)
+
+
+def is_linked(place: Path, folder: Path) -> bool:
+    """Return whether git gets from the worktree in *folder* to *place*, and back."""
+    is_there = _named(folder / ".git") == place and _named(place / "gitdir") == folder / ".git"
+    return is_there and not place.is_symlink()
+
+
+def why_not_mended(place: Path, folder: Path, common_dir: Path) -> str | None:
+    """Return why *folder* can't be made a worktree of the repository with *common_dir* again.
+
+    None: it can, by writing git's two files anew. git has absolute paths in them: a project that
+    was moved has old ones, and those of a copy lead to the original.
+    """
+    own = folder / ".git"
+    if place.is_symlink() or not (place / "HEAD").is_file():
+        return "this repository knows no such worktree (any more)"
+    if _named(place / "commondir") != Path(os.path.realpath(common_dir)):
+        return "this repository has a part of another one for it"
+    if own.is_symlink() or (os.path.lexists(own) and not own.is_file()):
+        return "its .git is no file that names a repository"
+    other = _named(place / "gitdir")
+    if other is not None and other != own and _named(other) == place:
+        return f"this repository has that worktree in {other.parent}"
+    return None
+
+
+def mend(place: Path, folder: Path) -> None:
+    """Let the worktree in *folder* lead to *place*, and back; see `why_not_mended`."""
+    for path, target in ((place / "gitdir", folder / ".git"), (folder / ".git", place)):
+        start = b"gitdir: " if path.name == ".git" else b""
+        folders.put(path, start + os.fsencode(target) + b"\n")
+
+
+def _named(path: Path) -> Path | None:
+    """Return what the plain file *path*, one of git's, names; None: nothing."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        told = os.read(fd, _NAMED_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    named = os.fsdecode(told.removeprefix(b"gitdir: ").strip())
+    # The last part stays as it is: a link in place of it is somebody's.
+    place = Path(os.path.normpath(path.parent / named)) if named else None
+    return None if place is None else Path(os.path.realpath(place.parent), place.name)
 
 
 def git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:

@@ -53,8 +53,10 @@ from sequencer.plugins.git.state.replica import (
     holds,
     read_tree,
 )
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Agreed, Draft
+from sequencer.store.recovery import ensure_shared_is_newest
 
 REBUILDS = 5
 """How often one transition is pushed, or built anew on a newer tip, in one go."""
@@ -108,6 +110,8 @@ class Branch:
     state_path: Path
     max_commits: int
     """After so many the history begins anew, with the same files; 0: never."""
+    mark: HighWaterMark | None = None
+    """What this user's own records know of the run."""
     carried: dict[str, str] = field(default_factory=dict)
     """Refs of the remote that are fetched with the state, and where they go here."""
     code_refs: Callable[[], Collection[str]] = tuple
@@ -318,15 +322,33 @@ class Branch:
             f"remove {self.known.path} to create it again from the files here",
         )
 
-    # --- moving --------------------------------------------------------------------
+    def _brought_up(self, draft: Draft) -> bool:
+        """Return whether *draft* was made over older files than the branch's, which are here now.
 
-    def agree(self, draft: Draft) -> Agreed:
-        """See `Peer.agree`."""
+        Raises:
+            CorruptState: the branch itself is behind what this user has seen.
+        """
         stand = self._stand()
         if stand is not None and (stand.tree is None or stand.revision >= draft.head.revision):
             # Git has thrown the commit away, or somebody the last records of the journal here.
             self._follow_to(self.look(), stand.commit)
+            return True
+        shown = None
+        if self.mark is not None and draft.before is not None:
+            shown = self.mark.shown_beyond(draft.before)
+        if shown is not None and draft.before is not None:
+            if self.follow(self.look()):
+                return True
+            ensure_shared_is_newest(draft.before, shown, self._where)
+        return False
+
+    # --- moving --------------------------------------------------------------------
+
+    def agree(self, draft: Draft) -> Agreed:
+        """See `Peer.agree`."""
+        if self._brought_up(draft):
             return Agreed.LOST
+        stand = self._stand()
         written = self._written(draft, stand)
         if written is None:
             return Agreed.LOST

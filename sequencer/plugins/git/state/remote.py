@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
+from sequencer.documents.textfile import expand_home
 from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed, typed_command
 from sequencer.plugins.git.own_settings import common_of, named
 from sequencer.plugins.git.process import DENIED, INCOMPLETE, NOWHERE, UNWRITABLE, Git, GitFailed
@@ -340,7 +341,7 @@ def remote_folder(git: Git, remote: str) -> Path | None:
 def _local_path(url: str) -> Path | None:
     if url.startswith("file:///"):
         return Path(unquote(url.removeprefix("file://")))
-    return None if not url or _OTHER_TRANSPORT.match(url) else Path(url).expanduser()
+    return None if not url or _OTHER_TRANSPORT.match(url) else Path(expand_home(url))
 
 
 def _git_dir(path: Path) -> Path | None:

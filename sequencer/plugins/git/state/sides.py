@@ -39,6 +39,7 @@ from sequencer.store.diagnosis import diagnose
 from sequencer.store.file import FileStore
 from sequencer.store.folder import sync_folder
 from sequencer.store.head import parse_head, signature
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.journal import decode
 
 MAX_OTHERS = 50
@@ -303,6 +304,8 @@ def take_theirs(
         raise after.problem or StateRefused(
             f"the branch could not be taken; the files that were here are in {aside}"
         )
+    if (head := FileStore(store.state_path).view().head) is not None:
+        HighWaterMark(store.state_path).put(head)
     return aside, after
 
 

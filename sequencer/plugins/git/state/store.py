@@ -39,7 +39,9 @@ from sequencer.plugins.git.state.remote import Refs, RefWatch, Remote, remote_fo
 from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
 from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head
+from sequencer.store.highwater import HighWaterMark
 from sequencer.store.journal import decode
+from sequencer.store.ownership import refused
 from sequencer.store.protocol import Change, Liveness, View
 
 LOOKED = "remote.looked"
@@ -139,7 +141,9 @@ class GitStore:
         """
         git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
         remote, refs = Remote(git, options.remote), refs_of(options, run)
-        branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits)
+        # Each clone has a folder of its own with the same run.
+        mark = HighWaterMark(state_path, is_shared=True)
+        branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits, mark)
         self._files = files = FileStore(
             state_path,
             ttl_s=options.ttl_s,
@@ -148,6 +152,7 @@ class GitStore:
             migrate=migrate,
             placed=placed,
             peer=branch,
+            mark=mark,
             lock_timeout_s=LOCK_LEASES * options.timeout_s,
         )
         self.ttl_s, self.patience_s = options.ttl_s, options.patience_s
@@ -363,11 +368,10 @@ class GitStore:
                 hint="look at the repository with 'git fsck'",
             ) from failed
         except OSError as error:
-            raise StorageFailed(
-                f"can't be written: {error.strerror or error}",
-                where=str(error.filename or self.state_path.parent),
-                hint="free disk space or fix the permissions, then start again",
-            ) from error
+            where = str(error.filename or self.state_path.parent)
+            hint = "free disk space or fix the permissions, then start again"
+            why, hint = refused(error, where, hint)
+            raise StorageFailed(f"can't be written: {why}", where=where, hint=hint) from error
 
     # --- claims and waiting --------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""How much of bodies that nobody has signed yet is held and read, for each peer.
+"""Bound how much of unsigned request bodies is held and read, for each peer.
 
 A body has to be read before its signature can be checked, so strangers can make the server read.
 Each peer may send a few large bodies a minute whose signature turns out to be wrong or missing.
@@ -46,7 +46,7 @@ class TooMuch(Exception):
 
 
 class Upload(Struct, eq=False):
-    """A body that is on its way, or that nobody has found signed yet."""
+    """A body that is arriving, or whose signature was not verified yet."""
 
     peer: str
     size: int
@@ -62,7 +62,7 @@ class Upload(Struct, eq=False):
 
 
 class _Spent(Struct):
-    """What a peer has sent unsigned; it is forgotten by and by, all of it within a minute."""
+    """What a peer has sent unsigned; it fades out within a minute."""
 
     amount: float
     at: float

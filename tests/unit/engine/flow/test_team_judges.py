@@ -81,6 +81,21 @@ def test_an_attempt_that_fails_is_no_judgement(tmp_path: Path) -> None:
     assert made.accepted() == ["check-fix-1", "check"]
 
 
+def test_a_judge_without_a_verdict_is_asked_again_and_nothing_is_fixed(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": ["It looks fine.", YES]})
+    made.work()
+    assert made.accepted() == ["build", "check", "ship"]
+    assert 'end with the JSON object {"pass": true' in made.actor.prompts_of("check")[1]
+    assert rounds(made) == []
+
+
+def test_a_judge_that_never_gives_a_verdict_fails(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": "It looks fine."})
+    with pytest.raises(StepFailed, match="no verdict in the answer"):
+        made.work()
+    assert made.actor.names == ["build", "check", "check"]
+
+
 def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
     made = team(tmp_path, CREW, {"check": [no("why"), YES]})
     made.work(limits={"max_steps": 1})

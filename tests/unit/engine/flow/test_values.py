@@ -11,9 +11,10 @@ from sequencer.engine.perform import FILE
 from sequencer.errors import StepFailed
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.step import Retry, Step
+from sequencer.model.outcome import SessionFault
+from sequencer.model.step import ContinuedSession, Retry, Step
 from sequencer.model.workflow import Workflow
-from tests.unit.engine.flow.labs import Lab, Said, lab, said
+from tests.unit.engine.flow.labs import Lab, Said, failed, lab, said
 
 MIB = 1024 * 1024
 
@@ -115,6 +116,17 @@ def test_what_is_missing_fails_the_node_at_once(tmp_path: Path, asked: str, hint
 # --- state and input -----------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("places", [1, 3])
+def test_the_state_knows_which_nodes_are_worked_on_at_once(tmp_path: Path, places: int) -> None:
+    ask = dict.fromkeys("sabj", "{{state._pending_parallel}}")
+    chart = "s --> a; s --> b --> m((M)); a --> j; m --> j"
+    made = lab(tmp_path, chart, prompts=ask, max_parallel=places)
+    made.work()
+    said = {name: made.actor.prompts_of(name)[0] for name in "sabj"}
+    assert (said["s"], said["a"], said["j"]) == ("[]", '["a","b"]', "[]")
+    assert said["b"] == ('["a","b"]' if places > 1 else "[]")
+
+
 def test_the_state_begins_as_the_workflow_says(tmp_path: Path) -> None:
     state = {"text": "t", "n": 1, "f": 0.5, "yes": True, "no": None, "l": ["x", {"k": [1]}]}
     ask = "{{state.text}} {{state.n}} {{state.f}} {{state.yes}}<{{state.no}}>{{state.l}}"
@@ -186,11 +198,20 @@ def test_an_input_that_the_prompt_has_not_stands_below_it(tmp_path: Path) -> Non
 # --- which conversation a node continues ------------------------------------------------------
 
 
-def talking(folder: Path, text: str, says: dict[str, Said | list[Said]], *primary: str) -> Lab:
+def talking(
+    folder: Path,
+    text: str,
+    says: dict[str, Said | list[Said]],
+    *primary: str,
+    limit: dict[str, int] | None = None,
+    retry: Retry | None = None,
+) -> Lab:
     """Return a flow whose *primary* nodes go on in the conversation that reaches them."""
     made = lab(folder, text, says)
+    goes_on = True if limit is None else ContinuedSession.model_validate(limit)
     steps = [
-        Step(name=step.name, continue_session=step.name in primary) for step in made.workflow.steps
+        Step(name=step.name, continue_session=step.name in primary and goes_on, retry=retry)
+        for step in made.workflow.steps
     ]
     return made.changed(Workflow("flow", steps, kind="graph", graph=made.workflow.graph))
 
@@ -235,3 +256,49 @@ def test_one_that_can_not_be_read_is_not_gone_on_in(tmp_path: Path, text: str) -
     path.write_text(text)
     made.work()
     assert resumed(made, "b") == [None]
+
+
+LOST = failed("No conversation found", session_fault=SessionFault.LOST)
+
+
+def test_a_lost_one_is_gone_for_every_node_that_it_has_reached(tmp_path: Path) -> None:
+    """The first that asks for it starts anew in the same attempt; the others don't ask at all."""
+    says: dict[str, Said | list[Said]] = {
+        "a": said("x", session_id="of-a"),
+        "b": [LOST, said("y", session_id="of-b")],
+    }
+    made = talking(tmp_path, "a --> b & c; b --> d", says, "b", "c", "d")
+    made.work(limits={"max_steps": 2})
+    made.work()
+    assert [resumed(made, name) for name in "bcd"] == [["of-a", None], [None], ["of-b"]]
+    assert [fact["attempt"] for fact in made.facts("succeeded")] == [1, 1, 1, 1]
+
+
+def test_no_retry_goes_on_in_one_that_may_be_the_cause(tmp_path: Path) -> None:
+    suspect = failed("HTTP 400", session_fault=SessionFault.SUSPECT)
+    says: dict[str, Said | list[Said]] = {
+        "a": said("x", session_id="of-a"),
+        "b": [suspect, said("y")],
+        "c": [failed("tests fail"), said("y")],
+    }
+    made = talking(tmp_path, "a --> b", says, "b", retry=Retry(max_attempts=2))
+    made.work()
+    assert resumed(made, "b") == ["of-a", None]
+    other = talking(tmp_path / "other", "a --> c", says, "c", retry=Retry(max_attempts=2))
+    other.work()
+    assert resumed(other, "c") == ["of-a", "of-a"]
+
+
+def test_a_node_has_limits_of_its_own_for_how_long_it_goes_on(tmp_path: Path) -> None:
+    says: dict[str, Said | list[Said]] = {
+        n: said("x", session_id="s", context_tokens=900) for n in "abcd"
+    }
+    made = talking(tmp_path, "a --> b --> c --> d", says, *"bcd", limit={"max_steps": 2})
+    made.work()
+    assert [resumed(made, name) for name in "bcd"] == [["s"], [None], ["s"]]
+    made = talking(tmp_path / "2", "a --> b", says, "b", limit={"max_context": 899})
+    made.work()
+    assert resumed(made, "b") == [None]
+    made = talking(tmp_path / "3", "a --> b", says, "b", limit={"max_context": 900})
+    made.work()
+    assert resumed(made, "b") == ["s"]

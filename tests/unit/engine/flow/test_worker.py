@@ -24,7 +24,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.store.watch import readable
 from tests.contract.store_cases import new_head
 from tests.played import PlayedStore
-from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, until
+from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, said, until
 
 # --- take-over ---------------------------------------------------------------------------
 
@@ -104,6 +104,59 @@ def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -
         made.work()
     assert made.actor.names == ["a"]
     assert "not JSON" in made.facts("failed")[0]["outcome"]["error"]
+
+
+# --- an answer that has to decide --------------------------------------------------------
+
+CHOICE = "a -->|yes| b; a -->|no| c"
+
+
+def test_a_node_whose_answer_picks_no_way_is_asked_again_and_told_the_labels(
+    tmp_path: Path,
+) -> None:
+    made = lab(tmp_path, CHOICE, {"a": ["I think so", "yes"]})
+    made.work()
+    assert made.actor.names == ["a", "a", "b"]
+    assert "`yes`, `no` and nothing else" in made.actor.prompts_of("a")[1]
+    assert "nothing else" not in made.actor.prompts_of("a")[0]
+
+
+def test_and_fails_with_the_labels_named(tmp_path: Path) -> None:
+    made = lab(tmp_path, CHOICE, {"a": f"I think so{' and so on' * 100}"})
+    with pytest.raises(StepFailed, match=r"no matching branch for .I think so.*; .* `yes`, `no`"):
+        made.work()
+    assert made.actor.names == ["a", "a"]
+
+
+@pytest.mark.parametrize(("first", "tries"), [("I think so", 2), ("no", 1)])
+def test_so_is_one_whose_answer_is_handed_on_to_a_decision(
+    tmp_path: Path, first: str, tries: int
+) -> None:
+    made = lab(tmp_path, "a --> m((M)) --> d{D}; d -->|yes| b; d -->|no| c", {"a": [first, "no"]})
+    made.work()
+    assert made.actor.names == [*["a"] * tries, "c"]
+
+
+def test_an_answer_that_others_decide_with_is_no_ones_mistake(tmp_path: Path) -> None:
+    chart = "s --> a; s --> b; a --> d{D}; b --> d; d -->|yes| c; d -->|no| e"
+    made = lab(tmp_path, chart, {"a": "hm", "b": "yes"})
+    with pytest.raises(StepFailed, match=r"no matching branch .* one of 'yes', 'no'"):
+        made.work()
+    assert sorted(made.actor.names) == ["a", "b", "s"]
+
+
+def test_any_answer_will_do_where_there_is_a_way_for_all_others(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a -->|yes| b; a -->|default| c", {"a": "I think so"})
+    made.work()
+    assert made.actor.names == ["a", "c"]
+
+
+def test_a_decision_that_the_client_tells_beside_its_text_counts(tmp_path: Path) -> None:
+    answer = said("I looked at it.", structured={"decision": "no", "why": "late"})
+    made = lab(tmp_path, CHOICE, {"a": answer}, prompts={"c": "{{output.why}}"})
+    made.work()
+    assert made.actor.names == ["a", "c"]
+    assert made.actor.prompts_of("c") == ["late"]
 
 
 # --- what is heard -------------------------------------------------------------------------

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from sequencer.errors import UsageRefused
 from sequencer.model.request import MAX_ITEMS
-from sequencer.plugins.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
+from sequencer.plugins.requests.issues import (
+    MAX_NAME_CHARS,
+    NO_LABELS,
+    TrackerIssue,
+    as_json,
+    free_name,
+    issue_of,
+)
 
 SHAPES: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "data/tracker_issues.json").read_text(encoding="utf-8")
@@ -31,6 +38,105 @@ def test_events_of_github() -> None:
     assert (opened.comments, opened.lacks) == ((), ())
     assert commented.comments == ("ann wrote:\n\nplease look",)
     assert commented.labels == ("bug", "epic")
+
+
+PULL_OF_GH: dict[str, Any] = {"title": "Retry", "body": "x", "labels": [], "number": 9}
+
+
+def reviewed(state: str | None, body: str | None, **more: Any) -> dict[str, Any]:
+    return {"author": {"login": "ann"}, "state": state, "body": body, **more}
+
+
+@pytest.mark.parametrize(
+    ("review", "said"),
+    [
+        (reviewed("APPROVED", "Well done."), ("ann approved:\n\nWell done.",)),
+        (reviewed("APPROVED", ""), ("ann approved, without a text",)),
+        (reviewed("CHANGES_REQUESTED", None), ("ann requested changes, without a text",)),
+        (reviewed("COMMENTED", "Why?"), ("ann reviewed:\n\nWhy?",)),
+        # Its words are in the lines of the code, which gh does not tell.
+        (reviewed("COMMENTED", ""), ()),
+        (reviewed("DISMISSED", "No."), ("ann reviewed, and the review was dismissed:\n\nNo.",)),
+        (reviewed("PENDING", "A draft."), ()),
+        (reviewed("NEW_STATE", "Hm."), ("ann reviewed (new_state):\n\nHm.",)),
+        (reviewed("APPROVED", "Ok.", author=None), ("someone approved:\n\nOk.",)),
+    ],
+)
+def test_a_review_says_who_and_what(review: dict[str, Any], said: tuple[str, ...]) -> None:
+    assert read({**PULL_OF_GH, "reviews": [review]}).comments == said
+    assert read({**PULL_OF_GH, "latestReviews": [review]}).comments == said
+    event = {"action": "submitted", "pull_request": {**PULL, "title": "Retry"}}
+    rest = {**review, "user": review["author"], "state": str(review["state"]).lower()}
+    assert read({**event, "pull_request": {**PULL_OF_GH}, "review": rest}).comments == said
+
+
+def test_reviews_and_comments_stand_in_their_order() -> None:
+    comments = [{"author": {"login": "bob"}, "body": "late", "createdAt": "2026-05-03T10:00:00Z"}]
+    reviews = [
+        reviewed("COMMENTED", "first", submittedAt="2026-05-01T10:00:00Z"),
+        reviewed("APPROVED", "last", submittedAt="2026-05-04T10:00:00Z"),
+    ]
+    pull = {**PULL_OF_GH, "comments": comments, "reviews": reviews, "latestReviews": reviews[1:]}
+    said = [text.splitlines()[-1] for text in read(pull).comments]
+    assert said == ["first", "late", "last"]
+    del comments[0]["createdAt"]
+    assert [text.splitlines()[-1] for text in read(pull).comments] == ["late", "first", "last"]
+
+
+def test_only_checks_that_failed_are_told() -> None:
+    run = {"__typename": "CheckRun", "workflowName": "CI", "status": "COMPLETED"}
+    status = {"__typename": "StatusContext", "targetUrl": "https://ci.invalid/7"}
+    checks = [
+        {**run, "name": "good", "conclusion": "SUCCESS"},
+        {**run, "name": "left out", "conclusion": "SKIPPED"},
+        {**run, "name": "at work", "status": "IN_PROGRESS", "conclusion": ""},
+        {**run, "name": "slow", "conclusion": "TIMED_OUT"},
+        {**status, "context": "lint", "state": "PENDING"},
+        {**status, "context": "docs", "state": "ERROR"},
+    ]
+    (said,) = read({**PULL_OF_GH, "statusCheckRollup": checks}).comments
+    assert said.splitlines()[2:] == [
+        "- CI / slow: timed out",
+        "- docs: error, https://ci.invalid/7",
+    ]
+    assert read({**PULL_OF_GH, "statusCheckRollup": checks[:3]}).comments == ()
+    for key in ("reviews", "statusCheckRollup"):
+        with pytest.raises(UsageRefused, match=f"{key} has to be a list"):
+            read({**PULL_OF_GH, key: "x"})
+
+
+def test_the_count_of_review_comments_is_no_text() -> None:
+    assert any("2 review comments" in lack for lack in read({**REST, "review_comments": 2}).lacks)
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("हिन्दी में लिखें", "हिन्दी-में-लिखें"),
+        ("แก้ไขการเข้าสู่ระบบ", "แก้ไขการเข้าสู่ระบบ"),
+        ("إصلاح تسجيل الدخول", "إصلاح-تسجيل-الدخول"),
+        ("로그인 수정", "로그인-수정"),
+        ("\uff26\uff49\uff58 \u21165", "fix-no5"),
+        ("cafe\u0301", "café"),
+        ("1\ufe0f\u20e3 \u2764\ufe0f", "1"),
+        ("\u3164\u115f", "request"),
+        ("\u202eevil\u202c", "evil"),
+        ("../..", "request"),
+        ("x" * 60, "x" * MAX_NAME_CHARS),
+    ],
+)
+def test_a_run_is_called_what_can_be_read(title: str, name: str) -> None:
+    assert free_name(title, ()) == name
+    assert free_name(title, {name}) == f"{name}-2"
+
+
+@given(st.text(max_size=80))
+def test_every_title_gives_a_name_that_can_be_typed(title: str) -> None:
+    name = free_name(title, ())
+    assert name.isprintable()
+    assert 0 < len(name) <= MAX_NAME_CHARS
+    assert not set(name) & set(" /\\.:'\"")
+    assert not name.startswith("-")
 
 
 def test_an_issue_of_linear() -> None:

@@ -44,12 +44,17 @@ def test_who_judges_says_yes_unless_the_script_says_no() -> None:
     assert "check-fix-1" in done.graph.by_id
 
 
-def test_an_answer_without_a_verdict_is_a_no_as_in_a_run() -> None:
+def test_a_judge_without_a_verdict_is_asked_again_and_nothing_is_fixed_as_in_a_run() -> None:
     done = replay(CREW, check={"out": ["looks good to me"]})
     assert done.status == "failed"
-    assert done.trace[-1] == (
-        "60 fail check: the answer is no: no verdict in the answer (after 3 judgements)"
-    )
+    assert list(done.trace)[2:] == [
+        "10 start check",
+        "20 fail check attempt 1: no verdict in the answer",
+        "20 retry check attempt 2",
+        "30 fail check attempt 2: no verdict in the answer",
+    ]
+    again = replay(CREW, check={"out": ["looks good to me", {"pass": True}]})
+    assert again.status == "completed"
 
 
 def test_it_goes_on_behind_the_last_no_where_it_may() -> None:

@@ -1,0 +1,203 @@
+"""The worktree of a whole run: made and set up before its first step, merged when it is complete.
+
+Looked at before each attempt: git's two files have to lead from it to this repository and back,
+and what an agent has committed and went away from is kept on a branch. What becomes of its work is
+what becomes of a task's (`places`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sequencer.errors import Interrupted, WorkTreeRefused
+from sequencer.executors.process import ProcessCore, describe_exit
+from sequencer.executors.protocol import Cancellation
+from sequencer.executors.pump import TAIL, Launch, agent_environment
+from sequencer.executors.wall import Wall
+from sequencer.model.head import Head
+from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace
+from sequencer.plugins.git.code.worktrees import Phase, Worktree
+
+RUN_LOCK = "run.lock"
+"""Beside the notes of worktrees; who holds it makes or merges that of the run."""
+RUN_LOCK_WAIT_S = 3600.0
+"""Setup commands may take long."""
+_SHOWN_LINES = 5
+
+
+class RunWorktree:
+    """The worktree of a whole run; see `engine.workplaces.RunPlace`.
+
+    It is made before the first step and merged when the run is complete. What becomes of its work
+    is what becomes of a task's.
+    """
+
+    def __init__(
+        self,
+        places: GitWorkplaces,
+        setup: Sequence[Sequence[str]],
+        setup_timeout_s: float,
+        vet: Callable[[Path], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Keep it where *places* keeps those of tasks, and run *setup* in a new one.
+
+        None of its commands may take longer than *setup_timeout_s*.
+
+        *vet* raises if the files of setup are not those that were trusted; *tell* hears what a
+        person should know.
+        """
+        self._places, self._trees = places, places.trees
+        self._setup, self._setup_timeout_s = setup, setup_timeout_s
+        self._vet, self._tell = vet, tell
+        self._worktree: Worktree | None = None
+        self.cwd = places.trees.checkout.folders.project
+
+    def begin(self, head: Head, stop: Cancellation) -> None:
+        """See `RunPlace.begin`."""
+        with self._alone():
+            self._worktree = worktree = self._present(head) or self._made(head, stop)
+        self.cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
+
+    def ready(self) -> None:
+        """See `RunPlace.ready`."""
+        if self._worktree is not None:
+            self._worktree, told = self._trees.look_for_left(self._linked(self._worktree))
+            for text in told:
+                self._tell(text)
+
+    def _linked(self, worktree: Worktree) -> Worktree:
+        """Return *worktree*, which is this repository's, or raise; see `TaskTrees.linked`."""
+        linked = self._trees.linked(worktree)
+        if linked is not worktree:
+            self._tell(f"worktree {worktree.name} was moved or copied: it is this repository's now")
+        return linked
+
+    def end(self, head: Head) -> None:
+        """See `RunPlace.end`."""
+        if not self._trees.notes.names():
+            return
+        with self._alone():
+            worktree = self._present(head)
+            if worktree is None:
+                return
+            place = OwnPlace(self._trees, worktree)
+            left = place.end(is_accepted=True, wait_for_turn=lambda: None)
+        for text in left.notices:
+            self._tell(text)
+        if left.error is not None:
+            raise WorkTreeRefused(left.error, where="the run's work", hint=left.hint)
+        if left.commit is not None:
+            self._tell(f"the run's work is merged: commit {left.commit[:12]}")
+
+    def _made(self, head: Head, stop: Cancellation) -> Worktree:
+        """Return a new worktree for the run of *head*, set up."""
+        notes, found = self._trees.notes, self._places.look()
+        if isinstance(found, str):
+            hint = "commit the project to a repository, or leave worktree out"
+            raise WorkTreeRefused(f"the run has no worktree: {found}", hint=hint)
+        subject = head.workflow_name
+        worktree = self._trees.add("", 0, head.run_id, found, subject, Phase.ADDING)
+        self._tell(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
+        for text in self._places.uncommitted(found):
+            self._tell(text)
+        self._set_up(worktree, stop)
+        for _, message, hint in self._places.lacking(notes.folder(worktree)).told():
+            self._tell(f"{message}; {hint}")
+        return notes.write(worktree.replace(phase=Phase.WORKING))
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        notes = self._trees.notes
+        notes.prepare()
+        hint = "another process makes or merges the run's worktree; start again when it has ended"
+        with self._trees.checkout.locked(notes.path / RUN_LOCK, RUN_LOCK_WAIT_S, hint):
+            yield
+
+    def _present(self, head: Head) -> Worktree | None:
+        """Return the worktree of the run of *head*; others of its name are put away."""
+        notes, found = self._trees.notes, None
+        for worktree in filter(None, map(notes.read, notes.names())):
+            if worktree.task:
+                continue
+            is_there = worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir()
+            if worktree.run_id != head.run_id or not is_there:
+                for text in self._trees.put_away(worktree):
+                    self._tell(f"worktree {worktree.name}: {text}")
+                continue
+            found = self._linked(worktree)
+            if found.phase is not Phase.WORKING:
+                # A merge was cut off, or a person has looked at what could not be committed.
+                self._trees.keep(found)
+                found = notes.write(found.replace(phase=Phase.WORKING))
+        return found
+
+    def _set_up(self, worktree: Worktree, stop: Cancellation) -> None:
+        cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
+        try:
+            self._vet(cwd)
+            with ProcessCore() as core:
+                for argv in self._setup:
+                    self._tell(f"setup: {shlex.join(argv)}")
+                    self._perform(core, argv, cwd, stop)
+        except BaseException:
+            self._trees.put_away(worktree)
+            raise
+
+    def _perform(
+        self, core: ProcessCore, argv: Sequence[str], cwd: Path, stop: Cancellation
+    ) -> None:
+        """Run one command of setup.
+
+        Raises:
+            WorkTreeRefused: it has failed, or takes too long.
+            Interrupted: *stop* came first.
+        """
+        output, limit = _Tail(), self._setup_timeout_s
+        # Your own commands, and no agent: they may need what the wall ends.
+        launch = Launch(
+            identity=None,
+            argv=argv,
+            environment=agent_environment(),
+            cwd=cwd,
+            prompt=b"",
+            timeout_s=limit,
+            wall=Wall.NONE,
+        )
+        end = core.run(launch, output, stop)
+        is_late = end.ended_by == "timeout"
+        if end.ended_by is not None and not is_late:
+            raise Interrupted(
+                "interrupted during the setup of the run's worktree", hint="start again"
+            )
+        if end.exit_code == 0 and not is_late:
+            return
+        lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
+        said = f"it was ended after {limit:g} s" if is_late else describe_exit(end).splitlines()[0]
+        why = end.spawn_error or "; ".join([said, *lines])
+        hint = (
+            "raise setup_timeout_s to give it longer"
+            if is_late
+            else "correct the command or the project"
+        )
+        raise WorkTreeRefused(
+            f"{shlex.join(argv)!r} failed in the run's new worktree: {why}",
+            where="setup",
+            hint=f"{hint}; no step was started",
+        )
+
+
+class _Tail:
+    """Keeps the end of what a command prints."""
+
+    kept = b""
+
+    def stdout(self, data: bytes) -> bool:
+        self.kept = (self.kept + data)[-TAIL:]
+        return True
+
+    def stderr(self, data: bytes) -> bool:
+        return self.stdout(data)

@@ -1,0 +1,73 @@
+"""The names that Mermaid gives to brackets mean what the brackets mean."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sequencer.model.net.graph import NodeKind
+from sequencer.workflows.flowfile.reader import load_flow
+from sequencer.workflows.mermaid.chart import NAMES, SHAPES
+from tests.unit.cli.calling import call
+
+CASE = Path(__file__).parent / "cases" / "shape-names"
+KINDS = {
+    NodeKind.AGENT: "rect rectangle proc process rounded event stadium pill terminal",
+    NodeKind.HUMAN: "hex hexagon prepare",
+    NodeKind.MARKER: "circle circ",
+    NodeKind.DECISION: "diam diamond decision question",
+}
+MEANT = {name: kind for kind, names in KINDS.items() for name in names.split()}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    return Path(shutil.copytree(CASE, tmp_path / "case"))
+
+
+def test_a_chart_of_mermaids_own_editor_is_read(project: Path) -> None:
+    planned = call(project, "plan", "flow.mmd")
+    assert planned.code == 0, planned.err
+    kinds = {node.id: node.kind for node in load_flow(project / "flow.mmd").graph.nodes}
+    agent = NodeKind.AGENT
+    assert kinds == {
+        **dict.fromkeys(("start", "plan"), agent),
+        "ok": NodeKind.DECISION,
+        "done": NodeKind.MARKER,
+    }
+
+
+def written(project: Path, shape: str) -> Path:
+    path = project / "one.md"
+    chart = f'a[A] --> b\nb -->|x| c[C]\nb -->|y| a\nb@{{ shape: {shape}, label: "B" }}'
+    prompts = "\n".join(f"### {name}\nDo it.\n" for name in ("a", "c"))
+    own = "### b\nDo it.\n" if MEANT.get(shape) is NodeKind.AGENT else ""
+    path.write_text(f"```mermaid\nflowchart TD\n{chart}\n```\n\n{prompts}\n{own}")
+    return path
+
+
+@pytest.mark.parametrize("shape", sorted(MEANT))
+def test_each_name_means_what_its_bracket_means(project: Path, shape: str) -> None:
+    graph = load_flow(written(project, shape)).graph
+    assert graph.by_id["b"].kind is MEANT[shape]
+
+
+def test_no_other_name_has_a_meaning_and_the_known_ones_are_listed(project: Path) -> None:
+    assert {name for names in NAMES.values() for name in names} == MEANT.keys() <= SHAPES
+    written(project, "cyl")
+    refused = call(project, "plan", "one.md")
+    assert refused.code == 2
+    assert "E-SHAPE b: the shape 'cyl' has no meaning in a workflow" in refused.err
+    for name in MEANT:
+        assert f" {name}" in refused.err.rpartition("names of these:")[2]
+
+
+def test_a_picture_draws_them_like_the_brackets(project: Path) -> None:
+    named = written(project, "diam")
+    shown = call(project, "plan", "one.md", "--diagram").out
+    named.write_text(named.read_text().replace('b@{ shape: diam, label: "B" }', "b{B}"))
+    assert "<> B" in shown or "◇ B" in shown
+    assert call(project, "plan", "one.md", "--diagram").out == shown

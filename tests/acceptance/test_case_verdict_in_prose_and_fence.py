@@ -1,0 +1,110 @@
+"""A verdict in prose and a fence is read the same way everywhere; without one it is asked for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.plugins.requests.routing import ClassificationFailed, parse_classification
+from sequencer.project.project import open_run
+from sequencer.workflows.router import RouterRefused, parse_answer
+from tests.unit.cli.calling import Called, call
+
+CASE = Path(__file__).parent / "cases" / "verdict-in-prose-and-fence"
+ANSWERS: dict[str, list[str]] = json.loads((CASE / "answers.json").read_text())
+FENCED = (
+    'I read it all, and it is fine:\n\n```json\n{{"{key}": {value}}}\n```\n\nAsk me for more.\n'
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    return Path(shutil.copytree(CASE, tmp_path / "case"))
+
+
+def answering(project: Path, answer: str) -> Called:
+    (project / "answer.txt").write_text(answer)
+    flow = (project / "flow.md").read_text()
+    (project / "flow.md").write_text(
+        flow.replace("initialDelay: 1}", "initialDelay: 1, maxDelay: 1}")
+    )
+    return call(project, "--run", "a", "run", "flow.md")
+
+
+def facts(project: Path, event: str) -> list[dict[str, Any]]:
+    found = open_run(project, "a", environment={}).history()
+    return [fact for fact in found if fact["event"] == event]
+
+
+def test_a_decision_reads_it(project: Path) -> None:
+    ran = answering(project, (CASE / "answer.txt").read_text())
+    assert ran.code == 0, ran.err
+    assert [fact["step"] for fact in facts(project, "succeeded")] == ["r", "p"]
+
+
+@pytest.mark.parametrize("answer", ANSWERS["approve"])
+def test_each_way_to_say_a_label_picks_it(project: Path, answer: str) -> None:
+    ran = answering(project, answer)
+    assert ran.code == 0, ran.err
+    assert [fact["step"] for fact in facts(project, "succeeded")] == ["r", "p"]
+
+
+@pytest.mark.parametrize("answer", ANSWERS["none"])
+def test_words_in_prose_never_count_and_the_labels_are_named(project: Path, answer: str) -> None:
+    ran = answering(project, answer)
+    assert ran.code == 1
+    assert facts(project, "succeeded") == []
+    assert "the last line has to be one of `approve`, `send back`" in ran.err
+    # The retry of the flow applies: three tries in all.
+    assert [fact["attempt"] for fact in facts(project, "failed")] == [1, 2, 3]
+
+
+def test_the_next_prompt_names_the_labels(project: Path) -> None:
+    counting = "tee -a asked.txt | grep -c 'has to be one of' | cat"
+    agent = f'{{kind: command, argv: [sh, -c, "{counting}"], free: true}}'
+    (project / "orchestration.yaml").write_text(f"agent: a\nagents: {{a: {agent}}}\n")
+    flow = (project / "flow.md").read_text()
+    (project / "flow.md").write_text(flow.replace("approve|", "1|").replace("retry:", "#"))
+    ran = call(project, "--run", "a", "run", "flow.md")
+    assert ran.code == 0, ran.err
+    asked = (project / "asked.txt").read_text()
+    assert asked.count("the last line has to be one of `1`, `send back` and nothing else") == 1
+    assert [fact["attempt"] for fact in facts(project, "failed")] == [1]
+
+
+def test_a_judge_a_router_and_a_classifier_read_it_too(project: Path) -> None:
+    (project / "prompts").mkdir()
+    (project / "prompts" / "check.md").write_text("Check it.\n")
+    (project / "answer.txt").write_text(FENCED.format(key="pass", value="true"))
+    steps = (
+        "workflows: {w: {kind: procedure, steps: [{name: check, validation: {}}]}}\nworkflow: w\n"
+    )
+    with (project / "orchestration.yaml").open("a") as file:
+        file.write(steps)
+    ran = call(project, "--run", "a", "run")
+    assert ran.code == 0, ran.err
+    allowed = {"main.md", "review.md"}
+    assert parse_answer(FENCED.format(key="decision", value='"review"'), allowed) == "review.md"
+    assert parse_classification(FENCED.format(key="result", value='"code"')) == "code"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I would say review.",
+        'It is {"pass": true}.',
+        FENCED.format(key="decision", value='"../review"'),
+        FENCED.format(key="decision", value='"not review"'),
+        '{"decision": "review"} would do, but {"decision": "secret"}',
+    ],
+)
+def test_and_they_still_refuse_all_else(answer: str) -> None:
+    with pytest.raises(RouterRefused):
+        parse_answer(answer, {"main.md", "review.md"})
+    with pytest.raises(ClassificationFailed):
+        parse_classification(answer.replace("review", "code"))

@@ -1,0 +1,119 @@
+"""What an agent has committed on another branch, or on none, is named until it is merged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.cli_process import cli
+from tests.clones import ENVIRONMENT, git
+
+GIT: dict[str, Any] = dict(ENVIRONMENT)
+COMMIT = (
+    'echo "$SEQUENCER_STEP" > "$SEQUENCER_STEP.txt"; git add -A; git commit -qm "$SEQUENCER_STEP"'
+)
+BRANCH = f"git checkout -q -b feat/x; {COMMIT}; git checkout -q -"
+DETACHED = f"git checkout -q --detach; {COMMIT}; git switch -q -"
+
+
+def made(folder: Path, first: str, second: str, gate: str = "") -> Path:
+    """Return a project whose run does *first* and *second* in a worktree of its own."""
+    folder.mkdir()
+    variables = [name for name in ENVIRONMENT if name.startswith("GIT_")]
+    common = {"kind": "command", "free": True, "pass_env": variables}
+    agents = {
+        name: {**common, "argv": ["sh", "-c", f"cat > /dev/null; {act}"]}
+        for name, act in (("a", first), ("b", second))
+    }
+    steps = [{"name": "one", "text": "x", "agent": "a"}, {"name": "two", "text": "x", "agent": "b"}]
+    if gate:
+        steps[0]["requires_approval"] = True  # type: ignore[assignment]
+    settings = {
+        "agent": "a",
+        "agents": agents,
+        "worktree": True,
+        "workflow": "p",
+        "workflows": {"p": {"kind": "procedure", "steps": steps}},
+    }
+    (folder / "orchestration.yaml").write_text(json.dumps(settings))
+    (folder / ".gitignore").write_text("sync/\nlogs/\n")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "start")
+    return folder
+
+
+def left(folder: Path) -> list[str]:
+    told = git(folder, "for-each-ref", "--format=%(refname:short)", "refs/heads/sequencer-run/")
+    return [name for name in told.split() if ".left" in name]
+
+
+def said(folder: Path, *words: str) -> str:
+    done = cli(folder, *words, **GIT)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("leaves", [BRANCH, DETACHED], ids=["on a branch", "detached"])
+def test_they_are_found_kept_and_listed_until_they_are_merged(tmp_path: Path, leaves: str) -> None:
+    folder = made(tmp_path / "p", leaves, COMMIT)
+    done = cli(folder, "run", **GIT)
+    assert done.returncode == 0, done.stderr
+    (branch,) = left(folder)
+    assert f"1 commit of an agent is merged nowhere: branch {branch}" in done.stderr
+    assert done.stderr.count("merged nowhere") == 1
+    # Before the second step, not at the end of a night.
+    assert done.stderr.index("merged nowhere") < done.stderr.index("[2] two: b with")
+    assert ("also on feat/x" in done.stderr) == (leaves == BRANCH)
+    assert not (folder / "one.txt").exists()
+    assert (folder / "two.txt").exists()
+    for command in ("status", "check"):
+        assert f"git merge {branch}" in said(folder, command)
+    git(folder, "merge", "-q", "-m", "both", branch)
+    assert (folder / "one.txt").exists()
+    for command in ("status", "check"):
+        assert "merged nowhere" not in said(folder, command)
+
+
+def test_what_was_dropped_is_not_mentioned_again(tmp_path: Path) -> None:
+    folder = made(tmp_path / "p", BRANCH, "true", gate="approve")
+    assert cli(folder, "run", **GIT).returncode == 4
+    assert cli(folder, "answer", "approve", **GIT).returncode == 0
+    done = cli(folder, "run", **GIT)
+    assert done.returncode == 0, done.stderr
+    (branch,) = left(folder)
+    git(folder, "branch", "-q", "-D", branch)
+    assert "merged nowhere" not in said(folder, "status") + said(folder, "check")
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        COMMIT,
+        f"git checkout -q -b feat/x; {COMMIT}",
+        f"git checkout -q -b feat/x; {COMMIT}; git checkout -q -; git merge -q feat/x",
+        f"{COMMIT}; git commit -q --amend -m again",
+        f"{COMMIT}; git reset -q --hard HEAD~1",
+        "git checkout -q -b feat/x; git checkout -q -",
+    ],
+)
+def test_what_is_merged_or_was_taken_back_is_no_stranded_commit(tmp_path: Path, act: str) -> None:
+    folder = made(tmp_path / "p", act, COMMIT)
+    done = cli(folder, "run", **GIT)
+    assert done.returncode == 0, done.stderr
+    assert "merged nowhere" not in done.stderr
+    assert left(folder) == []
+
+
+def test_a_branch_that_goes_on_from_elsewhere_leaves_both(tmp_path: Path) -> None:
+    other = (
+        f"{COMMIT}; git checkout -q -b feat/x HEAD~1; echo y > y.txt; git add -A; git commit -qm y"
+    )
+    folder = made(tmp_path / "p", other, "true")
+    done = cli(folder, "run", **GIT)
+    assert done.returncode == 0, done.stderr
+    (branch,) = left(folder)
+    assert (folder / "y.txt").exists()
+    assert "one.txt" in git(folder, "show", "--name-only", branch)

@@ -1,0 +1,132 @@
+"""Whose the files of a run are: root in somebody's folder, and links that the owner has made."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+
+from sequencer.store import folder as folders
+from sequencer.store.ownership import refused, set_project_folders, user_name
+
+SOMEBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Path:
+    path = tmp_path / "theirs"
+    path.mkdir()
+    os.chown(path, SOMEBODY, SOMEBODY)
+    return path
+
+
+def owner(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_uid, found.st_gid
+
+
+@as_root
+def test_new_files_and_folders_are_the_owners(theirs: Path) -> None:
+    below = theirs / "sync" / "runs"
+    folders.made(below)
+    folders.put(below / "state.json", b"1")
+    os.close(folders.open_file(below / "lock", os.O_RDWR | os.O_CREAT))
+    folders.opened(below).make("beats")
+    folders.make_fresh(below / "results" / "1")
+    made = list(theirs.rglob("*"))
+    assert len(made) == 7
+    assert {owner(path) for path in made} == {(SOMEBODY, SOMEBODY)}
+
+
+@as_root
+def test_what_was_there_keeps_its_owner(theirs: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("root's own")
+    os.link(secret, theirs / "state.json.lock")
+    fd = folders.open_file(theirs / "state.json.lock", os.O_RDWR | os.O_CREAT)
+    os.close(fd)
+    with pytest.raises(FileExistsError):
+        folders.open_file(theirs / "state.json.lock", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    (theirs / "link").symlink_to(secret)
+    with pytest.raises(OSError, match="symbolic links"):
+        folders.open_file(theirs / "link", os.O_RDWR | os.O_CREAT)
+    (theirs / "dangling").symlink_to(tmp_path / "new")
+    with pytest.raises(OSError, match="symbolic links"):
+        folders.open_file(theirs / "dangling", os.O_RDWR | os.O_CREAT)
+    assert owner(secret) == (0, 0)
+    assert not (tmp_path / "new").exists()
+
+
+@as_root
+def test_a_folder_that_was_put_in_the_way_stays_its_owners(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (theirs / "roots").mkdir()
+    (theirs / "roots" / "secret").write_text("root's own")
+    make = os.mkdir
+
+    def made_and_swapped(name: str, mode: int, *, dir_fd: int) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        (theirs / name).rmdir()
+        (theirs / "roots").rename(theirs / name)
+
+    monkeypatch.setattr(os, "mkdir", made_and_swapped)
+    folders.opened(theirs).make("sync")
+    assert owner(theirs / "sync") == (0, 0)
+
+
+@as_root
+def test_a_folder_of_root_has_files_of_root(tmp_path: Path) -> None:
+    folders.made(tmp_path / "sync")
+    folders.put(tmp_path / "sync" / "state.json", b"1")
+    assert owner(tmp_path / "sync" / "state.json") == (0, 0)
+
+
+def test_a_refusal_says_who_owns_it_and_how_to_get_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sync").mkdir()
+    (tmp_path / "logs").mkdir()
+    state = tmp_path / "sync" / "state.json"
+    state.write_text("{}")
+    denied = OSError(errno.EACCES, "Permission denied")
+    # It is this user's own: the mode is the reason.
+    assert refused(denied, state, "fix it") == ("Permission denied", "fix it")
+    owner, me = user_name(os.geteuid()), 4_000_000_001
+    monkeypatch.setattr(os, "geteuid", lambda: me)
+    set_project_folders(tmp_path / "sync", tmp_path / "logs", tmp_path / "missing")
+    try:
+        why, hint = refused(denied, state, "fix it")
+        assert why == f"Permission denied: it belongs to {owner}, and you are {me}"
+        folders_shown = f"{tmp_path}/sync {tmp_path}/logs"
+        assert hint == f"give it back to you: 'sudo chown -R {me} {folders_shown}'"
+        # A file that is still to be made: its folder is the reason.
+        why, _ = refused(denied, tmp_path / "sync" / "new", "fix it")
+        assert why == f"Permission denied: its folder belongs to {owner}, and you are {me}"
+        _, hint = refused(denied, tmp_path / "elsewhere", "fix it")
+        assert hint == f"give it back to you: 'sudo chown -R {me} {tmp_path}/elsewhere'"
+    finally:
+        set_project_folders()
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (errno.ENOSPC, "free some; 'df -h' and 'df -i' show where there is none"),
+        (errno.EDQUOT, "free some; 'df -h' and 'df -i' show where there is none"),
+        (errno.EROFS, "its file system takes no writes; mount it for writing, then start again"),
+        (errno.EIO, "look at it"),
+    ],
+)
+def test_the_hint_follows_the_reason(tmp_path: Path, number: int, hint: str) -> None:
+    error = OSError(number, os.strerror(number))
+    assert refused(error, tmp_path, "look at it") == (os.strerror(number), hint)
+
+
+def test_a_user_without_a_name_is_a_number() -> None:
+    assert user_name(4_000_000_001) == "4000000001"
+    assert user_name(0) == pwd.getpwuid(0).pw_name
