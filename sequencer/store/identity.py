@@ -190,9 +190,9 @@ def open_process(owner: Owner) -> int | None:
 
 _GUARD = b"/sequencer/executors/guard.py"
 _GUARD_OPTIONS = [b"-I", b"-S"]
-"""A guard's command line: its interpreter, these options, the end of its program's path, and the
-numbers of two descriptors. Other users and sandboxed processes can read it, and no agent can change
-it. Other versions of the program have guards with the same command line."""
+"""A guard's command line: its interpreter, these options, the end of its program's path; behind
+them numbers of descriptors, and words of its version. Other users and sandboxed processes can read
+it, and no agent can change it. Other versions have guards whose command line begins the same."""
 _COMMAND_BYTES = 16 * 1024
 _MOST_LOOKS = 4096
 """No person's shell has so many ancestors, so what has more counts as an agent's."""

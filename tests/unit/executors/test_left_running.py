@@ -12,6 +12,7 @@ import pytest
 
 from sequencer.executors import pump as guarding
 from sequencer.executors.command import CommandExecutor, CommandOptions
+from sequencer.executors.guard import COMMAND_BYTES
 from sequencer.executors.process import ProcessCore, ProcessEnd, left_words
 from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.executors.pump import Guard, Launch
@@ -93,8 +94,11 @@ def test_a_command_line_is_cut_between_words_and_has_no_escape_sequence() -> Non
     words = left_words(ProcessEnd(left_running=1, first_left=line))
     assert words.endswith(": server --name a?[31m --token …")
     assert "sk-ant" not in words
-    long = ("word " * 200).encode()[: guarding.PIECE]
-    assert len(left_words(ProcessEnd(left_running=1, first_left=long[:600]))) < 300
+    # Cut by the guard in the middle of a secret: few letters can be many bytes.
+    line = f"{'🚀' * 140} {secret}".encode()[:COMMAND_BYTES]
+    assert "sk-ant" not in left_words(ProcessEnd(left_running=1, first_left=line))
+    long = ("word " * 200).encode()[:COMMAND_BYTES]
+    assert len(left_words(ProcessEnd(left_running=1, first_left=long))) < 300
 
 
 def last_word(folder: Path, *, asks: bool, monkeypatch: pytest.MonkeyPatch) -> bytes:
