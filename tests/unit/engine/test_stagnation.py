@@ -127,7 +127,7 @@ def untouched(folder: Path, *outcomes: dict[str, Any], seen: Recorder | None = N
 
 def test_an_hourly_look_that_finds_nothing_to_do(tmp_path: Path) -> None:
     idle = said(is_idle=True)
-    untouched(tmp_path, idle, **cycle({"name": "look"}))
+    untouched(tmp_path, idle, **cycle({"name": "look", "stagnation": {"attempts": 2}}))
 
 
 def test_an_hourly_look_whose_answer_says_that_there_is_nothing_to_do(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_an_hourly_look_whose_answer_says_that_there_is_nothing_to_do(tmp_path: 
 
 def test_a_reviewer_who_always_agrees_while_the_work_goes_on(tmp_path: Path) -> None:
     main, review = {**said("m"), "step": "main"}, {**said("lgtm"), "step": "review"}
-    steps = {"name": "main"}, {"name": "review"}
+    steps = {"name": "main"}, {"name": "review", "stagnation": {"attempts": 3}}
     untouched(tmp_path, main, review, seen=Changing(tmp_path, "main"), **cycle(*steps))
 
 
@@ -165,3 +165,11 @@ def test_nobody_is_stopped_where_it_is_switched_off(tmp_path: Path) -> None:
     untouched(
         tmp_path, said(), **cycle({"name": "main"}), step_defaults={"stagnation": {"attempts": 0}}
     )
+
+
+def test_a_change_since_the_last_attempt_counts_before_anybody_has_looked(tmp_path: Path) -> None:
+    """What the files were after the first answer nobody knows; when they changed is enough."""
+    main, review = {**said("m"), "step": "main"}, {**said("lgtm"), "step": "review"}
+    steps = {"name": "main"}, {"name": "review", "stagnation": {"attempts": 2}}
+    run, seen = opened(tmp_path, main, review, **cycle(*steps)), Changing(tmp_path, "main")
+    assert run.work(limits=most(8), on_event=seen).usage.steps == 8
