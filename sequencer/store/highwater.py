@@ -208,7 +208,7 @@ class HighWaterMark:
                     folders.remove(Path(os.path.realpath(own_state(KIND)), one.name))
             elif not self._is_shared:
                 told = f"{self._path} is a copy: another folder still has the run {run_id}"
-                return (f"{told}; each of them goes on by itself from here",)
+                return (f"{told}; each of them continues by itself from here",)
         return ()
 
     # --- writing ---------------------------------------------------------------------
@@ -291,7 +291,7 @@ class HighWaterMark:
                 continue
             replace(old, next=mark.run_id).put()
             yield (
-                f"a new run begins in {self._path.parent}, where the run {old.run_id} was up to "
+                f"a new run starts in {self._path.parent}, where the run {old.run_id} was up to "
                 f"token {old.token}. If its files were not removed on purpose (git clean -x and "
                 "git stash --all take them), end this and put them back"
             )

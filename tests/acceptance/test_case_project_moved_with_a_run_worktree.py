@@ -40,7 +40,7 @@ def test_a_moved_project_goes_on_in_its_own_worktree(before: Path) -> None:
     after = before.rename(before.with_name("after"))
     checked = cli(after, "check")
     assert "moved or copied with it" in checked.stdout + checked.stderr
-    assert "the next start of the run mends it" in checked.stdout + checked.stderr
+    assert "the next start of the run repairs it" in checked.stdout + checked.stderr
     answered(after)
     done = cli(after, "--run", "y", "run")
     assert done.returncode == 0, done.stderr

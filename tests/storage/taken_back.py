@@ -176,7 +176,7 @@ class Round:
 
 
 def campaign(folder: Path, size: Size) -> Report:
-    """Take runs back in many ways; see the module."""
+    """git, backups and people put a run's files back, between and in steps; copies and moves."""
     chance = random.Random(SEED)  # noqa: S311 - the same in each run
     counts, violations = Counter[str](), list[str]()
     outer = {name: os.environ.get(name) for name in (*ENVIRONMENT, STATE_VARIABLE)}

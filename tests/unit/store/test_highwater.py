@@ -182,7 +182,7 @@ def test_a_run_that_begins_where_another_one_was_says_so(tmp_path: Path) -> None
         shutil.rmtree(folder / part)
     said = work(folder)
     assert f"where the run {run_id} was up to token 2" in said
-    assert "a new run begins" not in work(folder)
+    assert "a new run starts in" not in work(folder)
 
 
 def test_without_a_home_nothing_is_compared_and_check_says_so(

@@ -230,7 +230,7 @@ class TaskTrees:
         problem = self.link_problem(worktree)
         if problem is None or not problem[1]:
             return None if problem is None else (self._foreign(worktree, problem[0]), False)
-        where, hint = str(self.notes.folder(worktree)), "the next start of the run mends it"
+        where, hint = str(self.notes.folder(worktree)), "the next start of the run repairs it"
         message = "git does not work in this worktree: the project was moved or copied with it"
         return WorkTreeRefused(message, where=where, hint=hint), True
 
@@ -243,7 +243,7 @@ class TaskTrees:
             f"is not a worktree of this repository as it is: {why}. Nothing was started in it or "
             "changed there",
             where=str(folder),
-            hint=f"{repair} mends what git still knows; what was committed in it is on branch "
+            hint=f"{repair} repairs what git still knows; what was committed in it is on branch "
             f"{worktree.branch}. Else copy what you need of it and move it away: the next start "
             "makes a new one",
         )

@@ -232,7 +232,7 @@ class OwnPlace:
         return PlaceLeft(
             PlaceResult.REFUSED,
             f"{message}; its work is in {self.folder}, and none of it is in the checkout",
-            f"look there ({look}), and mend what is said, or take over by hand what you need",
+            f"look there ({look}), and fix what is said, or take over by hand what you need",
             branch=self._worktree.branch,
             folder=self.folder,
             notices=self._trees.keep(self._worktree),
