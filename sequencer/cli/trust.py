@@ -34,7 +34,7 @@ def trust(
     that an agent's client reads are remembered. If one of them grows, you see the difference and
     are asked again. Prompts, the order of steps and lower caps are free to change. On a machine
     without people, set SEQUENCER_TRUST to folders or to all. FLOW is a workflow file of this
-    project outside its workflow folders. If it has many steps, you see one line for each
+    project outside its workflow folders. If the project has many steps, you see one line for each
     workflow; --verbose shows each step, with its limits.
 
     \b

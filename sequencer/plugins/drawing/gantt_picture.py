@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from xml.sax.saxutils import escape
+from html import escape
 
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import short
@@ -140,7 +140,7 @@ class GanttPicture:
 
     def _bar(self, bar: Bar, name: str, y: float) -> str:
         x, end = self._x(bar.begin), self._x(bar.end)
-        told = f"<title>{escape(shown(name))}: {escape(bar.told)}</title>"
+        told = f"<title>{escape(shown(name), quote=False)}: {escape(bar.told, quote=False)}</title>"
         fill, line = STYLES[bar.look].fill, STYLES[bar.look].line
         if bar.look is Look.RETRY:
             middle = y + ROW / 2

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from html import escape
 from importlib.resources import as_file, files
 from itertools import pairwise
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
@@ -73,7 +73,7 @@ def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
     )
     return (
         opening,
-        f"<title>{escape(title)}</title>",
+        f"<title>{escape(title, quote=False)}</title>",
         f'<rect width="{wide}" height="{high}" fill="#ffffff"/>',
     )
 
@@ -84,7 +84,7 @@ def words(
     """Return the element that shows *text*."""
     return (
         f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" '
-        f'text-anchor="{anchor}">{escape(text)}</text>'
+        f'text-anchor="{anchor}">{escape(text, quote=False)}</text>'
     )
 
 
@@ -287,8 +287,7 @@ class FlowPicture:
 
     @staticmethod
     def _linked(node: str, parts: Iterable[str], link: Link) -> Iterator[str]:
-        quotes = {'"': "&quot;"}
-        yield f'<a href="{escape(link(node), quotes)}" id="n-{escape(node, quotes)}">'
+        yield f'<a href="{escape(link(node))}" id="n-{escape(node)}">'
         yield from parts
         yield "</a>"
 

@@ -19,8 +19,6 @@ from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-import psutil
-
 from sequencer.store.identity import is_agent, process_start, sees_all_processes
 
 Address = tuple[str, int]
@@ -54,6 +52,8 @@ def _is_of_this_machine(client: _Host, server: _Host) -> bool:
     """Return whether *client* is an address of this machine; a process may choose any of them."""
     if client.is_loopback or client == server:
         return True
+    import psutil  # noqa: PLC0415 - few come by another address; it is a part of each start
+
     entries = (entry for found in psutil.net_if_addrs().values() for entry in found)
     return any(
         client == _ip(entry.address)
@@ -155,6 +155,8 @@ def _target(path: str) -> str:
 
 def _owners_elsewhere(client: Address, server: Address) -> Iterator[int]:
     """Yield the processes of this user that have the end *client*, where there is no /proc."""
+    import psutil  # noqa: PLC0415 - see above
+
     for one in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             for end in one.net_connections("tcp"):

@@ -79,9 +79,6 @@ class Answers:
         self._site = site
         self._form_token = form_token
         self._templates = environment()
-        # They are compiled now, and not when somebody waits for the first page.
-        for name in self._templates.list_templates():
-            self._templates.get_template(name)
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
         self.channels = Channels(self.rendered)
 
@@ -111,9 +108,12 @@ class Answers:
         return MadePage(page, parts, digest)
 
     def warm_up(self) -> None:
-        """Read what every page is made of; a page says it if that fails."""
+        """Read what every page is made of, and compile the first; a page says it if that fails.
+
+        The others are compiled when they are asked for: all of them are a third of a start.
+        """
         with suppress(SequencerError):
-            self.rendered("/")
+            self.whole("/")
 
     def whole(self, address: str) -> str:
         """Return the page at *address* as a browser wants it first."""
