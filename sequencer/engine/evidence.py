@@ -119,7 +119,7 @@ class Look(Struct):
     def _compared(self, shown: Evidence, after: TreeState) -> Evidence:
         """Return *shown* with how often in a row an attempt has come to the same."""
         last = self.known.last
-        if last is None or shown.has_nothing_to_do or shown.answer != last.answer:
+        if last is None or shown.is_idle or shown.answer != last.answer:
             return shown
         if last.tree is None:
             is_same = after.newest < last.at - COARSE_S
@@ -140,11 +140,11 @@ def judge(outcome: Outcome, step: Step, look: Look | None, notice: Notice) -> Ou
     if not outcome.is_accepted:
         return outcome
     if says_nothing_to_do(outcome.output):
-        shown = shown.replace(has_nothing_to_do=True)
+        shown = shown.replace(is_idle=True)
     last = None if look is None else look.known.last
     if step.expects == "change":
         shown = shown if look is None else look.measured(shown, counts=True)
-        if shown.has_changed is None and not shown.has_nothing_to_do:
+        if shown.has_changed is None and not shown.is_idle:
             notice("whether files have changed is not known: it took too long, or the folder "
                    "is shared with another attempt")  # fmt: skip
     elif look and (is_in_doubt(shown, step.expects) or _may_repeat(shown, step, last)):
@@ -195,7 +195,7 @@ def lacking(shown: Evidence, expects: Expects | None) -> Missing | None:
     >>> lacking(Evidence(has_text=True, has_changed=False), "change")
     'change'
     """
-    if expects == "nothing" or shown.has_nothing_to_do:
+    if expects == "nothing" or shown.is_idle:
         return None
     has_said = shown.has_text or shown.is_stated
     has_worked = has_said or shown.answered_calls > 0
@@ -216,7 +216,7 @@ def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
 def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
     """Return whether the attempt may have come to the same as the *last* one."""
     is_same = last is not None and shown.answer is not None and shown.answer == last.answer
-    if not is_same or step.expects == "nothing" or shown.has_nothing_to_do:
+    if not is_same or step.expects == "nothing" or shown.is_idle:
         return False
     return bool((step.stagnation or Stagnation()).attempts)
 

@@ -50,7 +50,7 @@ class Streak(Struct, frozen=True):
 
 def streak_after(shown: Evidence | None, at: float) -> Streak | None:
     """Return the streak that an attempt belongs to which has *shown* that; None: to none."""
-    if shown is None or shown.answer is None or shown.has_nothing_to_do:
+    if shown is None or shown.answer is None or shown.is_idle:
         return None
     return Streak(shown.answer, shown.tree, max(shown.repeats, 1), at)
 

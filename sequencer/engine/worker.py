@@ -161,7 +161,8 @@ class Worker(ABC):
     def _has_shown(self, head: Head) -> bool:
         """Return whether an agent may have shown something before: one that has used something."""
         used = head.usage
-        return self.streaks is not None or bool(used.output_tokens or used.unpriced)
+        is_known = used.output_tokens or used.cost_usd or used.unpriced
+        return self.streaks is not None or bool(is_known)
 
     def _follow(self, revision: int, ended: Mapping[str, Performed]) -> None:
         """Keep in mind what attempts have shown that have *ended* with the change to *revision*."""

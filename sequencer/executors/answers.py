@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from sequencer.executors.protocol import Listener, Piece, StepRequest
@@ -85,6 +86,22 @@ def with_structured(outcome: Outcome, value: Any) -> Outcome:
     if not outcome.output and value is not None:
         update["output"] = text
     return outcome.replace(**update)
+
+
+_DIGEST_BYTES = 8
+
+
+def digest_of(text: str) -> str:
+    """Return a short digest of *text*, to compare it with others."""
+    return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def with_answer(outcome: Outcome) -> Outcome:
+    """Return *outcome*, its evidence completed by the answer as it is now."""
+    shown, answer = outcome.evidence, outcome.output.strip()
+    if shown is None or not answer:
+        return outcome
+    return outcome.replace(evidence=shown.replace(has_text=True, answer=digest_of(answer)))
 
 
 Ignored = Callable[[], None] | None

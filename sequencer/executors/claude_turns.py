@@ -34,13 +34,19 @@ _TOO_PLAIN = frozenset({"completed", "stop_hook_prevented"})
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
+def _is_clients_own(event: ClientEvent) -> bool:
+    """Return whether claude has written a message itself: what an API error says, mostly."""
+    is_error = bool(event.get("is_api_error_message") or event.get("error"))
+    return is_error or event.sub("message").get("model") == "<synthetic>"
+
+
 class ClaudeTurns:
     """Gathers the facts of claude's messages."""
 
     def __init__(self, observed: Observation) -> None:
         """Put them into *observed*."""
         self._observed = observed
-        self._message: str | None = None
+        self._message = ""
         self.is_over = False
         """A result has come, and no message behind it."""
 
@@ -52,10 +58,13 @@ class ClaudeTurns:
         """
         is_own = not event.get("parent_tool_use_id")
         match event.get("type"):
-            case "assistant" if not event.get("is_api_error_message"):
+            case "assistant" if not _is_clients_own(event):
                 self._take_message(event.sub("message"), is_own=is_own)
             case "user":
                 self._take_blocks(event.sub("message"), is_own=is_own)
+                if is_own:
+                    # Also where a gateway gives all messages the same id.
+                    self._observed.next_message()
             case "stream_event" if is_own:
                 self._take_piece(event.sub("event"))
 
@@ -102,8 +111,8 @@ class ClaudeTurns:
     def _begin(self, message: ClientEvent) -> None:
         """Begin another message, which claude asks for only with the results of all calls."""
         self.is_over = False
-        key = str(message.get("id"))
-        if key != self._message:
+        key = message.text("id")
+        if not key or key != self._message:
             self._message = key
             self._observed.next_message()
             self._observed.settle()

@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from sequencer.executors.answers import result_ignored
+from sequencer.executors.answers import result_ignored, with_answer
 from sequencer.executors.client_limits import Clock, local_clock
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
-from sequencer.executors.observation import with_answer
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench

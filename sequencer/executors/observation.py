@@ -12,19 +12,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from hashlib import blake2b
 
 from msgspec import Struct, field
 
+from sequencer.executors.answers import digest_of
 from sequencer.model.evidence import Evidence, TurnEnd
-from sequencer.model.outcome import Outcome
 
 _REASON = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
 _NO_WORD = "no-word"
 """Stands for a reason of another form than clients give; no table has it."""
 _MOST_OPEN = 10_000
 """Calls that wait for their results; what comes beyond that is counted only."""
-_DIGEST_BYTES = 8
 
 
 class TurnTable(Struct, frozen=True):
@@ -60,12 +58,6 @@ def richer(final: str, said: str) -> str:
     ('All tests pass.', 'All tests\npass.', '42')
     """
     return said if said.rstrip().endswith(final.strip()) else final
-
-
-def digest_of(value: object) -> str:
-    """Return a short digest of *value*: a text, or what JSON can hold."""
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 class Observation(Struct):
@@ -160,14 +152,7 @@ class Observation(Struct):
 def _digest_or_none(value: object) -> str:
     """Return the digest of *value*; empty where it can't be had, which equals nothing."""
     try:
-        return digest_of(value)
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        return digest_of(text)
     except (ValueError, RecursionError):
         return ""
-
-
-def with_answer(outcome: Outcome) -> Outcome:
-    """Return *outcome*, its evidence completed by the answer as it is now."""
-    shown, answer = outcome.evidence, outcome.output.strip()
-    if shown is None or not answer:
-        return outcome
-    return outcome.replace(evidence=shown.replace(has_text=True, answer=digest_of(answer)))

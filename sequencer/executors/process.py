@@ -32,10 +32,9 @@ from sequencer.errors import (
     StorageFailed,
     out_of_resources,
 )
-from sequencer.executors.answers import result_ignored
+from sequencer.executors.answers import result_ignored, with_answer
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.guard import COMMAND_BYTES
-from sequencer.executors.observation import with_answer
 from sequencer.executors.protocol import (
     Cancellation,
     Listener,

@@ -131,7 +131,7 @@ def _with_status(changed: Outcome, result: Result) -> Outcome:
         return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
     shown = changed.evidence and changed.evidence.replace(is_stated=True)
     if result.status == "nothing":
-        shown = (changed.evidence or Evidence()).replace(has_nothing_to_do=True, is_stated=True)
+        shown = (changed.evidence or Evidence()).replace(is_idle=True, is_stated=True)
         return changed.replace(status=OutcomeStatus.OK, evidence=shown)
     return changed.replace(status=OutcomeStatus(result.status), evidence=shown)
 

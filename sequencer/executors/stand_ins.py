@@ -14,8 +14,7 @@ import time
 from collections import Counter
 from typing import Any, ClassVar
 
-from sequencer.executors.answers import schema_of, with_structured
-from sequencer.executors.observation import with_answer
+from sequencer.executors.answers import schema_of, with_answer, with_structured
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.samples import sample
 from sequencer.model.evidence import Evidence

@@ -40,7 +40,7 @@ class Evidence(Frozen, extra="ignore"):
     """Longest row of equal calls with equal results."""
     is_stated: bool = False
     """The result file says how the attempt ended, or the file of ``complete_when`` is there."""
-    has_nothing_to_do: bool = False
+    is_idle: bool = False
     """The agent says that there was nothing to do, and why."""
     ended_processes: int = Field(default=0, ge=0)
     """Processes that the agent left running and that were ended with it."""
@@ -83,7 +83,7 @@ def _words(shown: Evidence) -> Iterator[str]:
     elif shown.has_changed and not files and not commits:
         done.insert(0, "files changed")
     yield ", ".join(filter(None, done))
-    yield "nothing to do" if shown.has_nothing_to_do else ""
+    yield "nothing to do" if shown.is_idle else ""
     ended = amount_of(shown.ended_processes, "process", "processes")
     yield f"{ended} {'was' if shown.ended_processes == 1 else 'were'} ended" if ended else ""
     yield f"the same answer {shown.repeats} times in a row" if shown.repeats > 1 else ""

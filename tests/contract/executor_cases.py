@@ -157,6 +157,7 @@ def _scripted(behaviour: Behaviour, _folder: Path) -> Iterator[Executor]:
         "output": behaviour.answer,
         "delay_s": behaviour.delay_s,
         "usage": {"cost_usd": 0.5, "input_tokens": 7, "output_tokens": 3},
+        "evidence": {},
     }
     yield ScriptedExecutor("canned", ScriptedOptions.model_validate({"outcomes": [entry]}))
 

@@ -13,9 +13,9 @@ import pytest
 
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors import claude_turns, codex, gemini, messages_loop, opencode
+from sequencer.executors.answers import digest_of
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, Rules
-from sequencer.executors.observation import digest_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.evidence import Evidence, TurnEnd
@@ -250,8 +250,8 @@ def test_an_empty_final_field_does_not_lose_what_claude_said(name: str) -> None:
 def test_no_argument_and_no_text_is_kept() -> None:
     for client, name in RECORDINGS:
         _, shown = replayed(client, name)
-        told = json.dumps(shown.model_dump(mode="json"))
-        assert not any(word in told for word in ("echo", "project", "done", "hi")), told
+        told = json.dumps(list(shown.model_dump(mode="json").values()))
+        assert not any(word in told for word in ("echo", "project", "done", "hi", "txt")), told
 
 
 # --- random streams ------------------------------------------------------------------

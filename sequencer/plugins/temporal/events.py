@@ -14,6 +14,7 @@ from temporalio.service import RPCError
 
 from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere, Noticed, RunEvent
 from sequencer.engine.run import Made
+from sequencer.model.evidence import evidence_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus, used
 from sequencer.model.transitions import Event
@@ -199,6 +200,7 @@ def _outcome_of(record: Mapping[str, Any]) -> Outcome:
         error=record.get("error") or record.get("note"),
         usage=used(record.get("usage", {})),
         denials=tuple(record.get("denials", ())),
+        evidence=evidence_of(record),
     )
 
 

@@ -18,6 +18,7 @@ from sequencer import errors
 from sequencer.engine.perform import Team
 from sequencer.errors import NewerSchema, SequencerError, StorageFailed
 from sequencer.model.answers import decision_in
+from sequencer.model.evidence import evidence_of
 from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import Ended, Performed
 from sequencer.model.line.line import Ending, EndingKind
@@ -370,6 +371,8 @@ def ended_of(
         exit_code=record.get("exit_code"),
         not_before=report.not_before,
         prompt=record.get("prompt"),
+        evidence=evidence_of(record),
+        missing=record.get("missing"),
     )
     performed = Performed(
         outcome,

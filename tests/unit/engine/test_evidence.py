@@ -30,7 +30,7 @@ EVIDENCE = st.builds(
     tool_calls=COUNTS,
     open_calls=COUNTS,
     is_stated=st.booleans(),
-    has_nothing_to_do=st.booleans(),
+    is_idle=st.booleans(),
     has_changed=st.sampled_from([None, True, False]),
 )
 STEPS = st.builds(Step, name=st.just("main"), expects=st.sampled_from([None, "text", "nothing"]))
@@ -80,7 +80,7 @@ def test_a_turn_that_was_cut_off_is_never_accepted(outcome: Outcome, step: Step)
         (Evidence(), "change", "change"),
         # What it says of itself changes no file.
         (Evidence(is_stated=True, has_changed=False), "change", "change"),
-        (Evidence(has_nothing_to_do=True, has_changed=False), "change", None),
+        (Evidence(is_idle=True, has_changed=False), "change", None),
     ],
 )
 def test_what_a_step_expects(shown: Evidence, expects: Expects | None, missing: str | None) -> None:
@@ -117,7 +117,7 @@ def test_the_last_line_of_an_answer_may_say_that_there_was_nothing_to_do() -> No
         ended(shown, "I looked.\n\n- **Nothing to do:** no issue is open"), step, None, str
     )
     assert idle.evidence is not None
-    assert (idle.is_accepted, idle.evidence.has_nothing_to_do) == (True, True)
+    assert (idle.is_accepted, idle.evidence.is_idle) == (True, True)
     assert not judge(ended(shown, "Nothing to do: x\nBut I thought"), step, None, str).is_accepted
 
 

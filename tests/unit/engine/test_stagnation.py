@@ -126,7 +126,7 @@ def untouched(folder: Path, *outcomes: dict[str, Any], seen: Recorder | None = N
 
 
 def test_an_hourly_look_that_finds_nothing_to_do(tmp_path: Path) -> None:
-    idle = said(has_nothing_to_do=True)
+    idle = said(is_idle=True)
     untouched(tmp_path, idle, **cycle({"name": "look"}))
 
 

@@ -246,6 +246,28 @@ def test_a_stop_reason_that_nobody_knows_is_told_and_not_judged_here(desk: Desk)
     assert (outcome.output, outcome.error) == ("half an ans", None)
 
 
+def test_what_it_did_is_shown_and_what_its_commands_left_is_ended_and_told(desk: Desk) -> None:
+    leaves = "sleep 4711 > /dev/null 2>&1 & until grep -qa ^sleep /proc/$!/cmdline; do :; done"
+    turn = {"tool": "bash", "input": {"command": leaves}}
+    outcome = desk.ask([turn, turn, {"text": "It listens."}], entry={"tools": ["bash"]})
+    shown = outcome.evidence
+    assert shown is not None
+    assert (shown.turn_end, shown.reason) == (TurnEnd.CLEAN, "end_turn")
+    assert (shown.tool_calls, shown.open_calls, shown.repeated_calls) == (2, 0, 2)
+    assert (shown.has_text, shown.ended_processes) == (True, 2)
+    told = "[sequencer] 1 process that the agent had left running was ended: sleep 4711\n"
+    assert desk.heard.text(Piece.NOTICE).count(told) == 2
+
+
+def test_turns_that_are_used_up_leave_a_turn_that_was_cut_off(desk: Desk) -> None:
+    turn = {"tool": "glob", "input": {"pattern": "*"}}
+    outcome = desk.ask([turn] * 3, step={"max_turns": 2})
+    assert outcome.status is OutcomeStatus.FAILED
+    shown = outcome.evidence
+    assert shown is not None
+    assert (shown.turn_end, shown.reason, shown.open_calls) == (TurnEnd.CUT_OFF, "tool_use", 1)
+
+
 def test_a_pause_is_gone_on_from(desk: Desk) -> None:
     outcome = desk.ask([{"text": "wait", "stop_reason": "pause_turn"}, {"text": "done"}])
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "done")

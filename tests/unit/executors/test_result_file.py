@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 from sequencer.executors.answers import MAX_ANSWER_CHARS, closed, parsed
 from sequencer.executors.result_file import ResultRefused, apply_result, read_result
 from sequencer.executors.samples import sample
+from sequencer.model.evidence import Evidence
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 
@@ -40,6 +41,30 @@ def test_a_process_that_did_not_succeed_stays_so(
     outcome = apply_result(path, FAILURE.replace(status=status))
     assert (outcome.status, outcome.error) == (status, "exit code 3")
     assert (outcome.output, outcome.usage.cost_usd) == ("so far", 2.0)
+
+
+def test_that_there_was_nothing_to_do_is_an_answer_with_a_reason(path: Path) -> None:
+    write(path, {"status": "nothing", "output": "no issue is open"})
+    outcome = apply_result(path, SUCCESS)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "no issue is open")
+    assert outcome.evidence == Evidence(is_idle=True, is_stated=True)
+    assert apply_result(path, FAILURE).status is OutcomeStatus.FAILED
+    for reason in ({}, {"output": ""}, {"output": "  "}):
+        write(path, {"status": "nothing", **reason})
+        refused = apply_result(path, SUCCESS)
+        assert not refused.is_accepted
+        assert "needs the reason in output" in (refused.error or "")
+
+
+def test_a_status_is_evidence_of_its_own(path: Path) -> None:
+    write(path, {"status": "ok"})
+    shown = apply_result(path, SUCCESS.replace(evidence=Evidence())).evidence
+    assert shown == Evidence(is_stated=True)
+    write(path, {"output": "x"})
+    assert apply_result(path, SUCCESS.replace(evidence=Evidence())).evidence == Evidence()
+    write(path, {"status": "nothing", "output": "x"})
+    ignored = apply_result(path, SUCCESS.replace(evidence=Evidence()), lambda: None)
+    assert ignored.evidence == Evidence(), "where the answer decides, the file does not"
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,8 @@ def branch_and_back(folder: Path) -> None:
         (lambda folder: (folder / "link").symlink_to("/etc/passwd"), TreeChanges(1, 0)),
         (lambda folder: commit(folder, {"a.txt": "other"}), TreeChanges(1, 1)),
         (branch_and_back, TreeChanges(0, 1)),
+        (lambda folder: commit(folder, {"sync/x": "x", "logs/x": "x"}), TreeChanges(0, 0)),
+        (lambda folder: commit(folder, {"sync/x": "x", "a.txt": "x"}), TreeChanges(1, 1)),
         # What nobody asked for does not count.
         (lambda folder: write(folder, {"ignored/x": "x", "sync/x": "x"}), TreeChanges(0, 0)),
         (lambda folder: write(folder, {"logs/x": "x"}), TreeChanges(0, 0)),

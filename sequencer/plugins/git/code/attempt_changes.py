@@ -36,6 +36,8 @@ _COMMITTED = re.compile(
 )
 """In git's record of HEAD: what has made a commit."""
 _MOST_MOVES = 1024 * 1024
+IGNORED_S = 0.5
+"""How long it may take to find out whether git ignores a folder."""
 
 
 def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
@@ -44,12 +46,19 @@ def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
     if top is None:
         return None
     git = Git(folder)
-    with suppress(GitFailed, SequencerError):
-        ignored = git.run("check-ignore", "-q", ".", accepts=(0, 1), timeout_s=1.0)
-        if ignored.code == 1 or folder == top:
-            inside = tuple(os.path.relpath(one, folder) for one in own if _is_inside(one, folder))
-            return GitTree(git, top, inside)
-    return None
+    if folder != top and _is_ignored(git):
+        return None
+    inside = tuple(os.path.relpath(one, folder) for one in own if _is_inside(one, folder))
+    return GitTree(git, top, inside)
+
+
+def _is_ignored(git: Git) -> bool:
+    """Return whether git leaves the whole folder out, so that it sees no change there."""
+    try:
+        told = git.run("check-ignore", "-q", ".", accepts=(0, 1), timeout_s=IGNORED_S)
+    except (GitFailed, SequencerError):
+        return True
+    return told.code == 0
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
@@ -66,8 +75,7 @@ class GitTree(Struct, frozen=True):
 
     def state(self, deadline: Deadline) -> TreeState:
         """See `Tree.state`."""
-        excluded = [f":(exclude,literal){name}" for name in self.own]
-        found = parse_status(self._told(deadline, *STATUS, "--", ":(top)", *excluded))
+        found = parse_status(self._told(deadline, *STATUS, *self._counted))
         entries, log = dict[str, str](), self._moves()
         newest = 0.0 if log is None else last_change(log)
         for one in found.entries:
@@ -79,14 +87,21 @@ class GitTree(Struct, frozen=True):
         moves = 0 if log is None else log.st_size
         return TreeState(entries, found.commit or "", moves, newest)
 
+    @property
+    def _counted(self) -> list[str]:
+        """Return what tells git which paths count."""
+        return ["--", ":(top)", *(f":(exclude,literal){name}" for name in self.own)]
+
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
         """See `Tree.changes`."""
         paths = differing(before, after)
         commits = self._commits(before, after, deadline)
         old, new = before.commit, after.commit
         if old and new and old != new:
-            told = self._told(deadline, "diff", "--name-only", "-z", old, new)
+            told = self._told(deadline, "diff", "--name-only", "-z", old, new, *self._counted)
             paths |= {os.fsdecode(name) for name in told.split(b"\0") if name}
+            # A commit of nothing but the run's own files is no change.
+            commits = commits if paths else 0
         elif old != new:
             # The first commit of all; its files were in the status before.
             commits = max(commits, 1)
