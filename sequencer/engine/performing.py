@@ -595,7 +595,7 @@ class Performer(Struct, frozen=True):
                 running,
                 attempt=replace(running.attempt, result_path=path),
                 head=running.head.replace(session=None),
-                budget=_left(running.budget, lost.usage),
+                budget=_rest(running.budget, prepared.step, lost.usage),
             )
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
@@ -632,6 +632,14 @@ def _left(budget: Allowance, paid: Usage) -> Allowance:
     if budget.cost_usd is None:
         return budget
     return Allowance(max(budget.cost_usd - paid.cost_usd, 0.0), budget.timeout_s)
+
+
+def _rest(budget: Allowance, step: Step, used: Usage) -> Allowance:
+    """Return what is left of *budget* and of the time of *step* for the same try after *used*."""
+    most_s, left = least(step.timeout_s, budget.timeout_s), _left(budget, used)
+    if most_s is None:
+        return left
+    return Allowance(left.cost_usd, max(most_s - used.seconds, 1.0))
 
 
 def _told(prepared: Prepared, chosen: Prepared) -> str:
