@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def trust(
     that an agent's client reads are remembered. If one of them grows, you see the difference and
     are asked again. Prompts, the order of steps and lower caps are free to change. On a machine
     without people, set SEQUENCER_TRUST to folders or to all. FLOW is a workflow file of this
-    project outside its workflow folders.
+    project outside its workflow folders. If it has many steps, you see one line for each
+    workflow; --verbose shows each step, with its limits.
 
     \b
     Examples:
@@ -72,10 +74,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     changed = refused.changed if refused else ()
     unnamed = read_unnamed(project.settings.project_dir)
     if not invocation.is_json:
-        lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*acts.described, BUILT_IN))]
-        lines += ["what has changed since you trusted it:"] if changed else []
-        lines += [f"  {line}" for line in changed]
-        lines += summary_of(changed or acts.described)
+        lines = _lines(trusting, changed, is_whole=invocation.is_verbose)
         if unnamed:
             lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
         for line in lines:
@@ -95,6 +94,17 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         invocation.print_json({**told, "changed": list(changed), "not_compared": unnamed})
         return
     invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
+
+
+def _lines(trusting: trusted.Trust, changed: Sequence[str], *, is_whole: bool) -> list[str]:
+    """Return what a person decides about; *is_whole*: each step, and all its limits."""
+    every, short = trusting.acts.described, trusting.acts.summary
+    shown = every if is_whole else short
+    lines = [f"{trusting.key} can:", *(f"  {line}" for line in (*shown, BUILT_IN))]
+    lines += ["each step, with its limits: 'sequencer --verbose trust'"] if shown != every else []
+    lines += ["what has changed since you trusted it:"] if changed else []
+    lines += [f"  {line}" for line in changed]
+    return [*lines, *summary_of(changed or shown)]
 
 
 def _list(invocation: Invocation) -> None:

@@ -235,10 +235,6 @@ class Performer(Struct, frozen=True):
             if lock is not None:
                 lock.close()
         outcome = self._finished(outcome, final, running, round(time.monotonic() - started, 6))
-        missed = near_miss(final.step, outcome)
-        if missed is not None:
-            # An answer need not end with its line.
-            _notice(listener, missed, before="\n")
         performed = Performed(
             outcome,
             final.step,
@@ -247,7 +243,7 @@ class Performer(Struct, frozen=True):
             log=str(log.path),
             is_final=is_final,
             began_at=began_at,
-            note="; ".join(filter(None, (final.note, missed))) or None,
+            note=self._noted(final, outcome, listener) if final.step.complete_when else final.note,
         )
         performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
@@ -255,6 +251,15 @@ class Performer(Struct, frozen=True):
         log.close(performed.outcome)
         self.emit(AttemptEnded(attempt, performed.outcome))
         return performed
+
+    @staticmethod
+    def _noted(final: Prepared, outcome: Outcome, listener: Listener) -> str | None:
+        """Return what history tells of the attempt; the log says itself what was missed."""
+        missed = near_miss(final.step, outcome)
+        if missed is not None:
+            # An answer need not end with its line.
+            listener.write(f"\n[sequencer] {missed}\n".encode(), Piece.NOTICE)
+        return "; ".join(filter(None, (final.note, missed))) or None
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
         """Return what the processes of *attempt* hold; nothing is opened before the first."""
@@ -550,7 +555,7 @@ class Performer(Struct, frozen=True):
             idle_timeout_s=step.idle_timeout_s,
             is_node=self.workflow.counts_ms,
             lock=running.lock,
-            label=forward_of(self.workflow, step),
+            label=forward_of(self.workflow, step) if self.workflow.nodes else None,
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )

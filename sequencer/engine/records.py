@@ -186,11 +186,12 @@ def judged(workflow: Workflow, performed: Performed, *, is_command: bool) -> Per
     that has to decide and does not is a plain failure, after which the agent is asked again at
     least once: nobody has said no, so that there is nothing to fix.
     """
-    step, stage, graph = performed.step, performed.place.stage, workflow.graph
-    if _judges(step, stage):
-        return _with_verdict(performed, wanted_form(workflow, step) or "", is_command=is_command)
-    if graph is None or step.name not in graph.by_id or not performed.outcome.is_accepted:
+    step = performed.step
+    if step.validation is not None and performed.place.stage != "fix":
+        return _with_verdict(performed, _VERDICT_FORM, is_command=is_command)
+    if not workflow.nodes or not performed.outcome.is_accepted:
         return performed
+    graph = workflow.whole_graph
     if next(own_choices(graph, step.name), None) is None:
         return performed
     outcome = _with_decision(performed.outcome)
@@ -212,10 +213,6 @@ def _with_verdict(performed: Performed, wanted: str, *, is_command: bool) -> Per
         error = f"the answer is no: {verdict.reason}"
         outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
     return replace(performed, outcome=outcome, verdict=verdict)
-
-
-def _judges(step: Step, stage: str) -> bool:
-    return step.validation is not None and stage != "fix"
 
 
 def _unanswered(performed: Performed, error: str) -> Performed:
@@ -242,10 +239,9 @@ def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | No
 
     In words that an agent is told as well.
     """
-    if _judges(step, stage):
+    if step.validation is not None and stage != "fix":
         return _VERDICT_FORM
-    graph = workflow.graph
-    labels = labels_of(graph, step.name) if graph is not None and step.name in graph.by_id else ()
+    labels = labels_of(workflow.whole_graph, step.name) if workflow.nodes else ()
     if not labels:
         return None
     listed = ", ".join(f"`{label}`" for label in labels)
@@ -258,9 +254,7 @@ def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | No
 
 def forward_of(workflow: Workflow, step: Step) -> str | None:
     """Return the label with which *step* goes forward in *workflow*; None: it picks no way."""
-    graph = workflow.graph
-    is_node = graph is not None and step.name in graph.by_id
-    return forward_label(graph, step.name) if graph is not None and is_node else None
+    return forward_label(workflow.whole_graph, step.name) if workflow.nodes else None
 
 
 _VERDICT_FORM = (
@@ -274,7 +268,7 @@ def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
 
     A step that judges does, and a node whose output picks one of several edges.
     """
-    if _judges(step, stage):
+    if step.validation is not None and stage != "fix":
         return True
     is_node = any(node.id == step.name for node in workflow.nodes)
     return is_node and picks_a_way(graph_of(workflow), step.name)

@@ -283,6 +283,7 @@ def _check_run_worktree(project: Project) -> Iterator[Finding]:
     if project.settings.worktree:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
+        yield from _check_lacking(project)
     for name in (None, *project.run_names()):
         for text in project.stranded(name):
             yield Finding(Level.WARNING, Area.FILES, text)
@@ -291,12 +292,22 @@ def _check_run_worktree(project: Project) -> Iterator[Finding]:
             yield from of_error(Area.STATE, refusal, level)
 
 
+def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Finding]:
+    """Yield what a fresh worktree would lack, if no setup seems to bring it."""
+    found = workplaces_of(project, None).lacking()
+    if not in_team:
+        found = found.without(project.settings.setup)
+    for is_sure, message, hint in found.told(in_team=in_team):
+        yield Finding(Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint)
+
+
 def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
     """Yield why tasks would not get their own work trees."""
     if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
         return
     for problem in workplaces_of(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
+    yield from _check_lacking(project, in_team=True)
     store = project.settings.store
     if store.kind == "git" and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"

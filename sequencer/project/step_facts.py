@@ -111,6 +111,13 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
         yield from (f"{name}: {amount(most)}" for name, most in self.caps.items())
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
+    @property
+    def powers(self) -> Iterator[str]:
+        """Yield what a person has to see first: all but refusals and caps, which take away."""
+        yield from self.grants
+        yield from (told_gate(name, wait) for name, wait in self.gates.items())
+        yield from (f"{name}: {value}" for name, value in self.others.items())
+
 
 class Loss(NamedTuple):
     """One way in which something may do more than before."""

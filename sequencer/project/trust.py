@@ -92,6 +92,7 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
     ),
 }
 
+_MOST_STEP_LINES = 20
 _COST = "limits.cost_usd"
 """Told also where there is none."""
 
@@ -121,15 +122,25 @@ class Acts(Struct, frozen=True, dict=True):
         return digest_of(self.lines, (), self.recorded)
 
     @property
+    def summary(self) -> list[str]:
+        """Return what a person is asked about: one line a workflow where `described` is long."""
+        if self.workflows is None or len(list(self.workflows.lines)) <= _MOST_STEP_LINES:
+            return self.described
+        return self._with(self.workflows.grouped)
+
+    @property
     def described(self) -> list[str]:
-        """Return every fact, for people; of the caps those that are not as they come."""
+        """Return every fact, for people."""
+        return self._with(() if self.workflows is None else self.workflows.lines)
+
+    def _with(self, steps: Iterable[str]) -> list[str]:
+        """Return all facts, *steps* among them; of the caps those that are not as they come."""
         usual = {name: _most(default) for name, default in _caps_by_default().items()}
         caps = [
             f"{name}: {amount(most)}"
             for name, most in self.caps.items()
             if name == _COST or most != usual.get(name)
         ]
-        steps = () if self.workflows is None else self.workflows.lines
         return [*self.lines, *steps, *caps]
 
     def beyond(self, trusted: Acts) -> list[str]:

@@ -136,11 +136,11 @@ class Trust:
             return None
         known = read(self.key)
         if known is None:
-            return NotTrusted(self.key, self.acts.described)
+            return NotTrusted(self.key, self.acts.summary)
         changed = self.acts.beyond(self._without_unused(known.acts))
         flows = map(os.path.relpath, self._flows)
         hint = self._how_to_trust(changed)
-        return NotTrusted(self.key, self.acts.described, changed, flows, hint) if changed else None
+        return NotTrusted(self.key, self.acts.summary, changed, flows, hint) if changed else None
 
     def _how_to_trust(self, changed: Iterable[str]) -> str | None:
         """Return how to trust what a client reads that only an option or a variable names."""

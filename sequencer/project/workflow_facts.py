@@ -173,6 +173,25 @@ class Workflows:
         ]
         yield from (after for _, after in _told(told) if after is not None)
 
+    @property
+    def grouped(self) -> Iterator[str]:
+        """Yield a line for each workflow: what it gives its agents, and who is asked.
+
+        Limits and refusals are left out: they only take away.
+        """
+        defaults = self.recorded.steps.get(_DEFAULTS, {}).values()
+        of_all = {grant for facts in defaults for grant in facts.grants}
+        for key, steps in self.recorded.steps.items():
+            known = set() if key == _DEFAULTS else of_all
+            # In the order of the steps, each once.
+            powers = dict.fromkeys(line for facts in steps.values() for line in facts.powers)
+            told = "; ".join(ascii_of(line) for line in powers if line not in known)
+            count = 0 if key == _DEFAULTS else len(steps.keys() - {WHOLE})
+            if count:
+                yield f"{key}, {count} step{'s' * (count > 1)}: {told or 'nothing is granted'}"
+            elif told:
+                yield f"{key}: {told}"
+
     def changes(
         self, trusted: Recorded | None, caps: Mapping[str, float]
     ) -> Iterator[tuple[str | None, str | None]]:
@@ -467,10 +486,16 @@ def shown_in(path: Path, root: Path) -> str:
 
 
 def _told(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | None]]:
-    """Yield each of *changes* as lines: before and now; one for all steps that it is about."""
+    """Yield each of *changes* as lines: before and now; one for all steps that it is about.
+
+    What the defaults of all steps say is not said of each workflow again.
+    """
+    found = list(changes)
+    of_all = {change.loss for change in found if change.key == _DEFAULTS}
     steps: dict[tuple[str, Loss], list[str]] = {}
-    for key, step, loss in changes:
-        steps.setdefault((key, loss), []).append(step)
+    for key, step, loss in found:
+        if key == _DEFAULTS or loss not in of_all:
+            steps.setdefault((key, loss), []).append(step)
     for (key, loss), names in steps.items():
         shown = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]
         more = [f"{len(names) - _SHOWN_STEPS} more"] if len(names) > _SHOWN_STEPS else []

@@ -437,10 +437,12 @@ def _is_first_append(journal: JournalFile) -> bool:
 def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
     """Decide what state.json's *content* is, beside what the journal *found*."""
     last = scan.winners[-1]
-    revision = content.get("revision")
+    revision, where = content.get("revision"), str(state_path)
     if content == last.data["head"]:
+        # Python takes true for 1 and 3.0 for 3.
+        if json.dumps(content) != json.dumps(last.data["head"]):
+            _ensure_kinds(content, last.data["head"], where)
         return found
-    where = str(state_path)
     if type(revision) is not int:
         problem = "revision is not a number"
         if is_foreign(content):
@@ -463,6 +465,7 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
         )
     if revision == last.revision:
         _ensure_complete(content, last.data["head"], where)
+        _ensure_kinds(content, last.data["head"], where)
         return replace(found, edited=parse_head(content, where))
     since = [r for r in scan.winners if r.revision >= revision]
     own = since[0] if since and since[0].revision == revision else None
@@ -495,6 +498,38 @@ def _ensure_complete(content: dict[str, Any], accepted: dict[str, Any], where: s
             where=where,
             hint="put it back, or 'sequencer repair' restores the last accepted state",
         )
+
+
+def _ensure_kinds(content: dict[str, Any], accepted: dict[str, Any], where: str) -> None:
+    """Refuse an edit that has a boolean or a fraction where a whole number was, or the reverse."""
+    known = {name: accepted[name] for name in Head.model_fields if name in accepted}
+    wrong = [
+        f"{path} is {json.dumps(value)}, but has to be {kind}"
+        for path, value, kind in _of_other_kind(content, known)
+    ]
+    if wrong:
+        raise EditRefused(
+            f"an edit by hand is refused: {'; '.join(wrong)}",
+            where=where,
+            hint="fix it; 'sequencer repair' restores the last accepted state",
+        )
+
+
+def _of_other_kind(content: Any, accepted: Any, path: str = "") -> Iterator[tuple[str, Any, str]]:
+    """Yield path and value of what is no whole number, or no boolean, and was one."""
+    if isinstance(accepted, dict) and isinstance(content, dict):
+        for key in accepted.keys() & content.keys():
+            yield from _of_other_kind(content[key], accepted[key], f"{path}.{key}".strip("."))
+    elif isinstance(accepted, list) and isinstance(content, list):
+        for number, (one, other) in enumerate(zip(content, accepted, strict=False)):
+            yield from _of_other_kind(one, other, f"{path}[{number}]")
+    elif isinstance(content, (bool, int, float)) and type(content) is not type(accepted):
+        if isinstance(accepted, bool):
+            yield path, content, "true or false"
+        elif isinstance(accepted, int):
+            yield path, content, "a whole number"
+        elif isinstance(accepted, float) and isinstance(content, bool):
+            yield path, content, "a number"
 
 
 def is_foreign(content: dict[str, Any]) -> bool:

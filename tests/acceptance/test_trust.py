@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -239,6 +240,24 @@ tools: {%s: true}
 ---
 Do it.
 """
+
+
+def test_a_project_with_many_flows_asks_about_one_line_for_each(clone: Clone) -> None:
+    flows = Path(__file__).parents[2] / "examples" / "flows"
+    names = sorted(path.name for path in flows.glob("*.md") if path.name != "README.md")
+    (clone.folder / "flows").mkdir(exist_ok=True)
+    for name in names:
+        shutil.copyfile(flows / name, clone.folder / "flows" / name)
+    said = clone.cli("trust", code=2).stdout.splitlines()
+    about = [line for line in said if line.startswith("  file flows/")]
+    assert [line.partition(",")[0] for line in about] == [f"  file flows/{name}" for name in names]
+    assert any("asks a person: true" in line for line in about)
+    assert "each step, with its limits: 'sequencer --verbose trust'" in said
+    every = clone.cli("--verbose", "trust", code=2).stdout.splitlines()
+    assert len(every) > 3 * len(said)
+    assert "  file flows/release.md, tag, overdue, announce, timeout_s: 300" in every
+    told = json.loads(clone.cli("trust", "--yes", "--json").stdout)["acts"]
+    assert "file flows/release.md, tag, overdue, announce, timeout_s: 300" in told
 
 
 @pytest.mark.parametrize("place", ["elsewhere.md", "docs/elsewhere.md", "{outside}/elsewhere.md"])

@@ -46,6 +46,49 @@ def test_the_step_index_may_be_moved(begun: Project) -> None:
     assert begun.head()["iteration"] == 12
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("step_index", True, "a whole number"),
+        ("step_index", 1.0, "a whole number"),
+        ("step_index", 2.0, "a whole number"),
+        ("iteration", 2.0, "a whole number"),
+        ("failures_in_row", False, "a whole number"),
+        ("attempt", False, "a whole number"),
+        ("token", True, "a whole number"),
+        ("journal_offset", 0.5, "a whole number"),
+        ("exit", 0, "true or false"),
+        ("pause_requested", 0, "true or false"),
+        ("usage.steps", True, "a whole number"),
+        ("usage.steps", 1.0, "a whole number"),
+        ("usage.seconds", True, "a number"),
+    ],
+)
+def test_a_boolean_is_no_number_and_a_fraction_is_no_index(
+    project: Project, field: str, value: object, wanted: str
+) -> None:
+    # At 1, where Python takes true and 1.0 for the same number.
+    project.sequencer("run", "--max-steps", "1")
+    head = project.head()
+    outer, _, inner = field.partition(".")
+    head[outer] = {**head[outer], inner: value} if inner else value
+    project.state.write_text(json.dumps(head))
+    refused = project.sequencer("status", code=3)
+    assert f"{field} is {json.dumps(value)}, but has to be {wanted}" in refused.err
+    project.sequencer("run", "--max-steps", "1", code=3)
+    assert len(project.done()) == 1
+
+
+def test_whole_numbers_may_stand_for_fractions_and_notes_may_be_anything(begun: Project) -> None:
+    edit(begun, ticket=2)
+    begun.sequencer("run", "--max-steps", "1")
+    head = begun.head()
+    head["usage"]["cost_usd"] = 0
+    begun.state.write_text(json.dumps({**head, "ticket": True}, indent=2))
+    begun.sequencer("run", "--max-steps", "1")
+    assert begun.head()["ticket"] is True
+
+
 def test_an_edit_that_breaks_the_order_is_refused(begun: Project) -> None:
     whole = begun.state.read_bytes()
     breaking: list[dict[str, Any]] = [

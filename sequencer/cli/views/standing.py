@@ -340,13 +340,12 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head is None:
             raise
         notices, is_as_begun = (*notices, one_line(str(error))), False
-    claims, newest = head.claims if head is not None else (), _newest(run, head)
+    claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes and is_as_begun:
         seen = look_closely(run, workflow.name, known)[0]
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
-    newest = _newest(run, head)
     return Snapshot(
         name=run.name,
         head=head,
@@ -355,10 +354,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         standing=here,
         holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
         limits=run.limits,
-        denials=tuple(str(line) for fact in newest for line in _of(fact).get("denials") or ()),
-        overspent=tuple(_overspent(fact) for fact in newest if _of(fact).get("overspent")),
-        shown=tuple(_shown(fact) for fact in newest if evidence_of(_of(fact))),
-        note=_note(newest),
+        **_newest_words(run, head),
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
@@ -373,24 +369,27 @@ def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
     return fact.get("outcome") or {}
 
 
-def _shown(fact: Mapping[str, Any]) -> str:
-    words = evidence_words(evidence_of(_of(fact)))
-    return f"{fact['step']}: {words}" if words else ""
-
-
-def _note(newest: Sequence[Mapping[str, Any]]) -> str:
-    outcomes = map(_of, newest)
-    return next((str(one["note"]) for one in outcomes if "agent" in one and one.get("note")), "")
-
-
-def _overspent(fact: Mapping[str, Any]) -> str:
-    return f"{fact['step']} has spent {_of(fact)['overspent']}"
+def _newest_words(run: Run, head: Head | None) -> dict[str, Any]:
+    """Return what people are told of the newest attempts, by field of `Snapshot`."""
+    newest = _newest(run, head)
+    outcomes = list(map(_of, newest))
+    notes = (str(one["note"]) for one in outcomes if one.get("agent") and one.get("note"))
+    found = zip(newest, outcomes, strict=True)
+    steps = [(fact["step"], one, evidence_words(evidence_of(one))) for fact, one in found]
+    return {
+        "denials": tuple(str(line) for one in outcomes for line in one.get("denials") or ()),
+        "note": next(notes, ""),
+        "shown": tuple(f"{step}: {words}" for step, _, words in steps if words),
+        "overspent": tuple(
+            f"{step} has spent {one['overspent']}" for step, one, _ in steps if one.get("overspent")
+        ),
+    }
 
 
 def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
     """Return the facts of the newest record; reading all would take too long."""
     if head is None:
-        return []
+        return ()
     journal = run.store.state_path.with_name(JOURNAL)
     try:
         data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)

@@ -128,9 +128,7 @@ class Course:
                 places = choose(self.graph, name, output)
         except NoMatchingBranch as error:
             self.do("done", name, reference, node.output_key)
-            listed = ", ".join(map(repr, labels_of(self.graph, name)))
-            hint = f"it has to be one of {listed}" if listed else ""
-            self.fail(name, "NoMatchingBranch", str(error), hint)
+            self._fail_without_way(name, str(error))
             return
         if self.graph.back_edges.isdisjoint(places):
             targets = [self.graph.edges[place].target for place in places]
@@ -144,6 +142,11 @@ class Course:
             return
         self.do("done", name, reference, node.output_key)
         self._follow(name, places)
+
+    def _fail_without_way(self, name: str, message: str) -> None:
+        listed = ", ".join(map(repr, labels_of(self.graph, name)))
+        hint = f"it has to be one of {listed}" if listed else ""
+        self.fail(name, "NoMatchingBranch", message, hint)
 
     def _in_the_way(self, node: Node) -> str | None:
         """Return the part of the node's output key that is taken by something else than a map."""

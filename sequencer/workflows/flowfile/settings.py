@@ -349,6 +349,17 @@ def read_node(
     return source
 
 
+ELSEWHERE: Mapping[str, str] = {
+    "maxSteps": "write max_turns: how often the model may answer",
+    "permission": "write in tools what the agent may use (edit: false); "
+    "what its client may do at all is in its entry below agents:",
+    "hidden": "leave it out: there is no menu from which nodes are chosen",
+    "disable": "leave it out, or take the node out of the chart",
+    "prompt": "write the prompt itself below the settings",
+}
+"""Keys of a node that Flowchestra takes over from OpenCode's agents -> what to write here."""
+
+
 def _document(part: Excerpt | None, code: str, subject: str, findings: Findings) -> Document:
     if part is not None:
         try:
@@ -377,10 +388,13 @@ def _checked(
     for problem in found:
         path = problem.path if problem.is_missing else _as_written(problem.path, document)
         wrong.add(path[0] if path else "")
-        shown = path[:-1] if problem.error.message.startswith("unknown key") else path
+        is_unknown = problem.error.message.startswith("unknown key")
+        shown, hint = path[:-1] if is_unknown else path, problem.error.hint
+        if is_unknown and model is NodeSettings and len(path) == 1:
+            hint = ELSEWHERE.get(str(path[0]), hint)
         message = f"{dotted(shown)}: {problem.error.message}" if shown else problem.error.message
         own = next((_CODES[key] for key in path if key in _CODES), code)
-        findings.tell(own, subject, message, document.position(path) or at, problem.error.hint)
+        findings.tell(own, subject, message, document.position(path) or at, hint)
     try:
         rest = {key: value for key, value in document.data.items() if key not in wrong}
         return model.model_validate(rest)

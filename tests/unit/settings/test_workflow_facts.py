@@ -422,6 +422,49 @@ def test_a_long_list_of_steps_is_one_line(tmp_path: Path) -> None:
     assert "workflows.default, s0, s1, s2, 6 more, max_turns: 3" in told
 
 
+def test_of_many_steps_a_person_sees_one_line_for_each_workflow(tmp_path: Path) -> None:
+    few = acts(tmp_path, steps("{name: a, max_turns: 3}", "{name: b, tools: {bash: true}}"))
+    assert few.summary == few.described
+    capped = [f"{{name: s{number}, max_turns: {number + 1}}}" for number in range(25)]
+    gated = "{name: gate, requires_approval: true, approval: {timeout_s: 60, on_timeout: approve}}"
+    granted = '{name: g, tools: {bash: true, edit: false}, allowed_tools: ["Bash(rm *)"]}'
+    flow = FLOW.replace("bash: false", "bash: true")
+    many = acts(tmp_path, steps(*capped, gated, granted), f=flow, broken="---\n- no flow")
+    assert len(many.summary) < 10 < len(many.described)
+    (own,) = (line for line in many.summary if line.startswith("workflows."))
+    gate = "requires_approval: true, continues after 60 s"
+    assert own == (
+        f'workflows.default, 27 steps: {gate}; allowed_tools: "Bash(rm *)"; tools.bash: true'
+    )
+    # Nothing that gives an agent something is left out, whatever stands around it.
+    hidden = "\n".join(many.summary)
+    powers = [line for line in many.described if ", tools." in line and line.endswith("true")]
+    assert powers
+    assert all(line.rpartition(", ")[2] in hidden for line in powers)
+    (whole,) = (line for line in many.summary if line.startswith("file flows/broken.md"))
+    assert whole.startswith("file flows/broken.md: whole content: ")
+    assert many.digest == acts_of(load(tmp_path, env={}).written, tmp_path).digest
+
+
+def test_one_change_of_the_defaults_is_told_once(tmp_path: Path) -> None:
+    rest = "workflows: {other: {steps: [c, {name: d, tools: {edit: true}}]}}\n"
+    before = steps("a", "b") + rest + "step_defaults: {timeout_s: 60}\n"
+    after = steps("a", "b") + rest.replace("edit: true", "edit: true, bash: true")
+    after += "step_defaults: {timeout_s: 90, tools: {bash: true}}\n"
+    assert asked(tmp_path, before, after) == [
+        "+ step_defaults, tools.bash: true",
+        "- step_defaults, timeout_s: 60",
+        "+ step_defaults, timeout_s: 90",
+    ]
+    # What one step alone is given is its own.
+    own = steps("{name: a, tools: {write: true}}", "b") + rest + "step_defaults: {timeout_s: 90}\n"
+    assert asked(tmp_path, before, own) == [
+        "+ workflows.default, a, tools.write: true",
+        "- step_defaults, timeout_s: 60",
+        "+ step_defaults, timeout_s: 90",
+    ]
+
+
 def test_a_record_from_before_steps_were_compared_asks_only_where_a_step_says_something(
     tmp_path: Path,
 ) -> None:

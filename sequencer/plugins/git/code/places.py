@@ -11,6 +11,7 @@ other's way.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ from sequencer.plugins.git.code.gathering import (
     reasons,
     told,
 )
+from sequencer.plugins.git.code.lacking import Lacking, lacking
 from sequencer.plugins.git.code.stranded import Stranded
 from sequencer.plugins.git.code.stranded import listed as listed_left
 from sequencer.plugins.git.code.tree import Folders, TreeStatus, listed
@@ -272,7 +274,7 @@ class GitWorkplaces:
         self._watch = CheckoutWatch(self._checkout)
         self._fails_on_write = fails_on_write
         self._guard = threading.Lock()
-        self._has_told = False
+        self._has_told = self._has_looked = False
         self._writers: dict[int, str] = {}
         """Tasks that write in the shared checkout at present, by their tokens."""
         self._meanwhile: dict[int, dict[int, str]] = {}
@@ -303,7 +305,8 @@ class GitWorkplaces:
         obstacle = self.look()
         if isinstance(obstacle, TreeStatus):
             worktree = self.trees.add(task, token, run_id, obstacle, subject)
-            return OwnPlace(self.trees, worktree, self.uncommitted(obstacle))
+            lacks = self._told_once(self.trees.notes.folder(worktree))
+            return OwnPlace(self.trees, worktree, (*self.uncommitted(obstacle), *lacks))
         with self._guard:
             is_first, self._has_told = not self._has_told, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
@@ -362,6 +365,32 @@ class GitWorkplaces:
         if not dirty:
             return ()
         return (f"uncommitted changes are not in the worktree: {self._hide(listed(dirty))}",)
+
+    def lacking(self, fresh: Path | None = None) -> Lacking:
+        """Return what the worktree with the top *fresh* lacks of what the checkout has.
+
+        None: what any new one would.
+        """
+        try:
+            top, own = Path(os.path.realpath(self._checkout.top)), self._checkout.folders
+        except SequencerError:
+            return Lacking()
+        written = [os.path.realpath(path) for path in (own.state_file, own.logs, *own.others)]
+
+        def is_own(path: str) -> bool:
+            # Named by git is the whole folder, of which the run's may be a part.
+            is_above = any(Path(one).is_relative_to(top / path) for one in written)
+            return is_above or self._checkout.is_own(path)
+
+        return lacking(self._git, top, is_own, fresh)
+
+    def _told_once(self, fresh: Path) -> tuple[str, ...]:
+        """Return what *fresh*, the first worktree of a task, lacks; the others are like it."""
+        with self._guard:
+            is_first, self._has_looked = not self._has_looked, True
+        found = self.lacking(fresh) if is_first else Lacking()
+        told = found.told(in_team=True)
+        return tuple(self._hide(f"{message}; {hint}") for _, message, hint in told)
 
     # --- afterwards ----------------------------------------------------------------
 

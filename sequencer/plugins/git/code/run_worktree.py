@@ -105,6 +105,8 @@ class RunWorktree:
         for text in self._places.uncommitted(found):
             self._tell(text)
         self._set_up(worktree, stop)
+        for _, message, hint in self._places.lacking(notes.folder(worktree)).told():
+            self._tell(f"{message}; {hint}")
         return notes.write(worktree.replace(phase=Phase.WORKING))
 
     @contextlib.contextmanager
