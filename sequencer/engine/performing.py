@@ -8,9 +8,8 @@ a failure or a release.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,8 @@ from sequencer.engine.attempt import (
     Allowance,
     Attempt,
     AttemptEnded,
+    AttemptOutput,
     AttemptStarted,
-    AttemptUsed,
-    AttemptWrote,
     Emit,
     Logs,
     Noticed,
@@ -48,6 +46,7 @@ from sequencer.engine.records import (
     near_miss,
     overspent,
     redacted,
+    without_comments,
 )
 from sequencer.errors import (
     AgentMissing,
@@ -60,7 +59,6 @@ from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
     Cancellation,
-    Executor,
     Listener,
     Piece,
     StepRequest,
@@ -89,25 +87,13 @@ if TYPE_CHECKING:
     from sequencer.engine.perform import RunPlace, Team
 
 
-def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
-    """Return *step* without the tools by which its agent could post, if it asks for that.
-
-    An agent whose tools can't be taken away one by one keeps them.
-    """
-    has_tools = not (step.single_turn or step.disallow_all_tools)
-    if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
-        return step
-    taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
-    return step.replace(disallowed_tools=taken or None)
-
-
 class _Running(Struct, frozen=True):
     """What every part of one attempt needs."""
 
     attempt: Attempt
     head: Head
     budget: Allowance
-    listener: _Output
+    listener: AttemptOutput
     cancellation: Cancellation
     lock: AttemptLock | None
     compose: Compose | None
@@ -220,7 +206,7 @@ class Performer(Struct, frozen=True):
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
-        listener = _Output(attempt, log, self.emit)
+        listener = AttemptOutput(attempt, log, self.emit)
         lock, is_final = self._lock(attempt), False
         look = None if prepared.step.expects != "change" else self._look(prepared, known)
         running = _Running(
@@ -288,7 +274,7 @@ class Performer(Struct, frozen=True):
         status = OutcomeStatus.FAILED
         if isinstance(error, AgentMissing):
             status = OutcomeStatus.UNAVAILABLE
-        return _broken_off(error, status, running.paid)
+        return Outcome(status=status, error=str(error), usage=total(running.paid))
 
     def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
         """Return *performed* with what the project's hook says about the way on."""
@@ -375,7 +361,7 @@ class Performer(Struct, frozen=True):
             look = running.look or Look(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
             )
-            outcome = judge(outcome, prepared.step, look, partial(_notice, running.listener))
+            outcome = judge(outcome, prepared.step, look, running.listener.notice)
         if prepared.step.max_cost_usd is not None:
             self._tell_overspent(prepared.step, outcome.usage, running.listener)
         completed = checked(prepared.step, apply_completion(prepared.step, outcome))
@@ -388,10 +374,10 @@ class Performer(Struct, frozen=True):
             prompt=prepared.step.prompt_name,
         )
 
-    def _tell_overspent(self, step: Step, usage: Usage, listener: Listener) -> None:
+    def _tell_overspent(self, step: Step, usage: Usage, listener: AttemptOutput) -> None:
         """Say so if an attempt has spent more than it may: its client stops too late, or never."""
         if (over := overspent(step, usage)) is not None:
-            _notice(listener, f"the attempt has spent {over}")
+            listener.notice(f"the attempt has spent {over}")
             self.emit(Noticed(f"step {step.name!r} has spent {over}"))
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
@@ -409,9 +395,11 @@ class Performer(Struct, frozen=True):
             # The step's own agent was not started, so nothing of this is its.
             return answer, replace(prepared, agent=asked.agent)
         chosen = self._chosen(prepared, answer, router)
-        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Piece.NOTICE)
+        running.listener.write(
+            f"[router] {chosen.words_instead_of(prepared)}\n".encode(), Piece.NOTICE
+        )
         chosen = self._composed(chosen, running)
-        running = replace(running, budget=_left(running.budget, answer.usage))
+        running = replace(running, budget=running.budget.after(answer.usage))
         outcome, chosen = self._or_instead(self._run(chosen, running), chosen, running)
         return outcome.replace(usage=outcome.usage.plus(answer.usage)), chosen
 
@@ -526,7 +514,7 @@ class Performer(Struct, frozen=True):
             now = replace(now, step=step, agent=other[0], executor=other[1], note=note)
             with another(running.attempt.result_path) as path:
                 attempt = replace(running.attempt, result_path=path)
-                again = replace(running, attempt=attempt, budget=_left(running.budget, last.usage))
+                again = replace(running, attempt=attempt, budget=running.budget.after(last.usage))
                 outcome = self._run(now, again)
             ended.append((outcome.replace(usage=outcome.usage.plus(last.usage)), now))
         return ended[-1]
@@ -583,7 +571,7 @@ class Performer(Struct, frozen=True):
         why = worn_out(session, prepared.step, datetime.now(UTC))
         if why is None:
             return session
-        _notice(running.listener, f"a new conversation starts: {why}")
+        running.listener.notice(f"a new conversation starts: {why}")
         return None
 
     def _in_new_session(
@@ -594,71 +582,14 @@ class Performer(Struct, frozen=True):
         Nothing has failed by that: it says nothing about the step.
         """
         why = self.redact((lost.error or "no reason given").partition("\n")[0])
-        _notice(running.listener, f"the conversation can't be continued, a new one starts: {why}")
+        running.listener.notice(f"the conversation can't be continued, a new one starts: {why}")
         with another(running.attempt.result_path) as path:
             again = replace(
                 running,
                 attempt=replace(running.attempt, result_path=path),
                 head=running.head.replace(session=None),
-                budget=_rest(running.budget, prepared.step, lost.usage),
+                budget=running.budget.rest(prepared.step, lost.usage),
             )
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
         return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
-
-
-class _Output:
-    """What an attempt says: for its log first, and then for whoever hears of the run."""
-
-    def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
-        self._attempt, self._emit = attempt, emit
-        self._log, self.sent = log, log.sent
-        self.told: Usage | None = None
-        """What the agent that runs has used so far; None: it has said nothing at all."""
-
-    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
-        if self.told is None:
-            self.told = _UNKNOWN
-        self._log.write(data, kind)
-        is_hidden = self._attempt.step.suppress_thoughts and kind in (Piece.THOUGHT, Piece.ACTION)
-        if not is_hidden:
-            self._emit(AttemptWrote(self._attempt, data, kind))
-
-    def used(self, usage: Usage) -> None:
-        self.told = usage
-        self._emit(AttemptUsed(self._attempt, usage))
-
-
-_UNKNOWN = Usage(unpriced=1)
-
-
-def _left(budget: Allowance, paid: Usage) -> Allowance:
-    """Return what is left of *budget* after *paid*."""
-    if budget.cost_usd is None:
-        return budget
-    return Allowance(max(budget.cost_usd - paid.cost_usd, 0.0), budget.timeout_s)
-
-
-def _rest(budget: Allowance, step: Step, used: Usage) -> Allowance:
-    """Return what is left of *budget* and of the time of *step* for the same try after *used*."""
-    most_s, left = least(step.timeout_s, budget.timeout_s), _left(budget, used)
-    if most_s is None:
-        return left
-    return Allowance(left.cost_usd, max(most_s - used.seconds, 1.0))
-
-
-def _told(prepared: Prepared, chosen: Prepared) -> str:
-    """Return in words which prompt runs after the router, and why."""
-    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
-    if chosen.note is not None:
-        return f"{chosen.note}; {prompt} runs, as the workflow says"
-    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
-
-
-def _notice(listener: Listener, text: str, before: str = "") -> None:
-    listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
-
-
-def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:
-    """Return what *error* is as an outcome, with what was *paid* before it."""
-    return Outcome(status=status, error=str(error), usage=total(paid))

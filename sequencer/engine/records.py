@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Prepared
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
+from sequencer.executors.protocol import Executor
 from sequencer.model.answers import decision_in, decision_of
 from sequencer.model.evidence import Evidence
 from sequencer.model.kind import STAGNATED, Performed
@@ -369,3 +370,15 @@ def _stands_alone(mark: str, output: str) -> bool:
         if said.rstrip(_AROUND) == wanted:
             return True
     return False
+
+
+def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
+    """Return *step* without the tools by which its agent could post, if it asks for that.
+
+    An agent whose tools can't be taken away one by one keeps them.
+    """
+    has_tools = not (step.single_turn or step.disallow_all_tools)
+    if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
+        return step
+    taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
+    return step.replace(disallowed_tools=taken or None)

@@ -23,7 +23,7 @@ from sequencer.engine.attempt import Agents, Prompts
 from sequencer.engine.evidence import judge_turn
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
-from sequencer.engine.performing import without_comments
+from sequencer.engine.records import without_comments
 from sequencer.errors import (
     ConfigurationError,
     Interrupted,
