@@ -26,10 +26,11 @@ from sequencer import __version__
 from sequencer.documents.textfile import locate, read_bytes, slug
 from sequencer.errors import SequencerError
 from sequencer.plugins.schedules import unattended
-from sequencer.store.folder import put_own, read_own, read_regular, remove
+from sequencer.store.folder import read_regular, remove
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode
 from sequencer.store.strictjson import parse_object
+from sequencer.store.user_state import put_own, read_own
 
 MAX_BYTES = 64 * 1024
 DAY_S = 24 * 60 * 60

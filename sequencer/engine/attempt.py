@@ -130,13 +130,6 @@ class Prepared(Struct, frozen=True):
         """Return where the step is."""
         return self.place.step_index
 
-    def words_instead_of(self, before: Prepared) -> str:
-        """Return which prompt runs after the router, which was asked about *before*, and why."""
-        prompt, own = self.step.prompt_name, before.step.prompt_name
-        if self.note is not None:
-            return f"{self.note}; {prompt} runs, as the workflow says"
-        return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
-
 
 def least(*values: float | None) -> float | None:
     """Return the smallest of the limits *values*; None where there is none."""
@@ -402,35 +395,3 @@ def several(*listeners: Emit) -> Emit:
             listen(event)
 
     return emit
-
-
-_UNKNOWN = Usage(unpriced=1)
-
-
-class AttemptOutput:
-    """The listener of one attempt, all its agents included."""
-
-    def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
-        """Write to *log*, and *emit* what *attempt* shows."""
-        self._attempt, self._emit = attempt, emit
-        self._log, self.sent = log, log.sent
-        self.told: Usage | None = None
-        """What the agent that runs has used so far; None: it has said nothing at all."""
-
-    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
-        """See `protocol.Listener`."""
-        if self.told is None:
-            self.told = _UNKNOWN
-        self._log.write(data, kind)
-        is_hidden = self._attempt.step.suppress_thoughts and kind in (Piece.THOUGHT, Piece.ACTION)
-        if not is_hidden:
-            self._emit(AttemptWrote(self._attempt, data, kind))
-
-    def used(self, usage: Usage) -> None:
-        """See `protocol.Listener`."""
-        self.told = usage
-        self._emit(AttemptUsed(self._attempt, usage))
-
-    def notice(self, text: str, before: str = "") -> None:
-        """Write a line of the sequencer's own, after *before*."""
-        self.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)

@@ -21,7 +21,6 @@ from sequencer.engine.attempt import (
     Allowance,
     Attempt,
     AttemptEnded,
-    AttemptOutput,
     AttemptStarted,
     Emit,
     Logs,
@@ -36,6 +35,7 @@ from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
 from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, Look, judge, judge_turn
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
+from sequencer.engine.output import AttemptOutput
 from sequencer.engine.records import (
     apply_completion,
     as_asked,
@@ -239,12 +239,12 @@ class Performer(Struct, frozen=True):
         return performed
 
     @staticmethod
-    def _noted(final: Prepared, outcome: Outcome, listener: Listener) -> str | None:
+    def _noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
         """Return what history tells of the attempt; the log says itself what was missed."""
         missed = near_miss(final.step, outcome)
         if missed is not None:
             # An answer need not end with its line.
-            listener.write(f"\n[sequencer] {missed}\n".encode(), Piece.NOTICE)
+            listener.notice(missed, before="\n")
         return "; ".join(filter(None, (final.note, missed))) or None
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
@@ -395,9 +395,7 @@ class Performer(Struct, frozen=True):
             # The step's own agent was not started, so nothing of this is its.
             return answer, replace(prepared, agent=asked.agent)
         chosen = self._chosen(prepared, answer, router)
-        running.listener.write(
-            f"[router] {chosen.words_instead_of(prepared)}\n".encode(), Piece.NOTICE
-        )
+        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Piece.NOTICE)
         chosen = self._composed(chosen, running)
         running = replace(running, budget=running.budget.after(answer.usage))
         outcome, chosen = self._or_instead(self._run(chosen, running), chosen, running)
@@ -593,3 +591,11 @@ class Performer(Struct, frozen=True):
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
         return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
+
+
+def _told(prepared: Prepared, chosen: Prepared) -> str:
+    """Return in words which prompt runs after the router, and why."""
+    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
+    if chosen.note is not None:
+        return f"{chosen.note}; {prompt} runs, as the workflow says"
+    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"

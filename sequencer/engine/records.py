@@ -286,6 +286,18 @@ def as_asked(prepared: Prepared) -> tuple[Step, str, str | None]:
     return step, prompt, added
 
 
+def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
+    """Return *step* without the tools by which its agent could post, if it asks for that.
+
+    An agent whose tools can't be taken away one by one keeps them.
+    """
+    has_tools = not (step.single_turn or step.disallow_all_tools)
+    if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
+        return step
+    taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
+    return step.replace(disallowed_tools=taken or None)
+
+
 def checked(step: Step, outcome: Outcome) -> Outcome:
     """Return *outcome*, failed if its answer is not what the step's schema asks for."""
     schema = step.output.json_schema if step.output is not None else None
@@ -370,15 +382,3 @@ def _stands_alone(mark: str, output: str) -> bool:
         if said.rstrip(_AROUND) == wanted:
             return True
     return False
-
-
-def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
-    """Return *step* without the tools by which its agent could post, if it asks for that.
-
-    An agent whose tools can't be taken away one by one keeps them.
-    """
-    has_tools = not (step.single_turn or step.disallow_all_tools)
-    if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
-        return step
-    taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
-    return step.replace(disallowed_tools=taken or None)

@@ -54,10 +54,11 @@ from sequencer.project.runs import state_path_of, witness_for
 from sequencer.project.schema import NONE
 from sequencer.store import highwater
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.folder import STATE_VARIABLE, opened, own_state, read_regular
+from sequencer.store.folder import opened, read_regular
 from sequencer.store.lock import is_network, type_of
 from sequencer.store.ownership import refused
 from sequencer.store.recovery import Witness, no_witness
+from sequencer.store.user_state import STATE_VARIABLE, own_state
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
 

@@ -27,9 +27,9 @@ from sequencer.logs import old_logs, run_folders
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
-from sequencer.store.folder import own_state
 from sequencer.store.head import signature
 from sequencer.store.highwater import HighWaterMark
+from sequencer.store.user_state import own_state
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
 _WORKTREES = "worktrees"

@@ -52,9 +52,9 @@ from sequencer.project.sources import Given
 from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
 from sequencer.store import folder as folders
-from sequencer.store.folder import make_own
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
+from sequencer.store.user_state import make_own
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from sequencer.workflows.registry import with_defaults
 

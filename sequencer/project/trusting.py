@@ -46,8 +46,8 @@ from sequencer.project.trust import (
     led_to,
 )
 from sequencer.project.workflow_facts import Recorded
-from sequencer.store.folder import make_own, own_state
 from sequencer.store.identity import ensure_person, is_inside_agent
+from sequencer.store.user_state import make_own, own_state
 
 VARIABLE = "SEQUENCER_TRUST"
 """Folders that are trusted with what is below them, or ``all``."""

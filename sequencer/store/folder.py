@@ -22,11 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
-from sequencer.documents.textfile import path_at_home
-from sequencer.errors import ConfigurationError, CorruptState, StorageFailed, UnsafeFolder
+from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 from sequencer.store.ownership import IS_ROOT, FileOwner, make_for, open_for, refused
-
-STATE_VARIABLE = "XDG_STATE_HOME"
 
 FILE_MODE = 0o600
 IGNORE_ALL = b"# What a run writes belongs to this machine.\n*\n"
@@ -38,7 +35,6 @@ _THROUGH = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 """To pass a folder it need not be readable, where the system knows the difference."""
 _OPEN = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_OTHERS_WRITE = 0o022
 _IS_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
 """What systems answer for a link, or a file, where a folder has to be."""
 
@@ -440,97 +436,6 @@ def sweep(path: Path, is_left: Callable[[str], bool]) -> None:
         if is_left(entry.name) and entry.is_file(follow_symlinks=False):
             with contextlib.suppress(OSError):
                 folder.remove(entry.name)
-
-
-def own_state(*parts: str) -> Path:
-    """Return the folder *parts* of this user's own records, as people write its path.
-
-    Raises:
-        ConfigurationError: nobody knows the home folder.
-    """
-    given = os.environ.get(STATE_VARIABLE, "")
-    if given.startswith("/"):
-        return Path(given, "sequencer", *parts)
-    try:
-        return path_at_home(".local/state", STATE_VARIABLE) / "sequencer" / Path(*parts)
-    except ConfigurationError as error:
-        message = f"there is no place for your own records: {error.message}"
-        raise ConfigurationError(message, hint=error.hint) from None
-
-
-def make_own(*parts: str) -> Path:
-    """Make the folder *parts* of this user's own records, each for no one else; return it.
-
-    Raises:
-        ConfigurationError: see `own_state`.
-        StorageFailed: it can't be made.
-    """
-    folder = own_state()
-    try:
-        folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for path in (
-            folder,
-            *(folder.joinpath(*parts[: count + 1]) for count in range(len(parts))),
-        ):
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=0o700)
-    except OSError as error:
-        raise _no_own(folder.joinpath(*parts), error) from error
-    return folder.joinpath(*parts)
-
-
-def read_own(kind: str, name: str, max_bytes: int) -> bytes | None:
-    """Return this user's own record *name* of *kind*; None: there is none.
-
-    Raises:
-        CorruptState: it is no regular file.
-        UnsafeFolder: its folder is a link, or other users may write in it.
-        ConfigurationError: see `own_state`. StorageFailed: the folder can't be used.
-    """
-    try:
-        return read_regular(Path(_own(kind).path, name), max_bytes=max_bytes)
-    except FileNotFoundError:
-        return None
-
-
-def put_own(kind: str, name: str, data: bytes, *, durably: bool = True) -> None:
-    """Make *data* this user's own record *name* of *kind*; see `put`.
-
-    Raises:
-        UnsafeFolder, ConfigurationError, StorageFailed: see `read_own`.
-    """
-    path, fresh = make_own(kind), f"{name}.{os.urandom(8).hex()}.tmp"
-    try:
-        put(Path(_own(kind).path, name), data, durably=durably, fresh=fresh)
-    except OSError as error:
-        raise _no_own(path, error) from error
-
-
-def _own(kind: str) -> Folder:
-    """Return the folder of this user's own records of *kind*.
-
-    The folders above `sequencer` are the user's: links are fine there.
-    """
-    shown = own_state(kind)
-    try:
-        try:
-            folder = opened(shown)
-        except UnsafeFolder:
-            folder = opened(Path(os.path.realpath(shown.parent.parent), *shown.parts[-2:]))
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _no_own(shown, error) from error
-    about = os.fstat(folder.fd)
-    if about.st_uid != os.geteuid() or about.st_mode & _OTHERS_WRITE:
-        message = "belongs to another user, or other users may write in it"
-        raise UnsafeFolder(message, where=str(shown), hint="make it yours, with mode 700")
-    return folder
-
-
-def _no_own(path: Path, error: OSError) -> StorageFailed:
-    hint = f"your own records are kept there; {STATE_VARIABLE} names another folder"
-    return StorageFailed(f"can't be used: {error.strerror}", where=str(path), hint=hint)
 
 
 def _hold(folder: Folder) -> Folder:

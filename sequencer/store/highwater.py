@@ -27,8 +27,9 @@ from msgspec.structs import replace
 from sequencer.errors import SequencerError
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import folder as folders
-from sequencer.store.folder import make_own, own_state, put_own, read_own, read_regular
+from sequencer.store.folder import read_regular
 from sequencer.store.recovery import Trace, Witness, beyond
+from sequencer.store.user_state import make_own, own_state, put_own, read_own
 
 KIND = "runs"
 """Of the user's own records."""

@@ -24,7 +24,7 @@ from sequencer.plugins.schedules.dates import Schedule
 from sequencer.project import checks
 from sequencer.project.cleaning import unneeded
 from sequencer.project.project import open_project
-from sequencer.store.folder import own_state
+from sequencer.store.user_state import own_state
 from tests.unit.cli.calling import Called, call, idle_record, project
 
 CONFIGURATION = """\

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import Project, open_project
-from sequencer.store.folder import STATE_VARIABLE
+from sequencer.store.user_state import STATE_VARIABLE
 from tests.clocks.faketime import library, variables
 from tests.concurrency.schedule_points import CONFIGURATION, finish, resets, tick
 from tests.long.report import Report, Size

@@ -21,7 +21,7 @@ from unittest.mock import patch
 from sequencer.errors import SequencerError
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import Project, open_project
-from sequencer.store.folder import STATE_VARIABLE
+from sequencer.store.user_state import STATE_VARIABLE
 from tests.concurrency.crash_points import LIMIT_S, Injector, nothing_waits_for_the_disk
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sequencer.store.folder import STATE_VARIABLE
+from sequencer.store.user_state import STATE_VARIABLE
 from tests.clones import ENVIRONMENT, git
 from tests.long.report import Report, Size
 from tests.storage.commands import Ended, sequencer

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, CorruptState, StorageFailed, UnsafeFolder
-from sequencer.store.folder import STATE_VARIABLE, own_state, put_own, read_own
+from sequencer.store.user_state import STATE_VARIABLE, own_state, put_own, read_own
 
 
 @pytest.fixture

@@ -28,9 +28,10 @@ from sequencer.documents.textfile import slug
 from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
 from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S
 from sequencer.store import folder as folders
-from sequencer.store.folder import put_own, read_own, read_regular, sync_folder
+from sequencer.store.folder import read_regular, sync_folder
 from sequencer.store.identity import utc_now
 from sequencer.store.strictjson import parse_object
+from sequencer.store.user_state import put_own, read_own
 
 FOLDER = "activity"
 POSTED = "posted"

@@ -37,8 +37,8 @@ from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.agent_checks import check_time_limits
 from sequencer.project.settings import Settings
-from sequencer.store.folder import STATE_VARIABLE, make_own, own_state
 from sequencer.store.identity import ensure_person
+from sequencer.store.user_state import STATE_VARIABLE, make_own, own_state
 
 _OPTIONS = with_options(
     click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,

@@ -25,7 +25,7 @@ from sequencer.errors import SequencerError, TransitionRefused
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time, utc
 from sequencer.project.project import Project
-from sequencer.store.folder import own_state, put_own, read_own
+from sequencer.store.user_state import own_state, put_own, read_own
 
 FOLDER = "schedules"
 """Of the user's own records."""

@@ -25,8 +25,9 @@ from typing import Any, NamedTuple
 
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError
 from sequencer.store import folder as folders
-from sequencer.store.folder import own_state, put_own, read_own, read_regular
+from sequencer.store.folder import read_regular
 from sequencer.store.strictjson import parse_object
+from sequencer.store.user_state import own_state, put_own, read_own
 
 OPTION = "--log"
 FOLDER = "ticks"

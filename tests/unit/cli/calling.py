@@ -12,7 +12,7 @@ from typing import Any
 
 from sequencer.cli import idle
 from sequencer.cli.program import run
-from sequencer.store.folder import own_state
+from sequencer.store.user_state import own_state
 
 CONFIGURATION = """\
 workflow: {name: review_cadence, review_every_n: 2}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.plugins.schedules.unattended import News, log_of, record_name, recorded
-from sequencer.store.folder import own_state
+from sequencer.store.user_state import own_state
 from tests.unit.cli.calling import Called, call, project, worked
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")

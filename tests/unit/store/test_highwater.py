@@ -13,8 +13,8 @@ import pytest
 from sequencer.errors import CorruptState
 from sequencer.store import highwater
 from sequencer.store.file import FileStore
-from sequencer.store.folder import STATE_VARIABLE, own_state
 from sequencer.store.recovery import ensure_shared_is_newest
+from sequencer.store.user_state import STATE_VARIABLE, own_state
 from tests.acceptance.cli_process import cli
 from tests.unit.cli.calling import call, project, state
 

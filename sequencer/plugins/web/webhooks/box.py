@@ -22,7 +22,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.store.folder import make_own, own_state
+from sequencer.store.user_state import make_own, own_state
 
 MOST_WAITING = 1000
 A_MINUTE = 600
