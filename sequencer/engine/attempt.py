@@ -102,6 +102,13 @@ class Allowance(Struct, frozen=True):
             return self
         return Allowance(max(self.cost_usd - paid.cost_usd, 0.0), self.timeout_s)
 
+    def rest(self, step: Step, used: Usage) -> Allowance:
+        """Return what is left, also of the time of *step*, for the same try after *used*."""
+        most_s, remaining = least(step.timeout_s, self.timeout_s), self.after(used)
+        if most_s is None:
+            return remaining
+        return Allowance(remaining.cost_usd, max(most_s - used.seconds, 1.0))
+
 
 class Prepared(Struct, frozen=True):
     """A step that can be started: everything it needs was found."""

@@ -558,7 +558,7 @@ class Performer(Struct, frozen=True):
         if session is None:
             return outcome.replace(session_fault=None) if outcome.session_fault else outcome
         if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
-            return self._begun_anew(prepared, running, outcome, to)
+            return self._in_new_session(prepared, running, outcome, to)
         return outcome.replace(session_steps=session.steps + 1)
 
     def _continued(self, prepared: Prepared, running: _Running) -> Session | None:
@@ -572,7 +572,9 @@ class Performer(Struct, frozen=True):
         running.listener.notice(f"a new conversation starts: {why}")
         return None
 
-    def _begun_anew(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
+    def _in_new_session(
+        self, prepared: Prepared, running: _Running, lost: Outcome, to: str
+    ) -> Outcome:
         """Return how the same try ends in a new conversation; *lost* says what became of the old.
 
         Nothing has failed by that: it says nothing about the step.
@@ -584,7 +586,7 @@ class Performer(Struct, frozen=True):
                 running,
                 attempt=replace(running.attempt, result_path=path),
                 head=running.head.replace(session=None),
-                budget=running.budget.after(lost.usage),
+                budget=running.budget.rest(prepared.step, lost.usage),
             )
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)

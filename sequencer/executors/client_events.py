@@ -21,7 +21,7 @@ from sequencer.executors.answers import with_structured
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     Clock,
-    Trouble,
+    ErrorKind,
     classify,
     is_notice,
     local_clock,
@@ -394,13 +394,13 @@ class JsonEventParser(Speaker, ABC):
         the agent may have written it, and nobody waits for the date that it names.
         """
         error = error[:_READ_CHARS]
-        found = Trouble.LIMIT if epoch_s is not None else classify(error, status)
+        found = ErrorKind.LIMIT if epoch_s is not None else classify(error, status)
         is_believed = epoch_s is not None or is_own
-        is_away = is_believed and found in (Trouble.LIMIT, Trouble.OUTAGE)
+        is_away = is_believed and found in (ErrorKind.LIMIT, ErrorKind.OUTAGE)
         if is_away and end.is_cut_short:
             ended = describe_exit(end).splitlines()[0]
             hint = f"this is not believed of a client that ended so: {ended}"
-        elif is_away and found is Trouble.LIMIT:
+        elif is_away and found is ErrorKind.LIMIT:
             when = self._when(error, end, epoch_s)
             text = f"limit reached: {one_line(error)}"
             return self._outcome(OutcomeStatus.LIMITED, end, text).replace(not_before=when)
@@ -412,7 +412,7 @@ class JsonEventParser(Speaker, ABC):
         outcome = self.failed(f"{error}\n{hint}".rstrip(), end)
         if (is_own or not self.has_worked) and self._is_about_session(error):
             return outcome.replace(session_fault=SessionFault.LOST)
-        is_unexplained = self._is_unexplained(end, Trouble.UNKNOWN if is_away else found)
+        is_unexplained = self._is_unexplained(end, ErrorKind.UNKNOWN if is_away else found)
         is_silent = end.ended_by in {"idle", "timeout"} and not self.has_worked
         is_suspect = is_unexplained or is_silent or (is_own and status in _TOO_MUCH)
         return outcome.replace(
@@ -430,9 +430,9 @@ class JsonEventParser(Speaker, ABC):
     def _is_about_session(self, error: str) -> bool:
         return self.gone.search(error) is not None or _FULL.search(error) is not None
 
-    def _is_unexplained(self, end: ProcessEnd, found: Trouble) -> bool:
+    def _is_unexplained(self, end: ProcessEnd, found: ErrorKind) -> bool:
         """Return whether the client may do its work if it is simply started again."""
-        is_wrong = found is Trouble.REFUSAL or end.exit_code in self.usage_codes
+        is_wrong = found is ErrorKind.REFUSAL or end.exit_code in self.usage_codes
         return not (self.has_worked or end.is_cut_short or is_wrong)
 
     def marked_session(self) -> str | None:

@@ -33,7 +33,7 @@ _JUST_OVER = timedelta(hours=1)
 takes its time to say it, and clocks differ."""
 
 
-class Trouble(StrEnum):
+class ErrorKind(StrEnum):
     """What an error of a client means for the step."""
 
     LIMIT = "limit"
@@ -172,7 +172,7 @@ def status_in(text: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def classify(text: str, status: int | None = None) -> Trouble:
+def classify(text: str, status: int | None = None) -> ErrorKind:
     """Return what an error *text* with its HTTP *status* means; without one, as the text says it.
 
     A status decides where there is one: the text of a wrong request may hold any word.
@@ -185,15 +185,15 @@ def classify(text: str, status: int | None = None) -> Trouble:
     status = status_in(text) if status is None else status
     if status is not None and status >= _REFUSED_FROM:
         if status >= _SERVER_ERROR or status == _REQUEST_TIMEOUT:
-            return Trouble.OUTAGE
+            return ErrorKind.OUTAGE
         if status == TOO_MANY_REQUESTS or _LIMIT.search(text):
-            return Trouble.LIMIT
-        return Trouble.OUTAGE if _AWAY.search(text) else Trouble.REFUSAL
+            return ErrorKind.LIMIT
+        return ErrorKind.OUTAGE if _AWAY.search(text) else ErrorKind.REFUSAL
     if _LIMIT.search(text) or _RATE.search(text):
-        return Trouble.LIMIT
+        return ErrorKind.LIMIT
     if _TEMPORARY.search(text) or _AWAY.search(text):
-        return Trouble.OUTAGE
-    return Trouble.REFUSAL if _REFUSED.search(text) else Trouble.UNKNOWN
+        return ErrorKind.OUTAGE
+    return ErrorKind.REFUSAL if _REFUSED.search(text) else ErrorKind.UNKNOWN
 
 
 _NOTICE_CHARS = 2_000
@@ -224,7 +224,7 @@ def is_notice(answer: str) -> bool:
     """
     text = answer.strip()
     is_one = len(text) <= _NOTICE_CHARS and _NOTICE.fullmatch(text) is not None
-    return is_one and classify(text) is not Trouble.UNKNOWN
+    return is_one and classify(text) is not ErrorKind.UNKNOWN
 
 
 def not_before(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -116,18 +116,23 @@ def _check_privileges(project: Project, name: str) -> Iterator[Finding]:
         yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
 
 
-def check_variables(project: Project, environ: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield which variables of *environ* look like a provider's and don't reach an agent."""
-    chosen = project.settings.agent
-    asked = {*project.settings.agents, chosen.default, *chosen.fallback}
+def check_variables(project: Project, steps: Iterable[Step] | None = None) -> Iterator[Finding]:
+    """Yield which variables look like a provider's and don't reach the agents of *steps*.
+
+    None: the agents of the configuration, whether a step uses them or not.
+    """
+    if steps is None:
+        chosen = project.settings.agent
+        asked = {*project.settings.agents, chosen.default, *chosen.fallback}
+        steps = [Step(name="check", agent=name) for name in asked]
     executors = dict[str, Withholding]()
-    for each in asked:
+    for step in steps:
         with suppress(ConfigurationError):
-            name, executor = project.agents.choose(Step(name="check", agent=each), "check")
+            name, executor = project.agents.choose(step, step.name)
             if isinstance(executor, Withholding):
                 executors[name] = executor
     for name, found in sorted(executors.items()):
-        withheld = found.withheld(environ)
+        withheld = found.withheld(project.agents.environment)
         more = len(withheld) - MAX_VARIABLES
         listed = [*withheld[:MAX_VARIABLES], *([f"{more} more"] if more > 0 else [])]
         if listed:

@@ -44,7 +44,7 @@ from sequencer.project.agent_checks import (
     check_variables,
     check_walls,
 )
-from sequencer.project.agents import permissions
+from sequencer.project.agents import performed, permissions
 from sequencer.project.costs import cost_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
 from sequencer.project.flows import own_flows
@@ -88,7 +88,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *check_classifier(project),
         *check_client_files(project),
         *check_walls(project),
-        *check_variables(project, project.agents.environment),
+        *check_variables(project),
         *_check_timers(project),
         *_check_webhooks(project),
         *_check_schema(project),
@@ -189,6 +189,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
             problems.setdefault(str(finding), finding)
     yield from problems.values()
     yield from _check_permissions(project, workflow)
+    yield from check_variables(project, performed(project.settings, workflow))
     yield from _check_decisions(workflow)
     yield from _check_costs(project, workflow)
     yield from check_time_limits(project, workflow)

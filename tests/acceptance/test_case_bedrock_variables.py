@@ -72,3 +72,17 @@ def test_a_project_can_not_switch_a_persons_credentials_on(project: Path) -> Non
     assert ended.returncode != 0
     log = tried(project, "log").stdout
     assert "['CLAUDE_CODE_USE_BEDROCK', 'ANTHROPIC_DEFAULT_SONNET_MODEL']" in log
+
+
+def test_an_agent_that_only_a_step_names_is_found_too(project: Path) -> None:
+    configuration = (project / "orchestration.yaml").read_text()
+    step = "{name: one, text: hello, agent: codex}"
+    configuration = configuration.replace("{name: one, text: hello}", step)
+    (project / "orchestration.yaml").write_text(configuration)
+    shutil.copy(project / "standin", project / "codex")
+    (one,) = findings(project, MISTRAL_API_KEY="x", CLAUDE_CODE_USE_BEDROCK="1")[:1]
+    assert {each["where"] for each in findings(project, MISTRAL_API_KEY="x")} == {
+        "agent claude",
+        "agent codex",
+    }
+    assert one["message"].endswith(": MISTRAL_API_KEY")

@@ -17,7 +17,7 @@ import pytest
 
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser
-from sequencer.executors.client_limits import Trouble, classify, is_notice
+from sequencer.executors.client_limits import ErrorKind, classify, is_notice
 from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
@@ -27,7 +27,7 @@ from tests.unit.executors.replay import RULES, encoded, feed
 
 TABLE = Path(__file__).parents[2] / "data" / "client_wordings.json"
 WORDINGS: list[dict[str, Any]] = json.loads(TABLE.read_text(encoding="utf-8"))
-AWAY = {Trouble.LIMIT: OutcomeStatus.LIMITED, Trouble.OUTAGE: OutcomeStatus.UNAVAILABLE}
+AWAY = {ErrorKind.LIMIT: OutcomeStatus.LIMITED, ErrorKind.OUTAGE: OutcomeStatus.UNAVAILABLE}
 ERRORS = [one for one in WORDINGS if one["said"] in ("error", "notice")]
 PARSERS: dict[str, type[JsonEventParser]] = {
     "claude": ClaudeParser,

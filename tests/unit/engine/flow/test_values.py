@@ -11,7 +11,7 @@ from sequencer.engine.perform import FILE
 from sequencer.errors import StepFailed
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.outcome import SessionFault
+from sequencer.model.outcome import SessionFault, Usage
 from sequencer.model.step import ContinuedSession, Retry, Step
 from sequencer.model.workflow import Workflow
 from tests.unit.engine.flow.labs import Lab, Said, failed, lab, said
@@ -204,13 +204,13 @@ def talking(
     says: dict[str, Said | list[Said]],
     *primary: str,
     limit: dict[str, int] | None = None,
-    retry: Retry | None = None,
+    **fields: Any,
 ) -> Lab:
     """Return a flow whose *primary* nodes go on in the conversation that reaches them."""
     made = lab(folder, text, says)
     goes_on = True if limit is None else ContinuedSession.model_validate(limit)
     steps = [
-        Step(name=step.name, continue_session=step.name in primary and goes_on, retry=retry)
+        Step(name=step.name, continue_session=step.name in primary and goes_on, **fields)
         for step in made.workflow.steps
     ]
     return made.changed(Workflow("flow", steps, kind="graph", graph=made.workflow.graph))
@@ -272,6 +272,21 @@ def test_a_lost_one_is_gone_for_every_node_that_it_has_reached(tmp_path: Path) -
     made.work()
     assert [resumed(made, name) for name in "bcd"] == [["of-a", None], [None], ["of-b"]]
     assert [fact["attempt"] for fact in made.facts("succeeded")] == [1, 1, 1, 1]
+
+
+def test_the_same_try_has_one_time_limit(tmp_path: Path) -> None:
+    for seconds, left_s in ((100, 50), (149.5, 1)):
+        lost = LOST.replace(usage=Usage(seconds=seconds, cost_usd=0.25))
+        says: dict[str, Said | list[Said]] = {
+            "a": said("x", session_id="of-a"),
+            "b": [lost, said("y", usage=Usage(cost_usd=0.5))],
+        }
+        made = talking(tmp_path / str(left_s), "a --> b", says, "b", timeout_s=150)
+        made.work()
+        asked = [one for one in made.actor.asked if one.step.name == "b"]
+        assert [one.timeout_s for one in asked] == [150, left_s]
+        assert len({one.result_path for one in asked}) == 2
+        assert made.head.usage.cost_usd == 0.75
 
 
 def test_no_retry_goes_on_in_one_that_may_be_the_cause(tmp_path: Path) -> None:
