@@ -241,8 +241,7 @@ class Performer(Struct, frozen=True):
     @staticmethod
     def _noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
         """Return what history tells of the attempt; the log says itself what was missed."""
-        missed = near_miss(final.step, outcome)
-        if missed is not None:
+        if (missed := near_miss(final.step, outcome)) is not None:
             # An answer need not end with its line.
             listener.notice(missed, before="\n")
         return "; ".join(filter(None, (final.note, missed))) or None
