@@ -144,7 +144,7 @@ class ProcessCore:
             except (MachineBusy, StorageFailed):
                 raise
             except SequencerError as error:
-                return ProcessEnd(spawn_error=f"{error}\n{launch.hint}".rstrip())
+                return ProcessEnd(spawn_error=str(error))
             pump = Pump(guard, launch, consumer, cancellation, selector, mark=mark)
             is_guard_lost = True
             try:

@@ -173,7 +173,10 @@ class Guard:
             busy = out_of_resources(error)
             if busy is not None:
                 raise busy from error
-            raise GuardUnreachable(f"can't start a guard process: {error.strerror}") from error
+            raise GuardUnreachable(
+                f"can't start a guard process: {error.strerror}",
+                hint=f"make sure that '{sys.executable} -I -S -c pass' works for this user",
+            ) from error
         for fd in (prompt_read, control_read, status_write, stdout_write, stderr_write):
             os.close(fd)
         self._open = {self._prompt, self._control, self.status, self.stdout, self.stderr}
