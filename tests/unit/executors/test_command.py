@@ -156,7 +156,7 @@ def test_a_mark_that_stands_alone_completes_the_run(output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "output", ["", "I say ALL DONE when it is", "all done", "ALL DONE.", "ALL\nDONE", '"ALL DONE"']
+    "output", ["", "I say ALL DONE when it is", "all done", "ALL DONE.", "> ALL DONE"]
 )
 def test_a_mark_in_a_sentence_does_not(output: str) -> None:
     outcome = Outcome(status=OutcomeStatus.OK, output=output)
