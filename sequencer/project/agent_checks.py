@@ -90,6 +90,19 @@ def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Finding]
         yield Finding(Level.WARNING, Area.AGENT, message, f"agent {name}", hint)
 
 
+def check_evidence(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield the steps that say what they expect of a command, whose exit code is its evidence."""
+    for step in performed(project.settings, workflow):
+        own = sorted({"expects", "stagnation"} & step.model_fields_set)
+        whole = with_defaults(step, project.settings.step_defaults)
+        with suppress(ConfigurationError):  # another check reports it
+            _, executor = project.agents.choose(whole, step.name)
+            if own and executor.kind == "command":
+                message = f"{' and '.join(own)} of a command says nothing: its exit code counts"
+                where = f"workflow {workflow.name}, step {step.name!r}"
+                yield Finding(Level.NOTICE, Area.AGENT, message, where, "leave it out")
+
+
 def check_client_files(project: Project) -> Iterator[Finding]:
     """Yield the files of the project that act because an agent's client reads them."""
     read: list[tuple[str, list[str], bool]] = []

@@ -40,6 +40,7 @@ from sequencer.project.agent_checks import (
     check_agents,
     check_classifier,
     check_client_files,
+    check_evidence,
     check_time_limits,
     check_variables,
     check_walls,
@@ -193,6 +194,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     yield from _check_decisions(workflow)
     yield from _check_costs(project, workflow)
     yield from check_time_limits(project, workflow)
+    yield from check_evidence(project, workflow)
 
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
@@ -252,6 +254,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
     yield from _check_decisions(flow.workflow)
     yield from _check_costs(project, flow.workflow)
     yield from check_time_limits(project, flow.workflow)
+    yield from check_evidence(project, flow.workflow)
     optional = optional_of(flow.workflow)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:

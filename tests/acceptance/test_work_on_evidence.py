@@ -122,3 +122,14 @@ def test_a_change_is_not_expected_of_an_agent_that_only_reads(folder: Path) -> N
         done = cli(folder, command)
         assert done.returncode == 2
         assert "can't change files: its entry says sandbox read-only" in done.stdout + done.stderr
+
+
+def test_what_is_expected_of_a_command_says_nothing(folder: Path) -> None:
+    settings = {
+        "agent": "tests",
+        "agents": {"tests": {"kind": "command", "argv": ["true"]}},
+        "steps": [{"name": "work", "text": "Work.", "expects": "change"}],
+    }
+    (folder / "orchestration.yaml").write_text(json.dumps(settings))
+    assert "expects of a command says nothing: its exit code counts" in cli(folder, "check").stdout
+    assert run(folder, "").returncode == 0

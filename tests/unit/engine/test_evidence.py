@@ -16,7 +16,8 @@ from sequencer.errors import StepFailed
 from sequencer.model.evidence import Evidence, TurnEnd
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Expects, Step
+from sequencer.model.step import Expects, Step, Validation
+from sequencer.workflows.registry import with_defaults
 from tests.unit.engine.projects import Recorder, open_scripted, reopen
 
 OK = OutcomeStatus.OK
@@ -233,3 +234,17 @@ def test_an_attempt_that_costs_what_it_may_is_not(tmp_path: Path) -> None:
     run.work(limits=LIMITS, on_event=seen)
     assert seen.notices == []
     assert "overspent" not in [*run.history()][-1]["outcome"]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(name="a", single_turn=True),
+        Step(name="a", disallow_all_tools=True),
+        Step(name="a", validation=Validation()),
+    ],
+)
+def test_a_default_of_change_leaves_out_steps_that_only_answer(step: Step) -> None:
+    assert with_defaults(step, {"expects": "change"}).expects is None
+    assert with_defaults(step, {"expects": "text"}).expects == "text"
+    assert with_defaults(Step(name="a"), {"expects": "change"}).expects == "change"
