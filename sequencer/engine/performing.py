@@ -557,7 +557,7 @@ class Performer(Struct, frozen=True):
         if session is None:
             return outcome.replace(session_fault=None) if outcome.session_fault else outcome
         if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
-            return self._in_new_session(prepared, running, outcome, to)
+            return self._start_over(prepared, running, outcome, to)
         return outcome.replace(session_steps=session.steps + 1)
 
     def _continued(self, prepared: Prepared, running: _Running) -> Session | None:
@@ -571,9 +571,7 @@ class Performer(Struct, frozen=True):
         running.listener.notice(f"a new conversation starts: {why}")
         return None
 
-    def _in_new_session(
-        self, prepared: Prepared, running: _Running, lost: Outcome, to: str
-    ) -> Outcome:
+    def _start_over(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
         """Return how the same try ends in a new conversation; *lost* says what became of the old.
 
         Nothing has failed by that: it says nothing about the step.

@@ -528,6 +528,9 @@ class ClaudeParser(JsonEventParser):
             text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
             return self.failed(text, end)
         is_own = status is not None or _is_clients_own(result)
+        if not is_own:
+            # What is not claude's word is its agent's: it has worked.
+            self.observed.say(result.text("result"))
         return self.refused_or_failed(
             text, end, is_own=is_own, status=status, epoch_s=self._reset_epoch_s
         )

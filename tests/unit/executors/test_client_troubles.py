@@ -258,6 +258,15 @@ def test_an_unexplained_failure_is_told_from_the_others(
     assert not feed(PARSERS[client](RULES), worked, stderr=stderr, end=end).outcome.is_unexplained
 
 
+def test_an_agents_word_in_a_result_with_an_error_shows_that_it_has_worked() -> None:
+    event = {"type": "result", "subtype": "success", "is_error": True, "result": "Tests failed"}
+    outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
+    assert (outcome.status, outcome.is_unexplained) == (OutcomeStatus.FAILED, False)
+    event = {"type": "result", "subtype": "error_during_execution", "is_error": True}
+    outcome = feed(ClaudeParser(RULES), encoded(event), end=ProcessEnd(exit_code=1)).outcome
+    assert (outcome.status, outcome.is_unexplained) == (OutcomeStatus.FAILED, True)
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [
