@@ -1,0 +1,34 @@
+"""A server whose data went back is told by what this user has seen of the run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from sequencer.store.folder import own_state
+from tests.fleet.fleet_projects import CYCLE, FleetProject
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+
+
+@pytest.mark.sample
+def test_a_run_that_is_behind_what_was_seen_is_refused(
+    project: Callable[[str], FleetProject],
+) -> None:
+    fleet = project(CYCLE)
+    assert fleet.cli("run", "--max-steps", "2").returncode == 0
+    records = {path: json.loads(path.read_text()) for path in own_state("runs").glob("*.json")}
+    (path,) = [p for p, one in records.items() if str(fleet.folder) in one["state_file"]]
+    assert records[path]["token"] == 2
+    # What a server has that was restored from a backup: less than this user has seen.
+    path.write_text(json.dumps({**records[path], "token": 7}))
+    for command in (("run", "--max-steps", "1"), ("skip",)):
+        refused = fleet.cli(*command)
+        assert refused.returncode == 3, refused.stderr
+        assert "token 7" in refused.stderr
+        assert f"remove {path}" in refused.stderr
+    assert fleet.cli("status").returncode == 0
+    path.unlink()
+    assert fleet.cli("run", "--max-steps", "1").returncode == 0
