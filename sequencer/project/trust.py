@@ -18,6 +18,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, cached_property
+from glob import escape
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -369,7 +370,19 @@ def _with_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
             if path not in found:
                 found[path] = what
                 todo += _imports(path, root)
+                todo += _in_place_of(path, root)
     return found
+
+
+def _in_place_of(module: Path, root: Path) -> Iterator[str]:
+    """Yield the compiled files that Python loads in place of the text *module*."""
+    if module.suffix != ".py":
+        return
+    name, folder = escape(module.stem), module.parent
+    for path in (*folder.glob(f"{name}.*"), *folder.glob(f"{name}/__init__.*")):
+        # Byte code beside a text counts for nothing, but as a package it comes first.
+        if path.suffix in (".so", ".pyd") or path.name == "__init__.pyc":
+            yield str(path.relative_to(root))
 
 
 def _imports(path: Path, root: Path) -> Iterator[str]:

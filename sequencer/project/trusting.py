@@ -29,7 +29,7 @@ from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from sequencer.documents.textfile import CONFIG_NAME
-from sequencer.errors import NotTrusted, StorageFailed, UnsafePath
+from sequencer.errors import NotTrusted, StorageFailed, UnsafeFolder, UnsafePath
 from sequencer.executors.project_files import files_for
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
@@ -46,6 +46,7 @@ from sequencer.project.trust import (
     led_to,
 )
 from sequencer.project.workflow_facts import Recorded
+from sequencer.store import folder as folders
 from sequencer.store.identity import ensure_person, is_inside_agent
 from sequencer.store.user_state import make_own, own_state
 
@@ -246,6 +247,7 @@ class Trust:
         if changed.keys() & seen.keys():
             self.ensure_files_in(owner, self._settings.project_dir)
         seen |= changed
+        remove_byte_code(files)
 
     def ensure_files_in(self, owner: str, folder: Path) -> None:
         """Return if the files in *folder* that the agent *owner* runs are those that were trusted.
@@ -263,7 +265,8 @@ class Trust:
         trusted = {os.path.relpath(path, project): what for path, what in files.items()}
         root = Path(os.path.realpath(folder))
         changed: list[str] = []
-        for path, what in files_of_agent(entries.get(owner.partition(".")[2]), root).items():
+        present = files_of_agent(entries.get(owner.partition(".")[2]), root)
+        for path, what in present.items():
             name = os.path.relpath(path, root)
             if trusted.get(name) != what:
                 line = f"{owner}, file {ascii_of(name)}: "
@@ -275,6 +278,7 @@ class Trust:
             hint = "its program was not started; undo it there, or do the same in the project's "
             hint += "folder and call 'sequencer trust'"
             raise NotTrusted(f"work tree {folder}", (), changed, hint=hint)
+        remove_byte_code(present)
 
     def ensure_client(
         self, kind: str, options: Mapping[str, Any], folder: Path | None = None
@@ -332,6 +336,34 @@ def _looks_of(path: Path) -> tuple[int, ...] | None:
 
 def _of_lines(lines: Iterable[str]) -> Acts:
     return Acts(tuple(sorted(lines)), {})
+
+
+def remove_byte_code(sources: Iterable[Path]) -> None:
+    """Remove what Python has kept of *sources* in compiled form; it compiles them again.
+
+    It believes byte code that tells the time and the size of its text, and so may anybody
+    who writes it.
+
+    Raises:
+        UnsafePath: some of this user's can't be removed.
+    """
+    stems: dict[Path, set[str]] = {}
+    for path in sources:
+        if path.suffix == ".py":
+            stems.setdefault(path.parent / "__pycache__", set()).add(path.stem)
+    for folder, known in stems.items():
+        try:
+            for name in folders.names(folder):
+                if name.endswith(".pyc") and name.partition(".")[0] in known:
+                    folders.remove(folder / name)
+        except UnsafeFolder:
+            folders.remove(folder)  # a link, which Python would follow
+        except (OSError, StorageFailed) as error:
+            # Where this user can't write, neither can this user's agents.
+            if os.lstat(folder).st_uid == os.geteuid():
+                message = f"byte code in it can't be removed: {error}"
+                hint = "remove the folder; Python compiles the modules again"
+                raise UnsafePath(message, where=str(folder), hint=hint) from error
 
 
 def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:

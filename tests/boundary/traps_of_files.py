@@ -298,7 +298,7 @@ def _bomb(project: Project) -> None:
     (project.folder / "flows" / "bomb.md").write_text(_page(f"{BOMB}tools: {{bash: true}}"))
 
 
-@trap("flows-many", looks=_ASKED, names="file flows/f0.md, a, tools.bash: true")
+@trap("flows-many", looks=_ASKED, names="file flows/f0.md, 1 step: tools.bash: true")
 def _flows_many(project: Project) -> None:
     """More than is taken apart of all files together."""
     (project.folder / "flows").mkdir()
