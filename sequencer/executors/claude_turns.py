@@ -27,7 +27,7 @@ TURNS = TurnTable(
     },
 )
 """Values of ``stop_reason`` (those of the Messages API, and two of claude's own) and of
-``terminal_reason``, as 2.1.330 has them. Behind ``stop_hook_prevented`` the agent has finished.
+``terminal_reason``, as 2.1.332 has them. Behind ``stop_hook_prevented`` the agent has finished.
 What claude calls an error itself (api_error, prompt_too_long, …) is a failure without this."""
 _TOO_PLAIN = frozenset({"completed", "stop_hook_prevented"})
 """Beside these in ``terminal_reason``, ``stop_reason`` says more."""
@@ -65,6 +65,8 @@ class ClaudeTurns:
                 if is_own:
                     # Also where a gateway gives all messages the same id.
                     self._observed.next_message()
+            case "system" if event.get("is_backgrounded"):
+                self._observed.let_wait(event.text("tool_use_id"))
             case "stream_event" if is_own:
                 self._take_piece(event.sub("event"))
 

@@ -113,6 +113,11 @@ class Observation(Struct):
         if len(calls) < _MOST_OPEN:
             calls[key] = _digest_or_none(given)
 
+    def let_wait(self, key: str) -> None:
+        """Take it that the call with *key* runs in the background."""
+        if (call := self._open.pop(key, None)) is not None:
+            self._waiting[key] = call
+
     def result(self, key: str, given: object) -> None:
         """Take the result of the call with *key*; one that nobody has seen called is left out."""
         call = self._open.pop(key, None) or self._waiting.pop(key, None)

@@ -184,7 +184,7 @@ def claude(rng: random.Random) -> Stream:
         (call.command, call.output)
         for message in plan.messages
         for call in message.calls
-        if call.end in (RESULT, BACKGROUND)
+        if call.end == RESULT or (call.end == BACKGROUND and call.output)
     ]
     lines = lines_of(rng, _claude_events(rng, plan, has_form=has_form))
     if has_form:
@@ -250,9 +250,12 @@ def _claude_result(call: Call) -> Iterator[Json | bytes]:
     parent = "t0" if call.is_subagents else None
     message = {"role": "user", "content": [block]}
     event = {"type": "user", "message": message, "parent_tool_use_id": parent}
+    if call.end == BACKGROUND:
+        task = {"type": "system", "subtype": "task_started", "is_backgrounded": True}
+        yield {**task, "tool_use_id": call.key}
     if call.end == BROKEN:
         yield broken(event)
-    elif call.end != LOST:
+    elif call.end == RESULT or (call.end == BACKGROUND and call.output):
         yield event
 
 

@@ -229,6 +229,21 @@ def test_limits_outages_and_lost_sessions_are_no_ended_turns(name: str) -> None:
     assert outcome.evidence.turn_end is CUT_OFF
 
 
+@pytest.mark.parametrize("name", ["claude-332-background", "claude-332-subagent"])
+def test_what_claude_runs_in_the_background_counts_as_answered(name: str) -> None:
+    outcome, shown = replayed("claude", name)
+    assert (shown.turn_end, shown.tool_calls, shown.open_calls) == (CLEAN, 1, 0)
+    assert outcome.output == "woken", "the turn that its end has woken is the last"
+
+    def cut(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        # Nothing but claude's own word that the call is in the background.
+        place = next(n for n, event in enumerate(events) if event["type"] == "user")
+        return [*events[:place], events[-1]]
+
+    shown = replayed("claude", name, cut)[1]
+    assert (shown.turn_end, shown.tool_calls, shown.open_calls) == (CLEAN, 1, 0)
+
+
 def test_an_answer_in_a_form_ends_claudes_turn_with_a_tool_call() -> None:
     def formed(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
         given = {"structured_output": {"pass": True}, "result": '{"pass":true}'}
