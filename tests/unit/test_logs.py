@@ -344,12 +344,12 @@ def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
     )
     log.sent(StepRequest(identity=IDENTITY, **request_fields(made, place), **texts), "agent")
     log.write(said.encode())
-    found = heard_of([claim], log.path.parent)
+    found = heard_of([claim], [log.path.parent])
     assert [one.last for one in found.values()] == said.splitlines()[-1:]
     # Half of the prompt, as a process that is killed has written it.
     whole = log.path.read_bytes()
     log.path.write_bytes(whole[: whole.index(b"#> Be brief") + 6])
-    assert heard_of([claim], log.path.parent) == {}
+    assert heard_of([claim], [log.path.parent]) == {}
 
 
 def test_a_log_of_an_earlier_version_or_cut_off_tells_no_prompt(place: Place) -> None:

@@ -149,12 +149,12 @@ def test_a_flood_neither_blocks_nor_piles_up(
 
 def test_a_terminal_that_takes_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer in all than the end waits for one that takes nothing."""
-    monkeypatch.setattr("sequencer.cli.views.progress.CLOSE_S", 0.2)
+    monkeypatch.setattr("sequencer.cli.views.progress.CLOSE_S", 1.0)
     with at_a_terminal(monkeypatch) as screen:
         view = LiveProgress(Redaction())
         shown = Saying(view)
         shown.started(attempt(), LOG)
-        for _ in range(4_000):
+        for _ in range(12_000):
             shown.write(b"x" * 99 + b"\n", Piece.OUTPUT)
         shown.write(b"the last\n", Piece.OUTPUT)
         closer = threading.Thread(target=view.close)
