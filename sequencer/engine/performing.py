@@ -46,6 +46,7 @@ from sequencer.engine.records import (
     near_miss,
     overspent,
     redacted,
+    secretless,
     without_comments,
 )
 from sequencer.errors import (
@@ -370,6 +371,7 @@ class Performer(Struct, frozen=True):
             structured=redacted(completed.structured, self.redact),
             error=self.redact(completed.error) if completed.error else None,
             denials=tuple(map(self.redact, completed.denials)),
+            session_id=completed.session_id and secretless(completed.session_id, self.redact),
             prompt=prepared.step.prompt_name,
         )
 
