@@ -66,7 +66,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.model.head import Head, Session, Status
 from sequencer.model.kind import Performed
-from sequencer.model.limits import RunLimits, bounded, excused, worn_out
+from sequencer.model.limits import RunLimits, bounded, worn_out
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
 from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, SessionFault, Usage, total
 from sequencer.model.request import Definition
@@ -354,8 +354,8 @@ class Performer(Struct, frozen=True):
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
         number = running.attempt.attempt
-        if outcome.is_unexplained:
-            outcome = excused(outcome, number)
+        if outcome.session_id is not None:
+            outcome = outcome.replace(session_id=secretless(outcome.session_id, self.redact))
         outcome = bounded(outcome, number, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or Look(
@@ -371,7 +371,6 @@ class Performer(Struct, frozen=True):
             structured=redacted(completed.structured, self.redact),
             error=self.redact(completed.error) if completed.error else None,
             denials=tuple(map(self.redact, completed.denials)),
-            session_id=completed.session_id and secretless(completed.session_id, self.redact),
             prompt=prepared.step.prompt_name,
         )
 
