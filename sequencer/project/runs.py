@@ -420,7 +420,15 @@ def _git_store(
     is_default = state_path == settings.state_file
     run = None if is_default else state_path.parent.name
     return GitStore(
-        state_path, settings.project_dir, run, options, to_head, allowed=allowed, placed=placed
+        state_path,
+        settings.project_dir,
+        run,
+        options,
+        to_head,
+        allowed=allowed,
+        placed=placed,
+        # Each clone has a folder of its own with the same run.
+        mark=HighWaterMark(state_path, is_shared=True),
     )
 
 

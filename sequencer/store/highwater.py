@@ -115,7 +115,8 @@ class HighWaterMark:
     def __init__(self, state_path: Path, *, is_shared: bool = False) -> None:
         """Keep it for the run with the head at *state_path*; nothing is touched before it is used.
 
-        *is_shared*: other folders are meant to have the same run, as clones of a git store have.
+        *is_shared*: other folders are meant to have the same run, as clones of a git store have;
+        then nothing of theirs counts here.
         """
         self._path, self._is_shared = state_path, is_shared
         self._key = ""
@@ -150,7 +151,9 @@ class HighWaterMark:
         A run that was moved here counts as the one that was where it comes from. One that was
         copied counts as new: what the other one did is no business of it.
         """
-        mark = self._own(run_id) or self._moved(run_id)[0]
+        mark = self._own(run_id)
+        if mark is None and not self._is_shared:
+            mark = self._moved(run_id)[0]
         if mark is not None:
             where = own_state(KIND, mark.name)
             yield Trace(where, token=mark.token, revision=mark.revision, is_outside=True)
@@ -187,7 +190,7 @@ class HighWaterMark:
         is_copy = any(one.is_there for one in others)
         gone = [one for one in others if not one.is_there]
         newest = max(gone, key=lambda one: (one.token, one.revision), default=None)
-        return (None if is_copy and not self._is_shared else newest), gone, is_copy
+        return (None if is_copy else newest), gone, is_copy
 
     def settled(self, run_id: str) -> tuple[str, ...]:
         """Let the record of a run that was moved follow it, and begin one for a copy.
@@ -195,6 +198,8 @@ class HighWaterMark:
         Returns what a person should know.
         """
         self._loaded_id = run_id
+        if self._is_shared:
+            return ()
         with contextlib.suppress(*_FAILURES):
             if _read(_name_of(run_id, self._state_file)) is not None:
                 return ()
@@ -206,7 +211,7 @@ class HighWaterMark:
             if mark is not None:
                 for one in gone:
                     folders.remove(Path(os.path.realpath(own_state(KIND)), one.name))
-            elif not self._is_shared:
+            else:
                 told = f"{self._path} is a copy: another folder still has the run {run_id}"
                 return (f"{told}; each of them continues by itself from here",)
         return ()

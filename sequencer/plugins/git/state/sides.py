@@ -293,6 +293,10 @@ def take_theirs(
         raise sides.problem
     folder = store.state_path.parent
     with FileStore(store.state_path).locked():
+        for head in (sides.here, sides.there):
+            if head is not None:
+                # First: whoever is stopped after this has decided for the branch all the same.
+                HighWaterMark(store.state_path).forget(head.run_id)
         when = datetime.fromtimestamp(now(), UTC)
         aside = folders.make_another(folder / f"set-aside-{when:%Y%m%dT%H%M%SZ}")
         for path in _of_the_run(store):
@@ -304,8 +308,6 @@ def take_theirs(
         raise after.problem or StateRefused(
             f"the branch could not be taken; the files that were here are in {aside}"
         )
-    if (head := FileStore(store.state_path).view().head) is not None:
-        HighWaterMark(store.state_path).put(head)
     return aside, after
 
 

@@ -133,16 +133,15 @@ class GitStore:
         *,
         allowed: Mapping[str, str] | None = None,
         placed: Placed = lambda _: None,
+        mark: HighWaterMark | None = None,
     ) -> None:
         """Keep *run* there; neither folder nor remote are touched before they are needed.
 
-        *allowed*: see `Git`. None: the run is only looked at, as this clone knows it. *placed*:
-        see `FileStore`.
+        *allowed*: see `Git`. None: the run is only looked at, as this clone knows it. *placed* and
+        *mark*: see `FileStore`.
         """
         git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
         remote, refs = Remote(git, options.remote), refs_of(options, run)
-        # Each clone has a folder of its own with the same run.
-        mark = HighWaterMark(state_path, is_shared=True)
         branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits, mark)
         self._files = files = FileStore(
             state_path,
