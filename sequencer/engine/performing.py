@@ -46,6 +46,7 @@ from sequencer.engine.records import (
     near_miss,
     overspent,
     redacted,
+    secretless,
     without_comments,
 )
 from sequencer.errors import (
@@ -65,7 +66,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.model.head import Head, Session, Status
 from sequencer.model.kind import Performed
-from sequencer.model.limits import RunLimits, bounded, excused, worn_out
+from sequencer.model.limits import RunLimits, bounded, worn_out
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
 from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, SessionFault, Usage, total
 from sequencer.model.request import Definition
@@ -353,8 +354,8 @@ class Performer(Struct, frozen=True):
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
         number = running.attempt.attempt
-        if outcome.is_unexplained:
-            outcome = excused(outcome, number)
+        if outcome.session_id is not None:
+            outcome = outcome.replace(session_id=secretless(outcome.session_id, self.redact))
         outcome = bounded(outcome, number, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or Look(

@@ -314,6 +314,14 @@ def checked(step: Step, outcome: Outcome) -> Outcome:
     return outcome.replace(status=OutcomeStatus.FAILED, error=error)
 
 
+def secretless(mark: str, redact: Callable[[str], str]) -> str | None:
+    """Return *mark*, a client's id of a conversation; None if there is a secret in it.
+
+    An agent that writes as its client could have one kept in the head and the journal.
+    """
+    return mark if redact(mark) == mark else None
+
+
 def redacted(value: Any, redact: Callable[[str], str]) -> Any:
     """Return a structured answer without secrets, as its text is.
 

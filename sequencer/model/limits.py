@@ -176,7 +176,10 @@ def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
     """Return *outcome*; one that puts the step off at the last attempt allowed is a failure.
 
     Who says "limit" or "overloaded" each time would else be asked for as long as the run lasts.
+    One that nobody can explain is put off first, see `excused`.
     """
+    if outcome.is_unexplained:
+        outcome = excused(outcome, attempt)
     if attempt < max_attempts or not outcome.is_put_off:
         return outcome
     is_limit = outcome.status is OutcomeStatus.LIMITED

@@ -148,6 +148,26 @@ def test_after_a_skip_no_step_asks_for_the_lost_one_again(project: Path) -> None
     assert calls(project)[3:] == [False]
 
 
+def test_an_id_that_holds_a_secret_is_not_kept(project: Path) -> None:
+    """An agent can write as its client: what it calls a conversation may be a key."""
+    path = project / "standin"
+    key = "hunter2-hunter2-hunter2"
+    path.write_text(path.read_text().replace(f'"{CLAUDE_HAS}"', 'os.environ["MY_API_KEY"]'))
+    rewrite(project, "standin", "import json, sys", "import json, os, sys")
+    rewrite(
+        project,
+        "orchestration.yaml",
+        "program: standin}",
+        "program: standin, pass_env: [MY_API_KEY]}",
+    )
+    search = f"{project}:/usr/local/bin:/usr/bin:/bin"
+    ended = cli(project, "run", "--max-steps", "2", PATH=search, MY_API_KEY=key)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert calls(project) == [False, False]
+    kept = b"".join(one.read_bytes() for one in (project / "sync").rglob("*") if one.is_file())
+    assert key.encode() not in kept
+
+
 def test_after_a_skip_the_last_accepted_conversation_goes_on(project: Path) -> None:
     rewrite(project, "standin", "\nif lost:", "\nif False:")
     rewrite(
