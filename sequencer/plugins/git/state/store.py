@@ -137,8 +137,7 @@ class GitStore:
     ) -> None:
         """Keep *run* there; neither folder nor remote are touched before they are needed.
 
-        *allowed*: see `Git`. None: the run is only looked at, as this clone knows it. *placed* and
-        *mark*: see `FileStore`.
+        *allowed*: see `Git`. None: the run is only looked at. *placed*, *mark*: see `FileStore`.
         """
         git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
         remote, refs = Remote(git, options.remote), refs_of(options, run)
@@ -154,8 +153,7 @@ class GitStore:
             mark=mark,
             lock_timeout_s=LOCK_LEASES * options.timeout_s,
         )
-        self.ttl_s, self.patience_s = options.ttl_s, options.patience_s
-        self.branch = branch
+        self.ttl_s, self.patience_s, self.branch = options.ttl_s, options.patience_s, branch
         # What needs no remote.
         self.owner, self.turnstile = files.owner, files.turnstile
         self.kept_result, self.result_folder = files.kept_result, files.result_folder
@@ -173,8 +171,8 @@ class GitStore:
         self._looking = threading.Lock()
         # No remote may be asked then: what this clone knows is all there is.
         self._only_looks = allowed is None
+        # A change that may have been accepted, though nobody could tell.
         self._asked: Change | None = None
-        """A change that may have been accepted, though nobody could tell."""
 
     @property
     def state_path(self) -> Path:
