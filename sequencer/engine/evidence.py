@@ -18,7 +18,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from sequencer.engine.stagnation import Streak
-from sequencer.engine.tree_state import Deadline, Tree, TreeState, TreeUnknown, tree_of
+from sequencer.engine.tree_state import Deadline, TreeState, TreeUnknown, WatchedTree, tree_of
 from sequencer.model.evidence import Evidence, TurnEnd, amount_of
 from sequencer.model.outcome import Missing, Outcome, OutcomeStatus
 from sequencer.model.step import Expects, Stagnation, Step
@@ -53,7 +53,7 @@ def _is_alone() -> bool:
     return False
 
 
-class Known(Struct, frozen=True):
+class PriorAttempts(Struct, frozen=True):
     """What is known about a step when an attempt at it starts."""
 
     notes: tuple[str, ...] = ()
@@ -64,20 +64,20 @@ class Known(Struct, frozen=True):
     """Whether another attempt works or has worked in the same folder meanwhile."""
 
 
-NOTHING_KNOWN = Known()
+NO_PRIOR = PriorAttempts()
 
 
-class Look(Struct):
+class ChangeWatch(Struct):
     """Looks at the files of one attempt."""
 
     folder: Path
     own: Sequence[Path]
     """Folders below it that do not count: those of the run."""
-    known: Known
+    known: PriorAttempts
     began: float = field(default_factory=time.time)
     before: TreeState | None = None
     left_s: float = field(default_factory=lambda: LOOK_S)
-    tree: Tree | None = None
+    tree: WatchedTree | None = None
 
     def begin(self) -> None:
         """Keep what the files are before the agent starts, where their change is expected."""
@@ -128,7 +128,7 @@ class Look(Struct):
         return shown.replace(repeats=last.attempts + 1) if is_same else shown
 
 
-def judge(outcome: Outcome, step: Step, look: Look | None, notice: Notice) -> Outcome:
+def judge(outcome: Outcome, step: Step, look: ChangeWatch | None, notice: Notice) -> Outcome:
     """Return *outcome* of an agent's attempt at *step*, failed if its evidence is not enough.
 
     Without a *look* nobody knows what has changed.

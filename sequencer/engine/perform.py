@@ -30,7 +30,7 @@ from sequencer.engine.attempt import (
     Waiting,
 )
 from sequencer.engine.composing import form_block
-from sequencer.engine.evidence import Known
+from sequencer.engine.evidence import PriorAttempts
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import wanted_form
@@ -117,7 +117,7 @@ class Performances:
 
     control: NetChanges
     performer: Performer
-    known: Callable[[Head, Prepared, Callable[[], bool]], Known]
+    known: Callable[[Head, Prepared, Callable[[], bool]], PriorAttempts]
     """What is known when an attempt starts; see `Worker.known`."""
     crowd: Crowd = field(default=Crowd(), init=False)
     """Of the newest head; kept up to date by the worker."""
@@ -220,7 +220,7 @@ class Performances:
         performer: Performer,
         around: tuple[str, ...] = (),
         *,
-        known: Known,
+        known: PriorAttempts,
         subject: str | None,
         head: Head,
         seen: Head,

@@ -33,7 +33,14 @@ from sequencer.engine.attempt import (
 )
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
-from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, Look, judge, judge_turn
+from sequencer.engine.evidence import (
+    NO_PRIOR,
+    OWN_WORD,
+    ChangeWatch,
+    PriorAttempts,
+    judge,
+    judge_turn,
+)
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.output import AttemptOutput
 from sequencer.engine.records import (
@@ -99,8 +106,8 @@ class _Running(Struct, frozen=True):
     lock: AttemptLock | None
     compose: Compose | None
     paid: list[Usage]
-    known: Known
-    look: Look | None
+    known: PriorAttempts
+    look: ChangeWatch | None
     """Has looked at the files before the agent starts; None: their change is not expected."""
 
 
@@ -198,7 +205,7 @@ class Performer(Struct, frozen=True):
         cancellation: Cancellation,
         paid: list[Usage],
         compose: Compose | None = None,
-        known: Known = NOTHING_KNOWN,
+        known: PriorAttempts = NO_PRIOR,
     ) -> Performed:
         """Make *attempt*, with what is *known* of those before; return how it ended.
 
@@ -337,11 +344,11 @@ class Performer(Struct, frozen=True):
         if isinstance(error, HookFailed) and error.traceback:
             listener.write(self.redact(error.traceback).encode("utf-8", "replace"), Piece.ERROR)
 
-    def _look(self, prepared: Prepared, known: Known) -> Look | None:
+    def _look(self, prepared: Prepared, known: PriorAttempts) -> ChangeWatch | None:
         """Return what looks at the files, and has by now; None: a command needs none."""
         if prepared.executor.kind in OWN_WORD:
             return None
-        look = Look(self.cwd, self.own_folders, known)
+        look = ChangeWatch(self.cwd, self.own_folders, known)
         look.begin()
         return look
 
@@ -358,7 +365,7 @@ class Performer(Struct, frozen=True):
             outcome = outcome.replace(session_id=secretless(outcome.session_id, self.redact))
         outcome = bounded(outcome, number, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
-            look = running.look or Look(
+            look = running.look or ChangeWatch(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
             )
             outcome = judge(outcome, prepared.step, look, running.listener.notice)

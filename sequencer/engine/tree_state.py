@@ -87,7 +87,7 @@ class TreeChanges(Struct, frozen=True):
         return bool(self.files or self.commits)
 
 
-class Tree(Protocol):
+class WatchedTree(Protocol):
     """A folder that can be looked at."""
 
     def state(self, deadline: Deadline) -> TreeState:
@@ -104,11 +104,11 @@ class Tree(Protocol):
         """
 
 
-MakeTree = Callable[[Path, Sequence[Path]], Tree | None]
-"""Makes a `Tree` of a folder, without the files below some other folders; None: it can't."""
+MakeTree = Callable[[Path, Sequence[Path]], WatchedTree | None]
+"""Makes a `WatchedTree` of a folder, without the files below some other folders; None: it can't."""
 
 
-def tree_of(folder: Path, own: Sequence[Path]) -> Tree:
+def tree_of(folder: Path, own: Sequence[Path]) -> WatchedTree:
     """Return *folder* as something to look at; files below the folders *own* do not count."""
     make: MakeTree | None = plugins.plugin(plugins.TREES, "git")
     found = None if make is None else make(folder, own)
@@ -146,7 +146,7 @@ class FolderTree(Struct, frozen=True):
     """Folders that do not count."""
 
     def state(self, deadline: Deadline) -> TreeState:
-        """See `Tree.state`."""
+        """See `WatchedTree.state`."""
         entries, newest = dict[str, str](), 0.0
         for path, found in self._files(deadline):
             newest = max(newest, last_change(found))
@@ -156,7 +156,7 @@ class FolderTree(Struct, frozen=True):
         return TreeState(entries, newest=newest)
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
-        """See `Tree.changes`."""
+        """See `WatchedTree.changes`."""
         del deadline
         return TreeChanges(len(differing(before, after)))
 

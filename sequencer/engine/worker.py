@@ -28,7 +28,7 @@ from sequencer.engine.attempt import (
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
-from sequencer.engine.evidence import NOTHING_KNOWN, OWN_WORD, Known, after_missing
+from sequencer.engine.evidence import NO_PRIOR, OWN_WORD, PriorAttempts, after_missing
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Changes, Patience, changes_of
 from sequencer.engine.performing import Performer
@@ -143,20 +143,20 @@ class Worker(ABC):
         outcome, made = broken(error, ended.usage, self.performer.redact), ended.prepared
         return Performed(outcome, made.step, made.place, made.agent)
 
-    def known(self, head: Head, prepared: Prepared, is_shared: Callable[[], bool]) -> Known:
+    def known(self, head: Head, prepared: Prepared, is_shared: Callable[[], bool]) -> PriorAttempts:
         """Return what is known when an attempt at *prepared* starts, which *head* grants.
 
         *is_shared*: whether other attempts work in its folder meanwhile.
         """
         if prepared.executor.kind in OWN_WORD or not self._has_shown(head):
-            return Known(is_shared=is_shared)
+            return PriorAttempts(is_shared=is_shared)
         if self.streaks is None:
             self.streaks = Streaks(self.store)
         self.streaks.read(head.revision)
         name, step = prepared.place.step, prepared.step
         last = self.streaks.last(name)
         notes = (after_missing(self.streaks.missing(name)), repetition_note(last, step))
-        return Known(tuple(filter(None, notes)), last, is_shared)
+        return PriorAttempts(tuple(filter(None, notes)), last, is_shared)
 
     def _has_shown(self, head: Head) -> bool:
         """Return whether an agent may have shown something before: one that has used something."""
@@ -329,7 +329,7 @@ class LineWorker(Worker):
             lock_path=self._lock_path,
             told_path=self._told_path,
         )
-        known = NOTHING_KNOWN
+        known = NO_PRIOR
         if running.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
             known = self.known(head, running.prepared, lambda: False)
         self.begin(running)

@@ -66,7 +66,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 class GitTree(Struct, frozen=True):
-    """A work tree; see `engine.tree_state.Tree`."""
+    """A work tree; see `engine.tree_state.WatchedTree`."""
 
     git: Git
     top: Path
@@ -74,7 +74,7 @@ class GitTree(Struct, frozen=True):
     """Folders that do not count, relative to the folder in which git runs."""
 
     def state(self, deadline: Deadline) -> TreeState:
-        """See `Tree.state`."""
+        """See `WatchedTree.state`."""
         found = parse_status(self._told(deadline, *STATUS, *self._counted))
         entries, log = dict[str, str](), self._moves()
         newest = 0.0 if log is None else last_change(log)
@@ -93,7 +93,7 @@ class GitTree(Struct, frozen=True):
         return ["--", ":(top)", *(f":(exclude,literal){name}" for name in self.own)]
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
-        """See `Tree.changes`."""
+        """See `WatchedTree.changes`."""
         paths = differing(before, after)
         commits = self._commits(before, after, deadline)
         old, new = before.commit, after.commit
