@@ -52,9 +52,8 @@ from sequencer.engine.records import (
     judged,
     near_miss,
     overspent,
-    redacted,
-    secretless,
     without_comments,
+    without_secrets,
 )
 from sequencer.errors import (
     AgentMissing,
@@ -361,8 +360,6 @@ class Performer(Struct, frozen=True):
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
         number = running.attempt.attempt
-        if outcome.session_id is not None:
-            outcome = outcome.replace(session_id=secretless(outcome.session_id, self.redact))
         outcome = bounded(outcome, number, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or ChangeWatch(
@@ -372,14 +369,9 @@ class Performer(Struct, frozen=True):
         if prepared.step.max_cost_usd is not None:
             self._tell_overspent(prepared.step, outcome.usage, running.listener)
         completed = checked(prepared.step, apply_completion(prepared.step, outcome))
-        return completed.replace(
-            usage=completed.usage.replace(seconds=seconds),
-            output=self.redact(completed.output),
-            structured=redacted(completed.structured, self.redact),
-            error=self.redact(completed.error) if completed.error else None,
-            denials=tuple(map(self.redact, completed.denials)),
-            prompt=prepared.step.prompt_name,
-        )
+        usage = completed.usage.replace(seconds=seconds)
+        told = completed.replace(usage=usage, prompt=prepared.step.prompt_name)
+        return without_secrets(told, self.redact)
 
     def _tell_overspent(self, step: Step, usage: Usage, listener: AttemptOutput) -> None:
         """Say so if an attempt has spent more than it may: its client stops too late, or never."""

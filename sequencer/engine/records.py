@@ -322,6 +322,18 @@ def secretless(mark: str, redact: Callable[[str], str]) -> str | None:
     return mark if redact(mark) == mark else None
 
 
+def without_secrets(outcome: Outcome, redact: Callable[[str], str]) -> Outcome:
+    """Return *outcome* as it may be kept and shown."""
+    session = outcome.session_id
+    return outcome.replace(
+        output=redact(outcome.output),
+        structured=redacted(outcome.structured, redact),
+        error=redact(outcome.error) if outcome.error else None,
+        denials=tuple(map(redact, outcome.denials)),
+        session_id=None if session is None else secretless(session, redact),
+    )
+
+
 def redacted(value: Any, redact: Callable[[str], str]) -> Any:
     """Return a structured answer without secrets, as its text is.
 
