@@ -1,17 +1,14 @@
 """The guard: starts one agent, outlives it, and leaves none of its processes behind.
 
-Run as a program of its own, of which the sequencer imports only the kernel's switches:
-``python -I -S guard.py STDIN_FD STDOUT_FD left``. Standard input is the control socket (first
-the launch record, with it the lock of the attempt, which is held till the end; then a byte to
-stop; end of file means that the sequencer is gone), standard output the status socket,
-standard error the agent's. Without ``left`` it was started by a sequencer that has run since
-before an upgrade of this file, and knows the last word as it was then. It may be started long
-before its record is sent. The agent starts in a Landlock domain of its own, the guard stays
-outside: see `Domain`.
+Run as a separate program, ``python -I -S guard.py STDIN_FD STDOUT_FD left``; the sequencer imports
+only the kernel's switches from it. Standard input is the control socket: first the launch record
+with the lock of the attempt, then a byte to stop, and end of file if the sequencer is gone.
+Standard output is the status socket, standard error the agent's. Without ``left`` an older
+sequencer started it. The agent starts in a Landlock domain, the guard stays outside: `Domain`.
 
-Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only
-the agent itself does then), and, outside Linux, that processes which left the agent's
-process group are found; a sequencer looks for those by their mark.
+Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only the
+agent itself does then), and, outside Linux, that processes which left the agent's process group
+are found; a sequencer looks for those by their mark.
 """
 
 # pathlib would take longer to import than the rest of the start takes:

@@ -139,3 +139,18 @@ def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.02)
+
+
+def read_until(fd: int, mark: bytes | None) -> bytes:
+    """Return what comes until *mark*, or until no process has the other end open."""
+    seen = b""
+    while mark is None or mark not in seen:
+        try:
+            data = os.read(fd, 65_536)
+        except OSError:
+            data = b""
+        if not data:
+            assert mark is None, seen
+            break
+        seen += data
+    return seen

@@ -17,7 +17,7 @@ import pytest
 from sequencer.cli.program import COMMANDS
 from sequencer.project.schema import DecidingVerb
 from tests import forked
-from tests.acceptance.cli_process import environment
+from tests.acceptance.cli_process import environment, read_until
 
 CANARY = "open({path!r}, 'a').write('x')\n"
 HOOKS = """\
@@ -578,10 +578,9 @@ def test_a_project_that_init_only_completes_is_not_trusted_by_it(clone: Clone) -
 
 @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2)])
 def test_on_a_terminal_a_person_is_asked(clone: Clone, answer: str, code: int) -> None:
-    arguments = [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"]
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        arguments,
+        [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
         cwd=clone.folder,
         env=clone.environment(TERM="dumb"),
         stdin=theirs,
@@ -590,11 +589,11 @@ def test_on_a_terminal_a_person_is_asked(clone: Clone, answer: str, code: int) -
     )
     os.close(theirs)
     try:
-        said = _read_until(ours, b"[y/N]")
+        said = read_until(ours, b"[y/N]")
         assert b"agents.script.argv" in said
         assert not clone.canary.exists()
         os.write(ours, f"{answer}\n".encode())
-        _read_until(ours, None)
+        read_until(ours, None)
         assert process.wait(60) == code
     finally:
         process.kill()
@@ -602,18 +601,3 @@ def test_on_a_terminal_a_person_is_asked(clone: Clone, answer: str, code: int) -
         os.close(ours)
     assert clone.canary.exists() == (answer == "y")
     clone.cli("tick", code=code)
-
-
-def _read_until(fd: int, mark: bytes | None) -> bytes:
-    """Return what comes until *mark*, or until nobody has the other end open."""
-    seen = b""
-    while mark is None or mark not in seen:
-        try:
-            data = os.read(fd, 65_536)
-        except OSError:
-            data = b""
-        if not data:
-            assert mark is None, seen
-            break
-        seen += data
-    return seen
