@@ -581,12 +581,9 @@ def test_on_a_terminal_a_person_is_asked(clone: Clone, answer: str, code: int) -
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
-        cwd=clone.folder,
-        env=clone.environment(TERM="dumb"),
-        stdin=theirs,
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-    )
+        cwd=clone.folder, env=clone.environment(TERM="dumb"),
+        stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs,
+    )  # fmt: skip
     os.close(theirs)
     try:
         said = read_until(ours, b"[y/N]")
