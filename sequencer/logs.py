@@ -180,8 +180,10 @@ def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
     return folder / "runs" / slug(run) / "steps" if run else folder / "steps"
 
 
-def run_folders(logs_dir: Path, run: str | None) -> list[Path]:
+def run_folders(logs_dir: Path, run: str | None, *, has_links: bool = False) -> list[Path]:
     """Return where step logs of a run may be: a folder for each branch that was checked out.
+
+    *has_links*: with links in the place of one, which whoever looks there refuses.
 
     Raises:
         UnsafeFolder: a part of the path is a link.
@@ -189,7 +191,11 @@ def run_folders(logs_dir: Path, run: str | None) -> list[Path]:
     below = Path("runs", slug(run), "steps") if run else Path("steps")
     try:
         found = folders.opened(logs_dir).entries()
-        branches = [one.name for one in found if one.is_dir(follow_symlinks=False)]
+        branches = [
+            one.name
+            for one in found
+            if one.is_dir(follow_symlinks=False) or (has_links and one.is_symlink())
+        ]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [logs_dir / branch / below for branch in sorted(branches)]

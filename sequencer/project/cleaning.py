@@ -88,7 +88,10 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
         if not path.is_symlink():
             yield Unneeded(None, path, (), _size_of([path]))
     for run_name in (None, *project.run_names()):
-        run, places = project.run(run_name), run_folders(project.settings.logs_dir, run_name)
+        run, places = (
+            project.run(run_name),
+            run_folders(project.settings.logs_dir, run_name, has_links=True),
+        )
         folder = run.store.state_path.parent
         if run_name is not None and not only_logs and _is_over(project, run):
             logs = [path for place in places for path in old_logs(place, float("inf"), 0)]
