@@ -36,7 +36,7 @@ FREE: Mapping[str, frozenset[str]] = {
             *("name", "description", "prompt", "text", "agent", "model", "provider"),
             *("temperature", "system_prompt", "append_system_prompt", "system_from_labels"),
             *("suppress_thoughts", "complete_when", "continue_session", "output"),
-            "expects",
+            *("expects", "stagnation"),
         }
     ),
     "Role": frozenset({"step"}),

@@ -31,7 +31,7 @@ ONE = InvocationLimits(max_steps=1)
 def notices(run: Run, mode: Mode = Mode.COMBINED) -> list[str]:
     recorder = Recorder()
     run.work(mode, ONE, on_event=recorder)
-    return [text for text in recorder.notices if "new run starts" in text]
+    return [text for text in recorder.notices if "new run starts at step_index" in text]
 
 
 def test_who_begins_beside_another_one_takes_its_log_for_no_earlier_one(

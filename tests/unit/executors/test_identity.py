@@ -137,7 +137,7 @@ def test_who_launches_a_process_says_whose_it_is() -> None:
         "executors/process.py": "request.identity",
         "executors/project_tools.py": "self.identity",
         # The commands of `setup`, which the person wrote.
-        "plugins/git/code/places.py": "None",
+        "plugins/git/code/run_worktree.py": "None",
     }
     assert {module: _identity_of(call) for module, call in _calls("StepRequest")} == {
         "engine/performing.py": "attempt.identity()",

@@ -298,7 +298,7 @@ def test_a_full_disk_is_told_as_one(shared: Shared, monkeypatch: pytest.MonkeyPa
             with pytest.raises(StorageFailed, match="can't be written: No space") as failed:
                 act()
             assert failed.value.where == "/full/journal.jsonl"
-            assert "free disk space" in (failed.value.hint or "")
+            assert "free some" in (failed.value.hint or "")
             assert not isinstance(failed.value, RemoteUnreachable)
     assert store.bring(), "and goes on when there is room"
 
