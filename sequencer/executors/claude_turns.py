@@ -31,6 +31,8 @@ TURNS = TurnTable(
 What claude calls an error itself (api_error, prompt_too_long, …) is a failure without this."""
 _TOO_PLAIN = frozenset({"completed", "stop_hook_prevented"})
 """Beside these in ``terminal_reason``, ``stop_reason`` says more."""
+_CALLED = frozenset({"tool_use", "tool_calls"})
+"""The reason behind a tool call, also by a gateway's word."""
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
@@ -75,7 +77,7 @@ class ClaudeTurns:
             observed.reason = ended_by
             return
         observed.reason = reason_of(result.get("stop_reason")) or observed.reason or ended_by
-        if observed.reason == "tool_use" and result.get("structured_output") is not None:
+        if observed.reason in _CALLED and result.get("structured_output") is not None:
             # An answer in a form is a tool call, and claude ends the turn behind it.
             observed.reason = ended_by
 
