@@ -42,6 +42,10 @@ def _is_clients_own(event: ClientEvent) -> bool:
     return is_error or event.sub("message").get("model") == "<synthetic>"
 
 
+_NO_ANSWER = "No response requested."
+"""What claude writes in its model's place where it has asked it nothing, or has heard nothing."""
+
+
 class ClaudeTurns:
     """Gathers the facts of claude's messages."""
 
@@ -51,6 +55,8 @@ class ClaudeTurns:
         self._message = ""
         self.is_over = False
         """A result has come, and no message behind it."""
+        self.placeholder = ""
+        """What claude has put in the place of its last message, if that says nothing."""
 
     def take(self, event: ClientEvent) -> None:
         """Take the facts of one event.
@@ -62,6 +68,10 @@ class ClaudeTurns:
         match event.get("type"):
             case "assistant" if not _is_clients_own(event):
                 self._take_message(event.sub("message"), is_own=is_own)
+            case "assistant" if is_own:
+                message = event.sub("message")
+                said = message.text("content") or [b.text("text") for b in message.each("content")]
+                self.placeholder = _NO_ANSWER if said in (_NO_ANSWER, [_NO_ANSWER]) else ""
             case "user":
                 self._take_blocks(event.sub("message"), is_own=is_own)
                 if is_own:
@@ -112,7 +122,7 @@ class ClaudeTurns:
 
     def _begin(self, message: ClientEvent) -> None:
         """Begin another message, which claude asks for only with the results of all calls."""
-        self.is_over = False
+        self.is_over, self.placeholder = False, ""
         key = message.text("id")
         if not key or key != self._message:
             self._message = key
