@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Expects, Step, Validation
 from sequencer.workflows.registry import with_defaults
-from tests.unit.engine.projects import Recorder, open_scripted, reopen
+from tests.unit.engine.projects import Recorder, open_scripted, reopen, until
 
 OK = OutcomeStatus.OK
 TEXT = Evidence(has_text=True)
@@ -236,6 +237,8 @@ def test_only_a_doubt_makes_anybody_look(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("changes", [True, False])
 def test_an_attempt_without_a_word_may_have_changed_files(tmp_path: Path, changes: bool) -> None:
     run = open_scripted(tmp_path, worked(""), **once())
+    # The project's files are older than its first attempt, as they are in real life.
+    until(lambda: time.time() > (tmp_path / "orchestration.yaml").stat().st_ctime + 0.05)
     seen = Works(tmp_path / "a.txt", *([1] if changes else []), is_silent=True)
     if changes:
         assert run.work(limits=LIMITS, on_event=seen).usage.steps == 1
