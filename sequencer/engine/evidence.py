@@ -125,7 +125,7 @@ class Look(Struct):
     def _compared(self, shown: Evidence, after: TreeState) -> Evidence:
         """Return *shown* with how often in a row an attempt has come to the same."""
         last = self.known.last
-        if last is None or shown.is_idle or shown.answer != last.answer:
+        if last is None or shown.is_idle or shown.compared != last.answer:
             return shown
         if last.tree is None:
             is_same = after.newest < last.at - COARSE_S
@@ -221,7 +221,7 @@ def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
 
 def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
     """Return whether the attempt may have come to the same as the *last* one."""
-    is_same = last is not None and shown.answer is not None and shown.answer == last.answer
+    is_same = last is not None and shown.compared == last.answer
     if not is_same or step.expects == "nothing" or shown.is_idle:
         return False
     return bool((step.stagnation or Stagnation()).attempts)
