@@ -257,7 +257,9 @@ class CodexParser(JsonEventParser):
                 self._failure = str(event.sub("error").get("message"))
             case "error":
                 # Shown again by turn.failed if it was final.
-                self._complaint = event.text("message")
+                text = event.text("message")
+                # What it tries again by itself is over where the turn is completed.
+                self._complaint = "" if text.startswith("Reconnecting") else text
                 self.say(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
             case "item.started" if kind not in _QUIET_ITEMS:
                 self.say(listener, f"-> {_described(item)}", Piece.ACTION)
