@@ -29,7 +29,13 @@ BEFORE_S = 1.0
 """Of that, before the agent starts."""
 COARSE_S = 0.012
 """How far the times of files may be behind the clock."""
-_NOTHING_TO_DO = re.compile(r"[\s>*_`#-]{0,20}nothing to do:[\s*_`]*\w", re.IGNORECASE)
+_MARKS = "*_`\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
+_NOTHING_TO_DO = re.compile(
+    rf"[\s>#+{_MARKS}-]{{0,20}}(?:\d{{1,9}}[.)]\s)?[\s{_MARKS}]{{0,20}}"
+    rf"nothing\s+to\s+do[\s{_MARKS}]{{0,20}}[:\uff1a][^\w\n]*+(?!REASON\W*\Z)\w",
+    re.IGNORECASE,
+)
+"""With Markdown around it; the word that stands for a reason in the prompt is none."""
 _LACKS: dict[Missing, str] = {
     "change": "it has changed nothing, and its step expects a change",
     "text": "it has said nothing, and its step expects text",
@@ -119,7 +125,7 @@ class ChangeWatch(Struct):
     def _compared(self, shown: Evidence, after: TreeState) -> Evidence:
         """Return *shown* with how often in a row an attempt has come to the same."""
         last = self.known.last
-        if last is None or shown.is_idle or shown.answer != last.answer:
+        if last is None or shown.is_idle or shown.compared != last.answer:
             return shown
         if last.tree is None:
             is_same = after.newest < last.at - COARSE_S
@@ -215,7 +221,7 @@ def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
 
 def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
     """Return whether the attempt may have come to the same as the *last* one."""
-    is_same = last is not None and shown.answer is not None and shown.answer == last.answer
+    is_same = last is not None and shown.compared == last.answer
     if not is_same or step.expects == "nothing" or shown.is_idle:
         return False
     return bool((step.stagnation or Stagnation()).attempts)
@@ -229,8 +235,9 @@ def says_nothing_to_do(answer: str) -> bool:
     >>> says_nothing_to_do("Nothing to do:"), says_nothing_to_do("there is nothing to do: no")
     (False, False)
     """
-    lines = answer[-4000:].rstrip().rsplit("\n", 1)
-    return _NOTHING_TO_DO.match(lines[-1]) is not None
+    # What ends a code block is no line of its own.
+    lines = [line for line in answer[-4000:].splitlines() if line.strip(" \t`~")]
+    return bool(lines) and _NOTHING_TO_DO.match(lines[-1]) is not None
 
 
 def after_missing(missing: str | None) -> str | None:

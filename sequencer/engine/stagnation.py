@@ -50,9 +50,10 @@ class Streak(Struct, frozen=True):
 
 def streak_after(shown: Evidence | None, at: float) -> Streak | None:
     """Return the streak that an attempt belongs to which has *shown* that; None: to none."""
-    if shown is None or shown.answer is None or shown.is_idle:
+    answer = None if shown is None else shown.compared
+    if shown is None or answer is None or shown.is_idle:
         return None
-    return Streak(shown.answer, shown.tree, max(shown.repeats, 1), at)
+    return Streak(answer, shown.tree, max(shown.repeats, 1), at)
 
 
 class Streaks:

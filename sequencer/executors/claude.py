@@ -366,7 +366,12 @@ class ClaudeParser(JsonEventParser):
             # There only where a form was asked for, and only once claude has checked it.
             structured = result.get("structured_output")
             self._turns.conclude(result)
-            text = result.text("result")
+            text, placeholder = result.text("result"), self._turns.placeholder
+            if placeholder and not self.has_worked:
+                # The conversation may be the cause, and a new one is tried then.
+                text = f"claude has no answer of its model: {placeholder}"
+                return self.refused_or_failed(text, end, is_own=True)
+            text = "" if text == placeholder else text
             if structured is None:
                 # Empty where its last message has nothing but a tool call, say.
                 text = richer(text, self.observed.said_last)

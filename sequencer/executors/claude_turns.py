@@ -31,6 +31,8 @@ TURNS = TurnTable(
 What claude calls an error itself (api_error, prompt_too_long, …) is a failure without this."""
 _TOO_PLAIN = frozenset({"completed", "stop_hook_prevented"})
 """Beside these in ``terminal_reason``, ``stop_reason`` says more."""
+_CALLED = frozenset({"tool_use", "tool_calls"})
+"""The reason behind a tool call, also by a gateway's word."""
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
@@ -38,6 +40,10 @@ def _is_clients_own(event: ClientEvent) -> bool:
     """Return whether claude has written a message itself: what an API error says, mostly."""
     is_error = bool(event.get("is_api_error_message") or event.get("error"))
     return is_error or event.sub("message").get("model") == "<synthetic>"
+
+
+_NO_ANSWER = "No response requested."
+"""What claude writes in its model's place where it has asked it nothing, or has heard nothing."""
 
 
 class ClaudeTurns:
@@ -49,6 +55,8 @@ class ClaudeTurns:
         self._message = ""
         self.is_over = False
         """A result has come, and no message behind it."""
+        self.placeholder = ""
+        """What claude has put in the place of its last message, if that says nothing."""
 
     def take(self, event: ClientEvent) -> None:
         """Take the facts of one event.
@@ -60,6 +68,10 @@ class ClaudeTurns:
         match event.get("type"):
             case "assistant" if not _is_clients_own(event):
                 self._take_message(event.sub("message"), is_own=is_own)
+            case "assistant" if is_own:
+                message = event.sub("message")
+                said = message.text("content") or [b.text("text") for b in message.each("content")]
+                self.placeholder = _NO_ANSWER if said in (_NO_ANSWER, [_NO_ANSWER]) else ""
             case "user":
                 self._take_blocks(event.sub("message"), is_own=is_own)
                 if is_own:
@@ -77,7 +89,7 @@ class ClaudeTurns:
             observed.reason = ended_by
             return
         observed.reason = reason_of(result.get("stop_reason")) or observed.reason or ended_by
-        if observed.reason == "tool_use" and result.get("structured_output") is not None:
+        if observed.reason in _CALLED and result.get("structured_output") is not None:
             # An answer in a form is a tool call, and claude ends the turn behind it.
             observed.reason = ended_by
 
@@ -112,7 +124,7 @@ class ClaudeTurns:
 
     def _begin(self, message: ClientEvent) -> None:
         """Begin another message, which claude asks for only with the results of all calls."""
-        self.is_over = False
+        self.is_over, self.placeholder = False, ""
         key = message.text("id")
         if not key or key != self._message:
             self._message = key

@@ -198,7 +198,9 @@ def classify(text: str, status: int | None = None) -> ErrorKind:
 
 _NOTICE_CHARS = 2_000
 _NOTICE = re.compile(
-    r"""(?:Failed[ ]to[ ]authenticate\.[ ])?API[ ]Error(?::[ ]|[ ]\()[^\n]*
+    r"""(?:(?:Failed[ ]to[ ]authenticate\.[ ])?API[ ]Error(?::[ ]|[ ]\()[^\n]*
+      | API[ ]Error:[ ][45]\d\d[ ]\{.*\}
+      | Not[ ]logged[ ]in[ ]\u00b7[ ]Please[ ]run[ ]/login\.?
       | (?:\u2715[ ])?\[API[ ]Error:.*\]
       | Claude[ ](?:\w+[ ])?usage[ ]limit[ ]reached\b[^\n]*
       | You(?:'|\u2019)ve[ ](?:hit|reached)[ ]your[ ][\w -]{0,30}limit(?:[ ]for[ ][\w ]{1,30})?
@@ -209,6 +211,7 @@ _NOTICE = re.compile(
       | Credit[ ]balance[ ](?:is[ ])?too[ ]low(?:[ ][\u00b7\u2219][ ][^\n]*)?
       | Invalid[ ]API[ ]key[ ][\u00b7\u2219][ ][^\n]*
       | Prompt[ ]is[ ]too[ ]long
+    )(?:\s*\n\s*(?:\u2022\s*)?/(?:upgrade|usage|extra-usage|rate-limit-options|login|model)\b[^\n]*)*
     """,
     re.VERBOSE | re.DOTALL,
 )

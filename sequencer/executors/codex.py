@@ -29,6 +29,7 @@ from sequencer.executors.client_events import (
     one_line,
     split_mark,
 )
+from sequencer.executors.client_limits import ErrorKind, classify
 from sequencer.executors.observation import TurnTable
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
@@ -203,6 +204,7 @@ _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_cod
 _NO_CALLS = _QUIET_ITEMS | {"todo_list", "plan"}
 _MAY_GO_ON = frozenset({"command_execution"})
 """The model has heard of it as running, and may end its turn before the command."""
+_AWAY = frozenset({ErrorKind.LIMIT, ErrorKind.OUTAGE})
 TURNS = TurnTable(clean=frozenset())
 """It gives no reasons: a length limit and a refusal are a turn.failed, and a turn that was
 interrupted has no end at all."""
@@ -225,6 +227,8 @@ class CodexParser(JsonEventParser):
         self._before = before or Usage()
         self._total = self._charged = Usage()
         self._failure: str | None = None
+        self._complaint = ""
+        """What its last event about an error says."""
         self._is_completed = False
 
     def feed_stderr(self, line: bytes) -> None:
@@ -253,6 +257,9 @@ class CodexParser(JsonEventParser):
                 self._failure = str(event.sub("error").get("message"))
             case "error":
                 # Shown again by turn.failed if it was final.
+                text = event.text("message")
+                # What it tries again by itself is over where the turn is completed.
+                self._complaint = "" if text.startswith("Reconnecting") else text
                 self.say(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
             case "item.started" if kind not in _QUIET_ITEMS:
                 self.say(listener, f"-> {_described(item)}", Piece.ACTION)
@@ -266,6 +273,10 @@ class CodexParser(JsonEventParser):
         """Judge by the exit code and the last turn together."""
         if end.exit_code == 0 and self._is_completed and self._failure is None:
             answer = self.observed.said_last
+            if not self.has_worked and classify(self._complaint) in _AWAY:
+                # It calls a turn done in which a limit or an outage was all there was.
+                error = f"codex ended with exit code 0: {self._complaint}"
+                return self.refused_or_failed(error, end, is_own=True)
             structured = parsed(answer) if self._is_json else None
             return self.answered(answer, end, structured)
         reason = self._failure or self.stderr_text or "no answer"
@@ -324,6 +335,7 @@ class CodexParser(JsonEventParser):
             case "reasoning":
                 self.say(listener, str(item.get("text", "")), Piece.THOUGHT)
             case "error":
+                self._complaint = item.text("message")
                 self.say(listener, f"codex: {one_line(item.get('message'))}", Piece.NOTICE)
             case "command_execution":
                 sign = "<-" if item.get("exit_code") == 0 else f"<- exit {item.get('exit_code')}:"

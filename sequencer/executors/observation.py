@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from sequencer.executors.answers import digest_of
+from sequencer.executors.protocol import words
 from sequencer.model.evidence import Evidence, TurnEnd
 
 _REASON = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
@@ -23,6 +24,17 @@ _NO_WORD = "no-word"
 """Stands for a reason of another form than clients give; no table has it."""
 _MOST_OPEN = 10_000
 """Calls that wait for their results; what comes beyond that is counted only."""
+
+
+_CLEAN_ANYWHERE = words("end_turn stop stop_sequence")
+_CUT_OFF_ANYWHERE = words(
+    "blocklist cancelled content_filter content_filtered error function_call incomplete length "
+    "guardrail_intervened malformed_function_call max_output_tokens max_tokens model_length "
+    "pause_turn prohibited_content recitation refusal safety tool_call tool_calls tool_use "
+    "unexpected_tool_call"
+)
+"""Words of the services behind the clients (Anthropic, OpenAI, Google, Mistral, Amazon Bedrock),
+which a gateway may pass on to any of them. A client's own table comes first."""
 
 
 class TurnTable(Struct, frozen=True):
@@ -36,7 +48,10 @@ class TurnTable(Struct, frozen=True):
         """Return how a turn ended that its client calls done for *reason*; None: it gave none."""
         if reason is None or reason in self.clean:
             return TurnEnd.CLEAN
-        return TurnEnd.CUT_OFF if reason in self.cut_off else TurnEnd.UNKNOWN
+        word = reason.lower().replace("-", "_")
+        if reason in self.cut_off or word in _CUT_OFF_ANYWHERE:
+            return TurnEnd.CUT_OFF
+        return TurnEnd.CLEAN if word in _CLEAN_ANYWHERE else TurnEnd.UNKNOWN
 
 
 def reason_of(value: object) -> str | None:

@@ -63,6 +63,15 @@ class Evidence(Frozen, extra="ignore"):
         """Return how many tool calls have a result."""
         return max(self.tool_calls - self.open_calls, 0)
 
+    @property
+    def compared(self) -> str | None:
+        """Return what equals that of an attempt with an equal answer; None: nothing does.
+
+        Agents that say nothing and call tools give equal answers, unless a file says the rest.
+        """
+        is_silent = self.answer is None and not self.is_stated and self.answered_calls > 0
+        return "" if is_silent else self.answer
+
 
 def amount_of(number: int | None, noun: str, plural: str = "") -> str:
     """Return *number* of *noun*; empty if it is 0 or not known."""

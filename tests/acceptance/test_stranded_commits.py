@@ -107,6 +107,18 @@ def test_what_is_merged_or_was_taken_back_is_no_stranded_commit(tmp_path: Path, 
     assert left(folder) == []
 
 
+@pytest.mark.parametrize("go", ["checkout -q -b feat/x", "checkout -q --detach"])
+def test_the_branch_of_a_run_follows_an_agent_that_stays_elsewhere(tmp_path: Path, go: str) -> None:
+    tips = "git for-each-ref --format='%(objectname)' refs/heads/sequencer-run/"
+    follows = f'test "$({tips})" = "$(git rev-parse HEAD)"'
+    folder = made(tmp_path / "p", f"git {go}; {COMMIT}", follows)
+    done = cli(folder, "run", **GIT)
+    assert done.returncode == 0, done.stderr
+    where = "on no branch" if "detach" in go else "on branch feat/x"
+    assert done.stderr.count(f"an agent has committed {where}; branch sequencer-run/") == 1
+    assert (folder / "one.txt").exists()
+
+
 def test_a_branch_that_goes_on_from_elsewhere_leaves_both(tmp_path: Path) -> None:
     other = (
         f"{COMMIT}; git checkout -q -b feat/x HEAD~1; echo y > y.txt; git add -A; git commit -qm y"

@@ -168,6 +168,17 @@ REASONS: list[tuple[str, Change, str, TurnEnd]] = [
     (CLAUDE, recorded.with_reason("brand_new"), "brand_new", UNKNOWN),
     (CLAUDE, recorded.with_reason("brand_new", "terminal_reason"), "brand_new", UNKNOWN),
     (CLAUDE, recorded.with_reason("not a word"), "no-word", UNKNOWN),
+    # A gateway may pass on the words of the service behind it.
+    *(
+        (client, recorded.with_reason(each), each, CUT_OFF)
+        for client in (CLAUDE, OPENCODE)
+        for each in (
+            *("length", "tool_calls", "content_filter", "MAX_TOKENS", "SAFETY", "max_tokens"),
+            *("max_output_tokens", "incomplete", "guardrail_intervened", "model_length"),
+        )
+    ),
+    *((CLAUDE, recorded.with_reason(each), each, CLEAN) for each in ("stop", "STOP")),
+    (OPENCODE, recorded.with_reason("end_turn"), "end_turn", CLEAN),
     (OPENCODE, recorded.with_reason("stop"), "stop", CLEAN),
     *(
         (OPENCODE, recorded.with_reason(each), each, CUT_OFF)

@@ -17,6 +17,7 @@ _QUOTES = "\"'`*"
 _BLANK_CHARS = "".join(filter(str.isspace, map(chr, range(0x3001))))
 """What ``strip`` takes away; taking turns with it would be slow for a long run of marks."""
 _MARKED = re.compile(r"[^\W\d_][^:\n]{0,60}:\s*(?P<label>.+)", re.DOTALL)
+_ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
 _BLANKS = re.compile(r"[\s_-]+")
 _UNSEEN = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]|[\u200b\u2060\ufeff]")
 """What a terminal doesn't show: colors of a command's output, marks at a file's beginning."""
@@ -45,8 +46,9 @@ def candidates(output: str) -> Iterator[str]:
     text = _UNSEEN.sub("", output).strip()
     if (decided := decision_in(text)) is not None:
         yield normalise(decided)
-    last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    for candidate in (text, last_line):
+    # What ends a code block is no line, and a label may be an item of a list.
+    last_line = next((line for line in reversed(text.splitlines()) if line.strip("`~ \t")), "")
+    for candidate in dict.fromkeys((text, last_line, _ITEM.sub("", last_line, count=1))):
         yield normalise(candidate)
         bare = candidate.strip().strip(_QUOTES).strip()
         if (marked := _MARKED.fullmatch(bare)) is not None:

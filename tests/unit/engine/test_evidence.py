@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,14 @@ from hypothesis import strategies as st
 
 from sequencer.cli.views.standing import take
 from sequencer.engine.attempt import AttemptStarted, AttemptWrote, RunEvent
-from sequencer.engine.evidence import judge, judge_turn, judge_work
+from sequencer.engine.evidence import judge, judge_turn, judge_work, says_nothing_to_do
 from sequencer.errors import StepFailed
 from sequencer.model.evidence import Evidence, TurnEnd
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Expects, Step, Validation
 from sequencer.workflows.registry import with_defaults
-from tests.unit.engine.projects import Recorder, open_scripted, reopen
+from tests.unit.engine.projects import Recorder, open_scripted, reopen, until
 
 OK = OutcomeStatus.OK
 TEXT = Evidence(has_text=True)
@@ -122,6 +123,43 @@ def test_the_last_line_of_an_answer_may_say_that_there_was_nothing_to_do() -> No
     assert not judge(ended(shown, "Nothing to do: x\nBut I thought"), step, None, str).is_accepted
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "**Nothing to do**: the queue is empty.",
+        "`Nothing to do`: the queue is empty.",
+        "Nothing to do: #123 is still open.",
+        'Nothing to do: "main" is up to date',
+        "Nothing to do: ./src is clean",
+        "Nothing to do: [issue 5](https://example.org) is closed",
+        "Nothing to do: \u2705 all is green",
+        "Nothing to do\uff1a\u961f\u5217\u4e3a\u7a7a\u3002",
+        "1. Nothing to do: no issue is open",
+        '"Nothing to do: no issue is open"',
+        "```text\nNothing to do: no issue is open\n```",
+    ],
+)
+def test_the_line_counts_whatever_markdown_is_around_it_and_however_its_reason_begins(
+    line: str,
+) -> None:
+    assert says_nothing_to_do(f"I looked.\n\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Nothing to do: REASON",
+        "> Nothing to do: REASON",
+        "`Nothing to do: REASON`.",
+        "Nothing to do: ...",
+        "There is nothing to do: all is done",
+        "~~Nothing to do: no issue is open~~",
+    ],
+)
+def test_a_line_without_a_reason_or_in_a_sentence_says_nothing(line: str) -> None:
+    assert not says_nothing_to_do(f"I looked.\n\n{line}\n")
+
+
 # --- in a run ----------------------------------------------------------------------
 
 
@@ -199,6 +237,8 @@ def test_only_a_doubt_makes_anybody_look(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("changes", [True, False])
 def test_an_attempt_without_a_word_may_have_changed_files(tmp_path: Path, changes: bool) -> None:
     run = open_scripted(tmp_path, worked(""), **once())
+    # The project's files are older than its first attempt, as they are in real life.
+    until(lambda: time.time() > (tmp_path / "orchestration.yaml").stat().st_ctime + 0.05)
     seen = Works(tmp_path / "a.txt", *([1] if changes else []), is_silent=True)
     if changes:
         assert run.work(limits=LIMITS, on_event=seen).usage.steps == 1

@@ -77,6 +77,18 @@ def test_equal_answers_without_a_change_pause_the_run(tmp_path: Path, way: str) 
         reopen(tmp_path).work(limits=most(1))
 
 
+def test_an_agent_that_calls_tools_and_says_nothing_repeats_itself_too(tmp_path: Path) -> None:
+    silent = {"output": "", "evidence": {"tool_calls": 3}}
+    run = opened(tmp_path, silent, **cycle({"name": "main"}))
+    with pytest.raises(WaitsForPerson, match="'main' gave the same answer 5 times in a row"):
+        run.work(limits=most(LOOP))
+
+
+def test_an_agent_that_says_nothing_and_works_is_not_stopped(tmp_path: Path) -> None:
+    silent = {"output": "", "evidence": {"tool_calls": 3}, "step": "main"}
+    untouched(tmp_path, silent, seen=Changing(tmp_path, "main"), **cycle({"name": "main"}))
+
+
 def test_the_prompt_says_so_once_before(tmp_path: Path) -> None:
     run, seen = opened(tmp_path, said(), **cycle({"name": "main"})), Recorder()
     with pytest.raises(WaitsForPerson):

@@ -76,6 +76,7 @@ def test_the_switch_of_an_entry_is_the_projects_and_passes_nothing(
 
 PROXIES = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"}
 CERTIFICATES = {"NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
+CERTIFICATES |= {"AWS_CA_BUNDLE"}
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,13 @@ def test_an_answer_about_limits_is_an_answer(text: str, client: str) -> None:
     assert outcome.output == text
 
 
+@pytest.mark.parametrize("client", PARSERS)
+def test_an_error_over_several_lines_is_none(client: str) -> None:
+    text = 'API Error: 529 {"type": "error",\n "error": {"type": "overloaded_error"}}'
+    outcome = feed(PARSERS[client](RULES), encoded(*answer_events(client, text))).outcome
+    assert outcome.status is OutcomeStatus.UNAVAILABLE
+
+
 TOLD_BY_TOOLS = [one["text"] for one in WORDINGS if one["said"] == "tool"]
 
 

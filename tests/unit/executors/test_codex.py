@@ -252,6 +252,26 @@ def test_without_a_turn_that_ended_well_exit_code_0_means_nothing(
     assert feed(CodexParser(RULES), encoded(*events)).outcome.status is OutcomeStatus.FAILED
 
 
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("You've hit your usage limit. Try again in 3 hours.", OutcomeStatus.LIMITED),
+        ("Selected model is at capacity.", OutcomeStatus.UNAVAILABLE),
+        ("Model metadata for 'm' not found.", OutcomeStatus.OK),
+        ("Reconnecting... 1/5 (stream disconnected before completion)", OutcomeStatus.OK),
+    ],
+)
+def test_a_turn_that_was_nothing_but_a_limit_is_none(said: str, status: OutcomeStatus) -> None:
+    end = {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 1}}
+    item = {"type": "item.completed", "item": {"id": "item_0", "type": "error", "message": said}}
+    told_as = ({"type": "error", "message": said}, item)
+    for told in told_as[: 1 if said.startswith("Reconnecting") else 2]:
+        assert feed(CodexParser(RULES), encoded(told, end)).outcome.status is status
+        answer = {"id": "item_1", "type": "agent_message", "text": "Done."}
+        events = encoded(told, {"type": "item.completed", "item": answer}, end)
+        assert feed(CodexParser(RULES), events).outcome.output == "Done."
+
+
 def test_changes_of_files_and_other_tools_are_shown() -> None:
     change = {"type": "file_change", "changes": [{"path": "a.py", "kind": "update"}]}
     search = {"type": "web_search", "id": "item_3", "query": "python"}

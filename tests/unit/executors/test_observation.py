@@ -9,6 +9,7 @@ import pytest
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.observation import Observation, TurnTable
 from sequencer.model.evidence import Evidence, TurnEnd
+from sequencer.model.outcome import OutcomeStatus, SessionFault
 from tests.unit.executors.replay import RULES, Replayed, encoded, feed
 
 TABLE = TurnTable(clean=frozenset({"done"}), cut_off={"length": "make it smaller"})
@@ -56,6 +57,22 @@ def test_what_claude_says_itself_is_no_text_of_its_agent(own: dict[str, Any]) ->
     said = assistant(text("You've hit your limit"), model=own.pop("message", "m"), id="m1")
     replayed, shown = claude({**said, **own})
     assert (replayed.outcome.output, shown.has_text) == ("", False)
+
+
+@pytest.mark.parametrize("final", ["", "No response requested."])
+def test_claude_in_the_place_of_its_model_is_no_answer(final: str) -> None:
+    stub = assistant(text("No response requested."), model="<synthetic>", id="m2")
+    events = encoded(stub, {**END, "result": final})
+    outcome = feed(ClaudeParser(RULES), events).outcome
+    assert (outcome.status, outcome.output) == (OutcomeStatus.FAILED, "")
+    assert (outcome.is_unexplained, outcome.session_fault) == (True, SessionFault.SUSPECT)
+    # Behind work it takes the place of an empty answer; an agent's own words are its own.
+    worked = assistant(text("It is mended."), id="m1")
+    events = encoded(worked, stub, {**END, "result": final})
+    assert feed(ClaudeParser(RULES), events).outcome.output == "It is mended."
+    own = assistant(text("No response requested."), id="m3")
+    events = encoded(own, {**END, "result": "No response requested."})
+    assert feed(ClaudeParser(RULES), events).outcome.output == "No response requested."
 
 
 def test_the_last_message_of_claude_is_whole_where_the_final_field_has_its_last_block() -> None:

@@ -68,6 +68,16 @@ def test_the_field_of_a_json_object_comes_first(output: str, first: str) -> None
 
 
 @pytest.mark.parametrize(
+    "end",
+    ["- **ok**", "* ok", "1. `ok`", "```\nok\n```", "~~~text\n**ok**\n~~~", "- Verdict: **ok**"],
+)
+def test_markdown_around_the_last_line_is_no_part_of_it(end: str) -> None:
+    assert "ok" in candidates(f"I have read all of it.\n\n{end}\n")
+    assert "ok" not in candidates("I have read all of it.\n\n- not **ok**\n")
+    assert "1. ok" in candidates("It is this:\n1. ok")
+
+
+@pytest.mark.parametrize(
     "output",
     ['{"decision": 5}', '["decision"]', '{"decision": "yes"', "{}", "{" * 200_000, "```", '"yes"'],
 )

@@ -412,9 +412,23 @@ class TaskTrees:
                 known = [worktree.base, git.text("rev-parse", "HEAD"), *([here] if here else [])]
                 made = keep(git, worktree.branch, stranded(git, left, known), known)
                 told = tuple(one.words for one in made)
+            told += self._followed(worktree)
         except GitFailed:
             return worktree, ()
         return self.notes.write(worktree.replace(looked_at=size)), told
+
+    def _followed(self, worktree: Worktree) -> tuple[str, ...]:
+        """Let the branch of *worktree* follow an agent that has gone on elsewhere, and say so."""
+        git, ref = self.git_of(worktree), f"refs/heads/{worktree.branch}"
+        branch = git.text("symbolic-ref", "--quiet", "--short", "HEAD", accepts=(0, 1))
+        old, tip = self._tip(worktree.branch), git.text("rev-parse", "HEAD")
+        is_there = branch == worktree.branch or old in {None, tip}
+        if is_there or not self.checkout.contains(tip, old or tip):
+            return ()
+        git.run("update-ref", ref, tip, old or "")
+        where = f"on branch {branch}" if branch else "on no branch"
+        told = f"an agent has committed {where}; branch {worktree.branch} has its commits too"
+        return (told,)
 
     # --- removing ------------------------------------------------------------------
 
