@@ -151,5 +151,5 @@ def stagnated(performed: Performed) -> str | None:
     name = performed.step.name
     return (
         f"step {name!r} gave the same answer {shown.repeats} times in a row and changed nothing "
-        "(stagnation.attempts)"
+        "(stagnation.attempts; expects: nothing on a step that only polls)"
     )

@@ -124,13 +124,15 @@ def test_accepted_steps_that_the_journal_lost_do_not_run_again(folder: Path, kin
     for verb in (("tick",), ("run", "--max-steps", "3")):
         refused = cli(folder, *verb)
         assert refused.returncode == 3
-        assert "accepted steps may be missing" in refused.stderr
-        assert any(f"{what} shows" in refused.stderr for what in ("log", "state.json"))
+        # By what is in the folder, or by this user's own record of the run.
+        found = ("log shows", "state.json shows", "this machine has seen revision 11")
+        assert any(words in refused.stderr for words in found)
     assert (done(folder), [path.read_bytes() for path in files]) == (ran, before)
     assert cli(folder, "check").returncode != 0
     shown = cli(folder, "repair", "--json")
     assert (shown.returncode, json.loads(shown.stdout)["action"]) == (3, "choose")
-    assert json.loads(shown.stdout)["shown_beyond"]["path"].startswith(str(folder))
+    path = json.loads(shown.stdout)["shown_beyond"]["path"]
+    assert path.startswith(str(folder)) or "/sequencer/runs/" in path
     assert cli(folder, "repair", "--apply").returncode == 3
     assert cli(folder, "repair", "--apply", "--accept-journal").returncode == 0
     # A person has said so; no token that a log shows is granted again.

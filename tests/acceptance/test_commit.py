@@ -120,7 +120,9 @@ def test_from_a_folder_below(tmp_path: Path) -> None:
 def test_the_files_of_a_run_and_of_its_sinks(tmp_path: Path) -> None:
     sinks = "activity: {sinks: {file: {kind: jsonl, path: told/all.jsonl}}}\n"
     folder = project(tmp_path / "p", "commit: {paths: ['**']}\n" + sinks)
-    (folder / "told").mkdir()
+    # Folders that are there already: git ignores those that a run makes.
+    for name in ("told", "sync", "logs"):
+        (folder / name).mkdir()
     ran = cli(folder, "run", "--max-steps", "2", "--quiet")
     assert ran.returncode == 0, ran.stderr
     assert (folder / "told" / "all.jsonl").exists()

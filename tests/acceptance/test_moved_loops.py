@@ -96,10 +96,10 @@ def test_a_moved_loop_says_that_it_reads_only_and_how_it_edits_again(moved: Path
         THEIRS + "agents:\n" + "".join(f"  {line}\n" for line in lines)
     )
     again = run(moved, "check").stdout
-    assert "warning" not in again
+    assert "can't edit" not in again
     assert "notice: agent: agent codex: permissions: sandbox workspace-write" in again
     started = run(moved, "run", "--max-steps", "2")
-    assert "warning" not in started.stderr
+    assert "can't edit" not in started.stderr
     assert "permissions: claude: permission_mode acceptEdits; allowed_tools Bash(git *)" in (
         started.stderr
     )
@@ -116,14 +116,14 @@ def test_whoever_decides_is_not_warned(moved: Path) -> None:
     agents = "agents:\n  codex: {sandbox: read-only}\n  claude: {permission_mode: plan}\n"
     (moved / "orchestration.yaml").write_text(THEIRS + agents)
     checked = run(moved, "check").stdout
-    assert "warning" not in checked
+    assert "can't edit" not in checked
     assert "permissions: sandbox read-only" in checked
     assert "permissions: permission_mode plan" in checked
     (moved / "orchestration.yaml").write_text(
         THEIRS.replace("{name: standard, review_every_n: 0}", "looking")
         + "workflows: {looking: {steps: [{name: main, single_turn: true}]}}\n"
     )
-    assert "warning" not in run(moved, "check").stdout
+    assert "can't edit" not in run(moved, "check").stdout
 
 
 def test_what_has_no_effect_is_one_line_and_check_lists_it(moved: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sequencer.store.folder import own_state
+from sequencer.store.user_state import own_state
 from tests.fleet.fleet_projects import CYCLE, FleetProject
 
 pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
