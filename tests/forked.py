@@ -262,6 +262,8 @@ def _warm_up() -> None:
                 importlib.import_module("sequencer.cli").main()
     os.environ.clear()
     os.environ.update(kept)
+    # A command closes what it inherits, and would close the same numbers again with these.
+    importlib.import_module("sequencer.store.folder")._held.clear()  # noqa: SLF001
 
 
 def _begun(connection: socket.socket) -> int:
