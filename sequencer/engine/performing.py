@@ -370,8 +370,9 @@ class Performer(Struct, frozen=True):
             self._tell_overspent(prepared.step, outcome.usage, running.listener)
         completed = checked(prepared.step, apply_completion(prepared.step, outcome))
         usage = completed.usage.replace(seconds=seconds)
-        told = completed.replace(usage=usage, prompt=prepared.step.prompt_name)
-        return without_secrets(told, self.redact)
+        return without_secrets(
+            completed, self.redact, usage=usage, prompt=prepared.step.prompt_name
+        )
 
     def _tell_overspent(self, step: Step, usage: Usage, listener: AttemptOutput) -> None:
         """Say so if an attempt has spent more than it may: its client stops too late, or never."""

@@ -322,12 +322,13 @@ def secretless(mark: str, redact: Callable[[str], str]) -> str | None:
     return mark if redact(mark) == mark else None
 
 
-def without_secrets(outcome: Outcome, redact: Callable[[str], str]) -> Outcome:
-    """Return *outcome* as it may be kept and shown."""
-    session = outcome.session_id
+def without_secrets(outcome: Outcome, redact: Callable[[str], str], **more: Any) -> Outcome:
+    """Return *outcome* as it may be kept and shown, with *more* of its fields set."""
+    session, value = outcome.session_id, outcome.structured
     return outcome.replace(
+        **more,
         output=redact(outcome.output),
-        structured=redacted(outcome.structured, redact),
+        structured=None if value is None else redacted(value, redact),
         error=redact(outcome.error) if outcome.error else None,
         denials=tuple(map(redact, outcome.denials)),
         session_id=None if session is None else secretless(session, redact),
