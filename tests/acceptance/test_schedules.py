@@ -478,7 +478,9 @@ def test_an_end_in_the_future_keeps_no_date_away(folder: Path, later: Later) -> 
 
 def _of_records(folder: Path) -> list[tuple[str, str]]:
     found = call(folder, "check", "--json").json["findings"]
-    return [(one["level"], one["message"]) for one in found if "own records" in one["message"]]
+    told = [(one["level"], one["message"]) for one in found if "own records" in one["message"]]
+    # The same lack has a finding of its own for how far runs have come.
+    return [(level, text) for level, text in told if not text.startswith("how far runs")]
 
 
 def test_check_says_where_what_ticks_remember_is_not_kept(

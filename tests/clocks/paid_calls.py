@@ -62,6 +62,7 @@ def rejected(**more: Any) -> dict[str, Any]:
 
 FAILED = {"events": [result("API Error: 400 bad", api_error_status=400)], "exit": 1}
 ANSWERED = {"events": [result("not what was asked", is_error=False)]}
+NO = {"events": [result('{"pass": false, "reason": "not done"}', is_error=False)]}
 LIMITED = {"events": [result("rate limit, retry in 1s", api_error_status=429)], "exit": 1}
 SCHEMA = {"type": "object", "required": ["pass"]}
 
@@ -117,7 +118,7 @@ CASES = (
     Case("refused-answer", [ANSWERED], FAILURES, _steps(output={"schema": SCHEMA})),
     Case(
         "a-judge-that-says-no",
-        [ANSWERED],
+        [NO],
         FAILURES * 2,
         _steps(validation={"max_attempts": 2}),
         least=6,
