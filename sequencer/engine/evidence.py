@@ -5,7 +5,7 @@ never accepted; one that did has to show what its step expects. What changed is 
 where that decides something, after the client has ended, and never for a command, whose exit
 code is its evidence.
 
-Not promised: that the work is right, or that nobody else made the change.
+Not promised: that the work is right, or that no one else made the change.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from sequencer.engine.stagnation import Streak
 from sequencer.engine.tree_state import Deadline, TreeState, TreeUnknown, WatchedTree, tree_of
+from sequencer.model.answers import MARKS
 from sequencer.model.evidence import Evidence, TurnEnd, amount_of
 from sequencer.model.outcome import Missing, Outcome, OutcomeStatus
 from sequencer.model.step import Expects, Stagnation, Step
@@ -29,10 +30,9 @@ BEFORE_S = 1.0
 """Of that, before the agent starts."""
 COARSE_S = 0.012
 """How far the times of files may be behind the clock."""
-_MARKS = "*_`\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 _NOTHING_TO_DO = re.compile(
-    rf"[\s>#+{_MARKS}-]{{0,20}}(?:\d{{1,9}}[.)]\s)?[\s{_MARKS}]{{0,20}}"
-    rf"nothing\s+to\s+do[\s{_MARKS}]{{0,20}}[:\uff1a][^\w\n]*+(?!REASON\W*\Z)\w",
+    rf"[\s>#+{MARKS}-]{{0,20}}(?:\d{{1,9}}[.)]\s)?[\s{MARKS}]{{0,20}}"
+    rf"nothing\s+to\s+do[\s{MARKS}]{{0,20}}[:\uff1a][^\w\n]*+(?!REASON\W*\Z)\w",
     re.IGNORECASE,
 )
 """With Markdown around it; the word that stands for a reason in the prompt is none."""
@@ -65,7 +65,7 @@ class PriorAttempts(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """What the prompt says about the attempts before, in blocks."""
     last: Streak | None = None
-    """What the last attempt came to; None: there was none, or it does not matter."""
+    """The streak of the last attempt; None: there is none, or it does not matter."""
     is_shared: Callable[[], bool] = _is_alone
     """Whether another attempt works or has worked in the same folder meanwhile."""
 
@@ -86,7 +86,7 @@ class ChangeWatch(Struct):
     tree: WatchedTree | None = None
 
     def begin(self) -> None:
-        """Keep what the files are before the agent starts, where their change is expected."""
+        """Record the state of the files before the agent starts, if a change is expected."""
         self.before = self._state(BEFORE_S)
 
     def _state(self, most_s: float) -> TreeState | None:
@@ -123,7 +123,7 @@ class ChangeWatch(Struct):
         return self._compared(shown, after)
 
     def _compared(self, shown: Evidence, after: TreeState) -> Evidence:
-        """Return *shown* with how often in a row an attempt has come to the same."""
+        """Return *shown* with the number of attempts in a row that repeated each other."""
         last = self.known.last
         if last is None or shown.is_idle or shown.compared != last.answer:
             return shown
@@ -137,7 +137,7 @@ class ChangeWatch(Struct):
 def judge(outcome: Outcome, step: Step, look: ChangeWatch | None, notice: Notice) -> Outcome:
     """Return *outcome* of an agent's attempt at *step*, failed if its evidence is not enough.
 
-    Without a *look* nobody knows what has changed.
+    Without a *look* it is unknown what changed.
     """
     shown = outcome.evidence
     if shown is None or not outcome.is_accepted:
@@ -220,7 +220,7 @@ def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
 
 
 def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
-    """Return whether the attempt may have come to the same as the *last* one."""
+    """Return whether the attempt may repeat the *last* one."""
     is_same = last is not None and shown.compared == last.answer
     if not is_same or step.expects == "nothing" or shown.is_idle:
         return False
@@ -241,7 +241,7 @@ def says_nothing_to_do(answer: str) -> bool:
 
 
 def after_missing(missing: str | None) -> str | None:
-    """Return what the next prompt says about an attempt that lacked *missing*."""
+    """Return what the next prompt says about an attempt in which *missing* was missing."""
     for known, said in _ASKS.items():
         if known == missing:
             return f"# Your last attempt did not count\n\nIt {said}. {SAY_NOTHING_TO_DO}"

@@ -15,7 +15,7 @@ from sequencer.engine.attempt import Prepared
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.executors.protocol import Executor
-from sequencer.model.answers import decision_in, decision_of
+from sequencer.model.answers import MARKS, decision_in, decision_of
 from sequencer.model.evidence import Evidence
 from sequencer.model.kind import STAGNATED, Performed
 from sequencer.model.net.choices import (
@@ -382,9 +382,7 @@ def near_miss(step: Step, outcome: Outcome) -> str | None:
 
 NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
-_AROUND = "*_`\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
-"""Marks of Markdown, and quotes, that may stand around a line. A quoted passage (``>``), a
-heading, and text that is struck out say something else."""
+# A quoted passage (`>`), a heading, and text that is struck out mean something else.
 
 
 def _squeezed(text: str) -> str:
@@ -392,14 +390,14 @@ def _squeezed(text: str) -> str:
 
 
 def _stands_alone(mark: str, output: str) -> bool:
-    wanted = _squeezed(_ITEM.sub("", mark, count=1)).strip(_AROUND)
+    wanted = _squeezed(_ITEM.sub("", mark, count=1)).strip(MARKS)
     lines = [line for line in output.splitlines() if line.strip()]
     if not wanted:
         return bool(mark) and any(line.strip() == mark for line in lines)
     for first, line in enumerate(lines):
-        said, place = _squeezed(_ITEM.sub("", line, count=1)).lstrip(_AROUND), first + 1
+        said, place = _squeezed(_ITEM.sub("", line, count=1)).lstrip(MARKS), first + 1
         while said != wanted and wanted.startswith(said) and place < len(lines):
             said, place = said + _squeezed(lines[place]), place + 1
-        if said.rstrip(_AROUND) == wanted:
+        if said.rstrip(MARKS) == wanted:
             return True
     return False

@@ -1,10 +1,9 @@
-"""How often in a row a step has come to the same, read from its journal.
+"""How many times in a row a step has repeated itself, counted in its journal.
 
-The count stands with the evidence of each attempt, so nothing else has to be kept: it survives
-restarts and goes to other machines with the journal. A process reads the newest records once
-and then follows what it writes itself.
+The count is part of each attempt's evidence, so it survives restarts and moves to other machines
+with the journal. A process reads the newest records once and then keeps up with its own changes.
 
-Not promised: that an attempt is compared whose record was put aside long ago.
+Not promised: that an attempt is compared with one whose record was rotated away long ago.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ _STARTS_AGAIN = frozenset(
         *(Event.FEEDBACK, Event.ANSWERED, Event.TOLD),
     }
 )
-"""A person has changed something, so what comes next is no repetition."""
+"""A person changed something, so the next attempt is not a repetition."""
 
 
 class Streak(Struct, frozen=True):
-    """Attempts in a row at one step that came to the same."""
+    """Attempts in a row at one step with the same result."""
 
     answer: str
     """Digest of their answer."""
     tree: str | None
-    """Digest of the files after the last of them; None: nobody had to look."""
+    """Digest of the files after the last of them; None: they were not looked at."""
     attempts: int
     at: float
     """When the last of them ended, in seconds since 1970; rounded down, never up."""
@@ -57,7 +56,7 @@ def streak_after(shown: Evidence | None, at: float) -> Streak | None:
 
 
 class Streaks:
-    """What the last attempts at the steps of one run came to."""
+    """The newest streak of each step of one run."""
 
     def __init__(self, store: Store) -> None:
         """Read them from the journal in *store* when they are asked for."""
@@ -68,7 +67,7 @@ class Streaks:
         self._missing: dict[str, str] = {}
 
     def last(self, step: str) -> Streak | None:
-        """Return what the last attempt at *step* came to."""
+        """Return the streak of the last attempt at *step*."""
         return self._last.get(step)
 
     def missing(self, step: str) -> str | None:
@@ -76,7 +75,7 @@ class Streaks:
         return self._missing.get(step)
 
     def read(self, revision: int) -> None:
-        """Know everything up to *revision*; what can't be read is as if it had not been."""
+        """Read the journal up to *revision*; records that can't be read are ignored."""
         if revision <= self._seen:
             return
         after = max(self._seen, revision - MOST_REVISIONS)

@@ -1,10 +1,10 @@
-"""What the files of a work tree are at one moment, to see whether an attempt has changed them.
+"""The state of the files in a work tree, to see whether an attempt changed them.
 
 A folder without git is judged by the sizes and times of its files. For a repository the plug-in
 that knows it says more (`plugins.TREES`). Whatever can't be seen in time is unknown, which is
 never "no change".
 
-Not promised: that a change is seen in what git ignores, or that somebody else did not make it.
+Not promised: that changes in ignored files are seen, or that the attempt made the change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HIDDEN_ROOTS = frozenset({".git", ".hg", ".jj", ".svn"})
 
 
 class TreeUnknown(Exception):
-    """What the files are can't be seen, or not in time."""
+    """The state of the files can't be read, or not in time."""
 
 
 class Deadline(Struct, frozen=True):
@@ -68,7 +68,7 @@ class TreeState(Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Return one word that is another one if a file is another one."""
+        """Return a digest that changes if a file changes."""
         made = blake2b(self.commit.encode(), digest_size=DIGEST_BYTES)
         for path, mark in sorted(self.entries.items()):
             made.update(f"\0{path}\0{mark}".encode("utf-8", "surrogateescape"))
@@ -179,6 +179,6 @@ class FolderTree(Struct, frozen=True):
 
 
 def differing(before: TreeState, after: TreeState) -> set[str]:
-    """Return the paths whose entries are other ones."""
+    """Return the paths whose entries differ."""
     paths = before.entries.keys() | after.entries.keys()
     return {path for path in paths if before.entries.get(path) != after.entries.get(path)}

@@ -18,6 +18,8 @@ MAX_TEXT_CHARS = 256 * 1024
 """How much of an answer's end is looked at."""
 DECISION_FIELDS = ("decision", "branch", "result")
 """Where an object says which way to go; the first that holds a text counts."""
+MARKS = "*_`\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
+"""Markdown and quotation marks that may surround a word or a line."""
 _TEXT = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _OBJECT = re.compile(rf"\{{(?=\s*+(?:\}}|{_TEXT}\s*+:))")
 """A brace that begins an object: one in prose is hardly ever followed by a key."""

@@ -110,7 +110,7 @@ def _mark_of(found: Any, name: str) -> Mark | None:
 
 
 class HighWaterMark:
-    """The record of the run in one folder. What can't be read or written is let go."""
+    """The record of the run in one folder. What can't be read or written is ignored."""
 
     def __init__(self, state_path: Path, *, is_shared: bool = False) -> None:
         """Keep it for the run with the head at *state_path*; nothing is touched before it is used.
@@ -139,7 +139,7 @@ class HighWaterMark:
             os.close(fd)
 
     def __del__(self) -> None:
-        """Close it where nobody did."""
+        """Close the record if it is still open."""
         with contextlib.suppress(OSError, AttributeError):
             self.close()
 
