@@ -310,9 +310,10 @@ def _steady(outcome: dict[str, Any]) -> dict[str, Any]:
 
 
 def steady(text: str) -> str:
-    """Return *text* without times, durations and ids."""
+    """Return *text* without times, durations, ids and the widths of its columns."""
     text = re.sub(r"\d{4}-\d\d-\d\dT[0-9:.]+Z", "TIME", text)
     text = re.sub(r"^\d\d:\d\d:\d\d", "TIME", text, flags=re.MULTILINE)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}", "ID", text)
     text = re.sub(r'"(seconds|journal_offset|age_s)": [0-9.]+', r'"\1": N', text)
-    return re.sub(r"\b\d+(\.\d+)? s\b", "N s", text)
+    text = re.sub(r"\b(\d+ (h|min) )?\d+(\.\d+)? (s|min|h)\b", "N s", text)
+    return re.sub(r" {2,}", "  ", text)
