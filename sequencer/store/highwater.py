@@ -1,13 +1,13 @@
 """How far each run has come, kept where the tree of its project can't take it back.
 
-All that proves a step lies in the run's folder, and git, a backup or a snapshot puts all of it
-back together. So the newest token and revision stand in the user's own state folder too: one
-file for each run and folder, written after the journal has the transition, never flushed, since
-a power loss may only make it older. Whoever loads a run that is behind it refuses.
+Everything that proves a step is in the run's folder, and git, a backup or a snapshot restores all
+of it at once. So the newest token and revision are kept in the user's own state folder as well:
+one file for each run and folder, written after the journal has the transition. It is never
+flushed, because a power loss can only make it older. A run that is behind its record is refused.
 
-Not promised: anything without a home folder, with one that is put back together with the
-project, or where a writer whose lock file was deleted comes late. A folder that is gone as a
-whole is no run that went back: the one that begins there is told of it.
+Not promised: anything without a home folder, with one that is restored together with the project,
+or where a writer whose lock file was deleted comes late. If the whole folder is gone, the run that
+starts there is a new one, with a notice.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sequencer.store.user_state import make_own, own_state, put_own, read_own
 KIND = "runs"
 """Of the user's own records."""
 KEPT_S = 180 * 24 * 60 * 60
-"""So long a record of a folder that is gone stays: it may have been moved."""
+"""In seconds: how long the record of a folder that is gone is kept. It may have been moved."""
 _MAX_BYTES = 16 * 1024
 _MAX_HEAD_BYTES = 16 * 1024 * 1024
 _MOST_RESETS = 100
 _PAIR = b'{"token":%19d,"revision":%19d'
-"""What each transition writes over, always as long."""
+"""What each transition overwrites; its length never changes."""
 _FAILURES = (SequencerError, OSError)
 
 
@@ -60,7 +60,7 @@ class Mark(Struct, frozen=True):
 
     @property
     def is_there(self) -> bool:
-        """Return whether its run still stands where the record says."""
+        """Return whether its run is still where the record says."""
         try:
             data = read_regular(Path(self.state_file), max_bytes=_MAX_HEAD_BYTES)
         except _FAILURES:
@@ -115,8 +115,8 @@ class HighWaterMark:
     def __init__(self, state_path: Path, *, is_shared: bool = False) -> None:
         """Keep it for the run with the head at *state_path*; nothing is touched before it is used.
 
-        *is_shared*: other folders are meant to have the same run, as clones of a git store have;
-        then nothing of theirs counts here.
+        *is_shared*: other folders are meant to have the same run, as clones of a git store do.
+        Their records do not count here.
         """
         self._path, self._is_shared = state_path, is_shared
         self._key = ""
@@ -124,7 +124,7 @@ class HighWaterMark:
         """Of the run whose record is open."""
         self._fd = -1
         self._loaded_id: str | None = None
-        """Of the run that was here when it was loaded: a reset puts another in its place."""
+        """Of the run that was here when it was loaded; a reset replaces it."""
 
     @property
     def _state_file(self) -> str:
@@ -148,8 +148,8 @@ class HighWaterMark:
     def traces(self, run_id: str) -> Iterator[Trace]:
         """Yield how far the run *run_id* has come, as far as this user's records know.
 
-        A run that was moved here counts as the one that was where it comes from. One that was
-        copied counts as new: what the other one did is no business of it.
+        A run that was moved here keeps the record of its old place. One that was copied starts
+        a record of its own: what the other one did does not matter to it.
         """
         mark = self._own(run_id)
         if mark is None and not self._is_shared:
@@ -163,7 +163,7 @@ class HighWaterMark:
         return beyond(head, head.revision, self.traces(head.run_id))
 
     def beside(self, witness: Witness) -> Witness:
-        """Return what tells of this record and then what *witness* tells."""
+        """Return a witness that gives this record first, and then what *witness* gives."""
 
         def both(run_id: str) -> Iterable[Trace]:
             yield from self.traces(run_id)
@@ -182,7 +182,7 @@ class HighWaterMark:
         return mark
 
     def _moved(self, run_id: str) -> tuple[Mark | None, list[Mark], bool]:
-        """Return the record that follows a run that was moved here, all of them, and who is left.
+        """Return the record that a moved run keeps, those of its old places, and who else has it.
 
         The last says whether another folder still has the run, so that this one is a copy.
         """
@@ -193,7 +193,7 @@ class HighWaterMark:
         return (None if is_copy else newest), gone, is_copy
 
     def settled(self, run_id: str) -> tuple[str, ...]:
-        """Let the record of a run that was moved follow it, and begin one for a copy.
+        """Move the record of a run that was moved, and start one for a copy.
 
         Returns what a person should know.
         """
@@ -230,7 +230,7 @@ class HighWaterMark:
         return ()
 
     def put(self, head: Head) -> None:
-        """Let *head* be the newest, also if the record was beyond it: a person has said so.
+        """Make *head* the newest, even if the record was beyond it: a person has said so.
 
         Raises:
             UnsafeFolder, StorageFailed: the record is there and can't be changed.
@@ -244,7 +244,7 @@ class HighWaterMark:
                 raise
 
     def forget(self, run_id: str) -> None:
-        """Remove the record of the run *run_id*, which is removed for good."""
+        """Remove the record of the run *run_id*, which is deleted for good."""
         self.close()
         with contextlib.suppress(*_FAILURES):
             name = _name_of(run_id, self._state_file)
@@ -254,7 +254,7 @@ class HighWaterMark:
         """Open the record of *head*'s run, made where there is none."""
         before, told = self._run_id or self._loaded_id, tuple[str, ...]()
         self.close()
-        # Also where it can't be written: not tried again in each step.
+        # Set even if the record can't be written, so that not every step tries again.
         self._run_id = head.run_id
         mark = Mark(head.token, head.revision, head.run_id, self._state_file)
         with contextlib.suppress(*_FAILURES):
@@ -289,7 +289,7 @@ class HighWaterMark:
         return fd
 
     def _replaced(self, mark: Mark) -> Iterator[str]:
-        """Note on the records of runs that were in this folder that *mark* is there; say so."""
+        """Note in the records of earlier runs of this folder that *mark* follows; yield notices."""
         end = f"-{_digest(mark.state_file)}.json"
         for old in _records(lambda name: name.endswith(end)):
             if old.next or old.run_id == mark.run_id:
@@ -317,18 +317,16 @@ def _records(is_asked: Callable[[str], bool]) -> Iterator[Mark]:
 
 def sweep(before: float) -> None:
     """Remove the records, last written *before* a time (Unix), of runs that are gone."""
+    place = os.path.realpath(own_state(KIND))
 
     def is_old(name: str) -> bool:
         with contextlib.suppress(OSError):
-            return path_of(name).stat().st_mtime < before
+            return os.stat(f"{place}/{name}").st_mtime < before  # noqa: PTH116
         return False
-
-    def path_of(name: str) -> Path:
-        return Path(os.path.realpath(own_state(KIND)), name)
 
     for mark in _records(is_old):
         if mark.next or not mark.is_there:
-            path_of(mark.name).unlink(missing_ok=True)
+            Path(place, mark.name).unlink(missing_ok=True)
 
 
 def problem() -> str | None:
