@@ -75,7 +75,8 @@ class NetLoop(EngineLoop):
         attempts = self._worker.attempts
         attempts.drain()
         self._record_ended()
-        head, marking = self._tended()
+        revision = self._tended()
+        head, marking = self._look()
         pause_s = None
         if self._control.net.is_over(head):
             if not attempts.running:
@@ -88,7 +89,7 @@ class NetLoop(EngineLoop):
             if reason is not None:
                 return reason
             pause_s = self._pause_s(marking)
-        self._sleep(head, pause_s)
+        self._sleep(head, revision, pause_s)
         return None
 
     # --- continuing ----------------------------------------------------------------
@@ -133,32 +134,34 @@ class NetLoop(EngineLoop):
             self._was_over = True
             self._worker.performer.tell_completed(head.step_index, head)
 
-    def _tended(self) -> tuple[Head, Marking]:
-        """Return the run after doing all that is due: expiries, the time limit, claims."""
+    def _tended(self) -> int:
+        """Do everything that is due: expiries, the time limit, claims.
+
+        Returns the revision for which that was done: a newer one may have more to do.
+        """
         head, marking = self._look()
         worker = self._worker
         if self._control.net.is_over(head):
-            return head, marking
+            return head.revision
         self._tended_at = now = datetime.now(UTC)
         acts = overdue(marking, now, self._time_left_ms(head, marking, now))
         for act in acts:
             self._went_on(worker.update(act, self._steps_left, head.run_id))
-        self._claim(head)
-        return self._look()
+        return self._claim(head)
 
     def _time_left_ms(self, head: Head, marking: Marking, now: datetime) -> float:
         left_ms = time_left_ms(head, marking, now)
         # How long a dead process worked is settled when its nodes are taken over.
         return math.inf if left_ms < math.inf and self._worker.gone(head) else left_ms
 
-    def _claim(self, head: Head) -> None:
-        """Claim what can start, if this process has a place for it."""
+    def _claim(self, head: Head) -> int:
+        """Claim what can start, if this process has a place; return the revision it looked at."""
         worker = self._worker
         left = self._steps_left(head)
         is_full = len(worker.attempts.running) >= worker.places
         may_go_on = left is None or len(worker.attempts.running) < left
         if worker.is_stopped or is_full or not may_go_on or worker.must_wait(head):
-            return
+            return head.revision
         has_work = worker.gone(head) or self._control.net.startable(head)
         if not worker.attempts.running and has_work:
             worker.code.ensure_ready(head, lambda: bool(self._look()[0].claims))
@@ -166,6 +169,7 @@ class NetLoop(EngineLoop):
         head = worker.update(None, self._steps_left, head.run_id)
         if head.revision != before:
             self._went_on(head)
+        return head.revision
 
     def _look(self) -> tuple[Head, Marking]:
         self._known, marking = self._control.marking(self._seen())
@@ -212,7 +216,8 @@ class NetLoop(EngineLoop):
             left.append(self._waiting_since + self._limits.max_wait_s - time.monotonic())
         return max(min(left), 0.0)
 
-    def _sleep(self, head: Head, timeout_s: float | None) -> None:
+    def _sleep(self, head: Head, revision: int, timeout_s: float | None) -> None:
+        """Sleep until the run has another *revision*, or an attempt of this process ends."""
         worker = self._worker
         foreign = worker.foreign(head)
         if len(foreign) > 1:
@@ -220,7 +225,7 @@ class NetLoop(EngineLoop):
         if not worker.attempts.running:
             worker.performer.agents.warm_up()
         self._control.store.wait(
-            head.revision,
+            revision,
             timeout_s,
             wake_fd=worker.attempts.fileno(),
             claim=foreign[0] if foreign else None,

@@ -133,9 +133,14 @@ CASES = (
 
 
 def calls_of(folder: Path) -> int:
-    """Return how often the agent was called."""
-    notes = folder / "agent" / "calls.txt"
-    return len(notes.read_text().splitlines()) if notes.exists() else 0
+    """Return how often the agent was called.
+
+    An attempt that failed was a call, even if it was ended before the agent could note it.
+    """
+    notes, journal = folder / "agent" / "calls.txt", folder / "sync" / "journal.jsonl"
+    noted = len(notes.read_text().splitlines()) if notes.exists() else 0
+    lines = journal.read_text().splitlines() if journal.exists() else ()
+    return max(noted, sum(json.loads(line)["event"] == "failed" for line in lines))
 
 
 def an_hour_of(folder: Path, case: Case, library: Path) -> int:

@@ -118,6 +118,10 @@ def in_own_process(name: str, size: Size, log: Path, limit_s: float = LIMIT_S) -
             # A stuck process is a finding like any other, and no reason to lose the rest.
             os.killpg(process.pid, signal.SIGKILL)
             printed, _ = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
     seconds = round(time.monotonic() - started, 1)
     report = last_line(printed)
     if process.returncode != 0 or report is None:

@@ -61,9 +61,9 @@ MEMORY = Path("/dev/shm")  # noqa: S108 (a folder with a random name is made in 
 QUICK_KILLS = ("init", "commit+claim", "rotation")
 AMOUNTS = {
     Size.SHORT: Amount(
-        Effort(2, 0, 6, 0),
+        Effort(1, 0, 3, 0),
         lambda name, op: name in QUICK_KILLS and isinstance(op, Sync),
-        Effort(1, 0, 4, 0),
+        Effort(1, 0, 2, 0),
     ),
     Size.LONG: Amount(Effort(9, 80, 200, 80), lambda _name, _op: True, Effort(5, 10, 24, 10)),
 }

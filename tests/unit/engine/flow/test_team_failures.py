@@ -10,11 +10,13 @@ import pytest
 from msgspec import structs
 
 from sequencer.engine.attempt import Emit
+from sequencer.engine.net_loop import NetLoop
 from sequencer.engine.perform import Left
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, StepFailed, StorageFailed
 from sequencer.executors.protocol import Executor
+from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.plugins.teams.team import Role
 from tests.unit.engine.flow.labs import Hold, Texts, failed, let_go, said, until
@@ -43,6 +45,27 @@ def test_retry_while_others_still_run(tmp_path: Path) -> None:
         assert not hold.was_stopped
     at_work.summary()
     assert made.accepted()[-1] == "z"
+    assert made.status == "completed"
+
+
+def test_a_change_that_comes_just_before_the_sleep_is_not_slept_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = Hold("late")
+    made, claim = team(tmp_path, CREW, {"a": fails(1), "x": hold}), NetLoop._claim
+
+    def claimed_then_retried(loop: NetLoop, head: Head) -> int:
+        revision = claim(loop, head)
+        if made.marking.failed:
+            made.retry()
+        return revision
+
+    monkeypatch.setattr(NetLoop, "_claim", claimed_then_retried)
+    with let_go(hold):
+        at_work = made.works()
+        until(lambda: "c" in made.accepted())
+        assert not hold.was_stopped
+    at_work.summary()
     assert made.status == "completed"
 
 
