@@ -17,6 +17,9 @@ from tests.concurrency.crash_sweep import LEAST_POINTS, kernel
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
+pytestmark = pytest.mark.timeout(300)
+"""Campaigns of up to 20 s of CPU; on a busy machine these are minutes."""
+
 
 def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:
     # A fork of this process is slow: it holds all tests.

@@ -20,6 +20,9 @@ from tests.concurrency.flow_runs import Flow
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
+pytestmark = pytest.mark.timeout(300)
+"""Campaigns of up to 20 s of CPU; on a busy machine these are minutes."""
+
 
 def started(flow: Flow, *arguments: str) -> subprocess.Popen[str]:
     return launched(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.concurrency.turns import FAIR, same_claim, take_turns
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 
+@pytest.mark.timeout(600)  # 13 s of CPU, in 64 processes
 def test_sixty_four_claimants_and_one_winner_a_token_everybody_in_turn(tmp_path: Path) -> None:
     # A fork of this process is slow: it holds all tests.
     report = in_own_process("A5-herd", Size.SHORT, tmp_path / "log")

@@ -42,7 +42,7 @@ while True:
 SLOW = """\
 for number in range(12):
     speak(f"word {number}")
-    time.sleep(0.1)
+    time.sleep(0.3)
 end("It is done.", is_error=False)
 """
 FLOW = """\
@@ -301,6 +301,6 @@ def test_a_client_that_sends_events_and_nothing_else_hangs(project: Project, pro
 
 def test_one_that_speaks_does_not(project: Project, programs: Bin) -> None:
     programs.client(SLOW)
-    idle(project, 0.8)
+    idle(project, 3.0)
     project.sequencer("run", "--max-steps", "1", PATH=programs.path)
     assert project.head()["step_index"] == 1

@@ -22,6 +22,9 @@ from tests.git.transports import Deed, Server
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
+pytestmark = pytest.mark.timeout(300)
+"""Campaigns of up to 20 s of CPU; on a busy machine these are minutes."""
+
 CAMPAIGNS = {
     "D12-clones": ("steps", 8),
     "D12-cut-lines": ("steps", 9),

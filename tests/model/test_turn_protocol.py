@@ -16,6 +16,9 @@ from tests.model.mutants import LONG_BOUNDS, MUTANTS, PRODUCT, SMALL, explore, r
 from tests.model.turn_protocol import Model
 from tests.model.world import TORN, Bounds, Head, Protocol, Record, Worker, World
 
+pytestmark = pytest.mark.timeout(300)
+"""Campaigns of up to 20 s of CPU; on a busy machine these are minutes."""
+
 ASKED_FOR = {
     *("no fence", "owner name only", "torn write", "no lock", "last record wins"),
     *("append offset unchecked, lock file deleted", "token reset on fail", "no take-over"),

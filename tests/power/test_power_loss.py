@@ -42,6 +42,7 @@ CHANCE = random.Random(1)  # noqa: S311 (to be repeated)
 EVERYTHING = Effort(10, 0, 1_000, 0)
 
 
+@pytest.mark.timeout(600)  # 20 s of CPU
 def test_the_power_may_fail_at_every_call(tmp_path: Path) -> None:
     report = in_own_process("B10-power-loss", Size.SHORT, tmp_path / "log")
     assert report["violations"] == []
