@@ -102,6 +102,10 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     rehearses: bool = False
     """No agent runs, no matter which one is named."""
 
+    def __repr__(self) -> str:
+        """Return whose agents they are; the environment holds secrets."""
+        return f"<ConfiguredAgents of {self.settings.project_dir}>"
+
     @cached_property
     def core(self) -> ProcessCore:
         """Return the process core that all agents of this process share."""
