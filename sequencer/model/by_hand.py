@@ -375,7 +375,7 @@ def edit_field(
     try:
         edited = Head.model_validate({**head.model_dump(), field: value})
     except ValidationError as error:
-        raise EditRefused(f"{field}: {error.errors(include_url=False)[0]['msg']}") from None
+        raise EditRefused(error.told()[0]) from None
     try:
         return accept_edit(head, edited, at=at, by_command=True, placed=placed)
     except EditRefused as refusal:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +60,8 @@ def packages_may_add(group: str) -> bool:
     This reads the files that importlib.metadata would read, without loading that module, which
     takes ten times longer. If a path is not a folder of packages, the answer is yes.
     """
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - the idle tick has no use for it
+
     finders = (one for one in sys.meta_path if one is not PathFinder)
     if any(hasattr(one, "find_distributions") for one in finders):
         return True

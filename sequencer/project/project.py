@@ -504,8 +504,10 @@ def open_project(
     for what the given error lists.
 
     Raises:
-        ConfigurationError: its configuration is wrong; the error lists everything wrong.
+        ConfigurationError: its configuration is wrong (everything is listed), or no folder.
     """
+    if not os.path.isdir(path):  # noqa: PTH112 - no Path for a look
+        raise ConfigurationError("there is no such folder", where=str(path))
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags)
     folders.open_to_others(int(settings.file_mode, 8))
@@ -535,10 +537,8 @@ def open_run(
 ) -> Run:
     """Return the run called *name* (None: the default run) of the project at *path*.
 
-    The other options are those of `open_project`.
-
-    Raises:
-        ConfigurationError: see `open_project`; or there is no project at *path* or above it.
+    The other options, and what is raised, are those of `open_project`; where there is no
+    project at *path* or above it, that is a ConfigurationError too.
     """
     project = open_project(
         path,

@@ -200,7 +200,7 @@ def _merged(step: Step, fields: Mapping[str, Any]) -> Step:
 
 
 def _first(refused: ValidationError) -> str:
-    return str(refused.errors()[0]["msg"]).removeprefix("Value error, ")
+    return str(refused.errors()[0]["msg"])
 
 
 class ReviewDefinition(Review):
@@ -405,6 +405,6 @@ class Composition:
             )
         except ValidationError as refused:
             path = (name, "review")
-            text = str(refused.errors()[0]["msg"]).removeprefix("Value error, ")
+            text = str(refused.errors()[0]["msg"])
             self.problems.append((path, ConfigurationError(text, where=self._locate(path))))
             return None

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sequencer
-from sequencer import _HOMES
 from sequencer.errors import ConfigurationError
 from tests.project.documents import ROOT
 
@@ -106,7 +106,7 @@ def test_the_types_are_those_of_the_names_at_run_time() -> None:
     imported = [one for one in stub if isinstance(one, ast.ImportFrom)]
     homes = {alias.name: one.module or "" for one in imported for alias in one.names}
     (listed,) = (ast.literal_eval(one.value) for one in stub if isinstance(one, ast.Assign))
-    assert sorted(homes) == sorted(_HOMES) == listed
+    assert sorted(homes) == sorted(vars(sequencer)["_HOMES"]) == listed
     for name, module in homes.items():
         assert getattr(import_module(module), name) is getattr(sequencer, name)
 
@@ -158,6 +158,6 @@ def test_a_turn_in_a_project_that_is_not_trusted_leaves_nothing_behind(
 
 
 def test_an_unknown_option_of_open_run_is_an_error_about_open_run(tmp_path: Path) -> None:
-    options = {"run": "x"}
+    options: dict[str, Any] = {"run": "x"}
     with pytest.raises(TypeError, match=r"^open_run\(\) got an unexpected keyword argument 'run'$"):
         sequencer.open_run(project_in(tmp_path), **options)
