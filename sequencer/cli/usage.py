@@ -52,7 +52,8 @@ def _name(error: click.BadParameter) -> str:
     if isinstance(param, click.Option):
         return max(param.opts, key=len)
     if isinstance(param, click.Argument):
-        return param.human_readable_name.strip("[]")
+        # Of "[DIR]...", which the usage line shows as it is.
+        return re.sub(r"[\[\].]", "", param.human_readable_name)
     hint = error.param_hint or "the command line"
     return hint if isinstance(hint, str) else " / ".join(hint)
 

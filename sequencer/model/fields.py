@@ -71,7 +71,25 @@ def shown_value(error: Mapping[str, Any]) -> str:
     """Return ``, not VALUE`` for an *error* of a short value; else nothing."""
     value = error["input"]
     is_scalar = isinstance(value, (str, int, float)) and error["type"] not in _TOLD_WHOLE
+    if isinstance(value, bool):
+        return f", not {str(value).lower()}"
     return f", not {value!a}" if is_scalar and len(str(value)) <= SHOWN_CHARS else ""
+
+
+def kind_of(value: object) -> str:
+    """Return *value* in a few words, as somebody has written it in a file.
+
+    >>> kind_of([1, 2]), kind_of({}), kind_of(None), kind_of(True), kind_of("x")
+    ('a list', 'a mapping', 'nothing', 'true', "'x'")
+    """
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else ascii(value)
+    return text if len(text) <= SHOWN_CHARS else "a long text"
 
 
 _TOLD_WHOLE = ("missing", "value_error", "extra_forbidden", "json_invalid")

@@ -32,7 +32,8 @@ FOREIGN = re.compile(
     r"|Invalid value|[Mm]issing (argument|option|parameter)|Got unexpected|requires an argument"
     r"|Value error|validation error|Field required|Extra inputs|(String|List|Tuple|Dict\w*) should"
     r"|pydantic|[a-z_]+_type\b|type=|input_value|<class|<function| object at 0x|instance of"
-    r"|\b(tuple|dict|NoneType|bool|int|str|float)\b|Traceback|[\w]+Error:|Unable to parse"
+    r"|\b(tuple|dict|NoneType|bool|int|str|float)\b|\bTrue\b|\bFalse\b|\bNone\b"
+    r"|\['|\{'|Traceback|[\w]+Error:|Unable to parse"
 )
 """What click, pydantic and Python say about wrong values."""
 WRONG: tuple[Any, ...] = (
@@ -104,6 +105,21 @@ def test_a_missing_word_is_named_with_what_it_can_be(tmp_path: Path) -> None:
     assert ended.code == 2
     assert ended.err.startswith("error: ACTION is missing: expected install, show, remove or print")
     assert "\t" not in ended.err
+
+
+def test_a_folder_or_file_that_does_not_fit_is_told_in_our_words(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path)
+    for words, told in (
+        (("web", "nodir"), "DIR: there is no 'nodir'"),
+        (("web", "file"), "DIR: 'file' is a file, but a folder is needed"),
+        (("init", "file"), "DIR: 'file' is a file, but a folder is needed"),
+        (("web", "--token-file", folder), "is a folder, but a file is needed"),
+    ):
+        ended = call(tmp_path, *words)
+        assert (ended.code, ended.out) == (2, "")
+        assert told in ended.err, (words, ended.err)
+        ensure_ours(ended.err)
 
 
 def nested(values: dict[KeyPath, Any]) -> dict[str, Any]:

@@ -364,8 +364,8 @@ def test_a_list_of_what_can_act_is_cut_at_a_line_and_says_how_much_is_left_out()
     assert [*in_lines(lines, None)] == lines
     first, second, hint = in_lines(lines, 80)
     assert len(first) == 80
-    kept, more = first[: -len("… (2949 more)")], "… (2949 more)"
-    assert (first, len(lines[0]) - len(kept)) == (kept + more, 2949)
+    kept, more = first[: -len("… (2950 more)")], "… (2950 more)"
+    assert (first, len(lines[0]) - len(kept)) == (kept + more, 2950)
     assert (second, hint) == ("  short", "'sequencer trust --json' shows the long lines whole")
 
 
