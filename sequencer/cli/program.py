@@ -40,7 +40,9 @@ USAGE = 2
 INTERRUPTED = Interrupted.exit_code
 _PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
 """What is no error: a question to a person, and an end that a person has asked for."""
-REPORT_TO = "report it with the output of the same command with --verbose, and 'sequencer check'"
+REPORT_TO = (
+    "report it with what the same command says with --verbose, and with 'sequencer check --report'"
+)
 
 
 def report(error: BaseException, *, is_verbose: bool) -> int:

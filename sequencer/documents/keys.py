@@ -97,10 +97,13 @@ def known_keys(root: type[Frozen], path: KeyPath) -> tuple[str, ...]:
     Fields marked ``exclude`` are there to be refused with a reason, and aren't listed.
     """
     annotation = annotation_at(root, path) if path else root
-    if isinstance(annotation, type) and issubclass(annotation, Frozen):
-        return tuple(
-            name for name, field in written_fields(annotation).items() if not field.exclude
-        )
+    # What may also be a word or a number has the keys of its mapping.
+    members = (
+        get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    )
+    for model in members:
+        if isinstance(model, type) and issubclass(model, Frozen):
+            return tuple(name for name, field in written_fields(model).items() if not field.exclude)
     return ()
 
 
@@ -183,5 +186,7 @@ def _problem(
         unknown = UnknownName("key", str(path[-1]), known, where=place)
         return Problem(path, unknown, is_missing=False)
     text = f"{found['msg']}{shown_value(found)}"
+    if len(path) < len(found["loc"]) and text.startswith(("should", "must", "can't")):
+        text = f"the key {text}"
     problem = ConfigurationError(text, where=located(where(path), origin(path)))
     return Problem(path, problem, is_missing=kind in _MISSING)

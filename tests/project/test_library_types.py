@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,11 @@ def test_the_types_are_those_of_the_names_at_run_time() -> None:
     assert sorted(homes) == sorted(vars(sequencer)["_HOMES"]) == listed
     for name, module in homes.items():
         assert getattr(import_module(module), name) is getattr(sequencer, name)
+
+
+def test_the_types_are_installed_with_the_program() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert {"*.pyi", "py.typed"} <= {*built["package-data"]["sequencer"]}
 
 
 def test_to_import_the_library_loads_nothing_of_it() -> None:

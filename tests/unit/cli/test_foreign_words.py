@@ -207,3 +207,10 @@ def test_an_agent_has_all_its_wrong_options_told_with_their_lines(tmp_path: Path
     assert "expected a list, not 'echo hi'" in said
     assert "orchestration.yaml:7:5: agents.sh.argvv: " in said
     assert "did you mean 'argv'?" in said
+
+
+def test_a_mapping_that_may_also_be_a_word_has_its_keys_told(tmp_path: Path) -> None:
+    wrong = {"name": "a", "complete_when": {"fil": "x"}, "tools": {"reed": True}}
+    said = "\n".join(map(str, refusals(tmp_path, {"steps": [wrong]})))
+    assert "steps[0].complete_when: unknown key 'fil'\n  did you mean 'file'?" in said
+    assert "steps[0].tools.reed: the key should be 'read', 'write'" in said
