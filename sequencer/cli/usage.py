@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from sequencer.cli.options import FAR
+
 _NOT = re.compile(r"'?(.*?)'? is not (?:a valid |in the range |one of )", re.DOTALL)
 """Finds the value in what click says about one."""
 _SENTENCES: tuple[tuple[re.Pattern[str], str], ...] = (
@@ -72,11 +74,14 @@ def _expected(param: click.Parameter | None) -> str:
 
 
 def _bounds(kind: Any) -> str:
-    if kind.min is not None and kind.max is not None:
-        return f" from {kind.min} to {kind.max}"
-    if kind.min is not None:
-        return f" greater than {kind.min}" if kind.min_open else f" of at least {kind.min}"
-    return "" if kind.max is None else f" of at most {kind.max}"
+    """Return the bounds of *kind* in words, as far as anybody would meet them."""
+    low = None if kind.min is None or kind.min <= -FAR else kind.min
+    high = None if kind.max is None or kind.max >= FAR - 1 else kind.max
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    if low is not None:
+        return f" greater than {low}" if kind.min_open else f" of at least {low}"
+    return "" if high is None else f" of at most {high}"
 
 
 def listed(words: list[str]) -> str:
