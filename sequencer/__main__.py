@@ -8,7 +8,8 @@ import sys
 if __name__ == "__main__":
     # `-m` looks for modules in the current folder first: a project's own yaml.py would run.
     # Not promised: the same for a folder called "sequencer" in it, which Python takes first.
-    if not sys.flags.safe_path and sys.path[0] == os.getcwd():  # noqa: PTH109 - as Python has it
+    # Before Python 3.11 there was no such flag, and `main` says so.
+    if not getattr(sys.flags, "safe_path", False) and sys.path[0] == os.getcwd():  # noqa: PTH109 - as Python has it
         del sys.path[0]
     from sequencer.cli import main
 

@@ -186,11 +186,13 @@ class UnknownName(ConfigurationError):
         self.kind = kind
         self.name = name
         self.known = tuple(sorted(known))
-        nearest = get_close_matches(name, self.known, n=1)
-        guess = f"did you mean {nearest[0]!r}?" if nearest else ""
+        nearest = get_close_matches(name, self.known, n=2 if kind == "command" else 1)
+        guess = f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
         listed = f"known {kind}s: {', '.join(self.known) or 'none'}"
         # A step has thirty keys, and whoever mistyped one of them needs that one only.
         hint = guess if guess and kind == "key" else f"{guess} {listed}".strip()
+        if kind == "command":
+            hint = guess or "'sequencer help all' lists them"
         super().__init__(f"unknown {kind} {name!r}", where=where, hint=hint)
 
 

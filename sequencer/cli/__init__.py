@@ -15,6 +15,9 @@ because loading the program makes many objects and next to no garbage. A run of 
 31 MiB either way."""
 
 
+OLDEST = (3, 11)
+"""As in pyproject.toml. Whoever starts it with an older Python reads a sentence, no traceback."""
+USAGE = 2
 INTERRUPTED = 130
 """As `errors.Interrupted.exit_code`, which may not be loaded yet."""
 
@@ -29,6 +32,10 @@ def main() -> None:
 
 
 def _main() -> None:
+    if sys.version_info[:2] < OLDEST:
+        found = f"{sys.version_info[0]}.{sys.version_info[1]} at {sys.executable}"
+        sys.stderr.write(f"error: sequencer needs Python 3.11 or newer, but this is {found}\n")
+        sys.exit(USAGE)
     arguments = sys.argv[1:]
     if "tick" in arguments:
         from sequencer.cli import idle  # noqa: PLC0415 - see the module's docstring

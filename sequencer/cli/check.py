@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +16,20 @@ import click
 import yaml
 from msgspec.structs import asdict, replace
 
+from sequencer import __version__
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
-from sequencer.cli.views.text import one_line, plain, plural
+from sequencer.cli.views.text import cut, one_line, plain, plural
 from sequencer.documents.textfile import locate, slug
 from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
 from sequencer.errors import ConfigurationError
+from sequencer.executors.redaction import Redaction
+from sequencer.plugins.extras import installed_versions
 from sequencer.project import checks
+from sequencer.project.agents import CLIENTS
 from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error
 from sequencer.project.project import open_project
+from sequencer.project.settings import HIDDEN
 
 SOURCE_COLUMN = 48
 """Where the source of a short value stands."""
@@ -35,8 +43,16 @@ PLACES = 3
     "--remote", "asks", is_flag=True, help="Also ask the remote of a run that is kept in git."
 )
 @click.option("--schema", is_flag=True, help="Print the JSON schema of orchestration.yaml.")
+@click.option(
+    "--report",
+    "reports",
+    is_flag=True,
+    help="Print one block for a bug report: versions, settings without secrets, findings.",
+)
 @pass_invocation
-def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) -> int:
+def check(
+    invocation: Invocation, has_settings: bool, asks: bool, schema: bool, reports: bool
+) -> int:
     """Find everything that is wrong, and change nothing.
 
     Checks the configuration, the workflow with its prompts and agents, the run's state
@@ -50,6 +66,7 @@ def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) 
       sequencer check
       sequencer check --remote
       sequencer check --settings
+      sequencer check --report
       sequencer check --json | jq '.findings[] | select(.level == "error")'
     """
     if schema:
@@ -62,6 +79,9 @@ def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) 
 
     findings = _findings(invocation)
     code = exit_code(findings)
+    if reports:
+        _print_report(invocation, findings)
+        return code
     if invocation.is_json:
         told = [{**asdict(f), "level": str(f.level), "area": str(f.area)} for f in findings]
         invocation.print_json({"ok": code == 0, "exit_code": code, "findings": told})
@@ -112,6 +132,69 @@ def _texts(findings: list[Finding]) -> Iterator[str]:
         hint = one.hint or ""
         between = "; " if hint.startswith("did you mean") and hint.endswith("?") else "\n  "
         yield plain(f"{text}{between}{hint}" if hint else text)
+
+
+REPORTED_CHARS = 300
+"""Of one line of a report."""
+REPORTED_WORD = 40
+"""Texts of a report that are shorter stand on one line."""
+_PRIVATE = frozenset({"env", "headers", "headers_env"})
+"""Keys below which anything may be somebody's own."""
+_DIGEST = re.compile(r"\(hidden, [0-9a-f]+\)")
+"""By which a short secret could be found out."""
+
+
+def _print_report(invocation: Invocation, findings: list[Finding]) -> None:
+    """Print what a bug report needs, for people or as JSON: no secret, and no path of home."""
+    settings, redaction = _set_here(invocation)
+    facts: dict[str, Any] = {
+        "sequencer": __version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "encoding": f"{getattr(sys.stdout, 'encoding', None)}, {sys.getfilesystemencoding()}",
+        "packages": [f"{name} {found}" for name, found in installed_versions().items()],
+        "programs": [name for name in ("git", "tmux", *CLIENTS) if shutil.which(name)],
+        "settings": [_shared(text, redaction) for text in settings],
+        "findings": [_shared(text, redaction) for text in _texts(findings)],
+    }
+    if invocation.is_json:
+        invocation.print_json(facts)
+        return
+    lines = [f"{name}:{_in_words(value)}" for name, value in facts.items()]
+    invocation.echo("\n".join(("```text", *lines, "```")), is_verbatim=True)
+
+
+def _in_words(value: str | list[str]) -> str:
+    """Return *value* on one line, or below its name where one of its texts is long."""
+    if isinstance(value, str):
+        return f" {value}"
+    if all(len(text) < REPORTED_WORD for text in value):
+        return f" {', '.join(value) or 'none'}"
+    return "".join(f"\n  {line}" for text in value for line in text.splitlines())
+
+
+def _set_here(invocation: Invocation) -> tuple[list[str], Redaction]:
+    """Return what is set, one text a key, and what hides secrets; the file may be unusable."""
+    try:
+        project = open_project(config=invocation.config, acts=False)
+    except ConfigurationError:
+        return [], Redaction.of(os.environ)
+    found = []
+    for path, value, source in project.settings.rows():
+        if source.kind != "default":
+            shown = HIDDEN if _PRIVATE.intersection(path) else _in_yaml(value)
+            found.append(f"{dotted(path)}: {shown}  # {one_line(str(source))}")
+    return found, project.redaction
+
+
+def _shared(text: str, redaction: Redaction) -> str:
+    """Return *text* as anybody may read it."""
+    # Nothing in it ends the block.
+    text = plain(text).replace("```", "` ` `")
+    text = _DIGEST.sub(HIDDEN, near(redaction.hide_text(text)))
+    for folder, name in ((os.getcwd(), "."), (str(Path.home()), "~")):  # noqa: PTH109 - a prefix
+        text = text.replace(folder, name) if len(folder) > 1 else text
+    return "\n".join(cut(line, REPORTED_CHARS) for line in text.splitlines())
 
 
 def _print_settings(invocation: Invocation) -> None:

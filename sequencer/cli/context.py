@@ -247,8 +247,10 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     listed = refused.changed or (*refused.acts, BUILT_IN)
     # Also with --quiet: the question makes no sense without.
     lines = (*(f"  {line}" for line in listed), *summary_of(listed))
-    for line in (f"{refused.project}: {heading}", *lines):
-        click.echo(safe_line(line), err=True)
+    # What has changed may be at the end of a long line.
+    room = None if refused.changed else columns_of(sys.stderr)
+    for line in in_lines((f"{refused.project}: {heading}", *lines), room):
+        click.echo(line, err=True)
     if agrees():
         return True
     raise UsageRefused(
@@ -271,6 +273,23 @@ def agrees() -> bool:
 def safe_line(line: str) -> str:
     """Return *line* of a list as it is shown, whatever a project has written in it."""
     return "  " * line.startswith("  ") + one_line(line)
+
+
+def in_lines(lines: Iterable[str], room: int | None) -> Iterator[str]:
+    """Yield *lines* of a list as they are shown, each cut to *room* columns (None: whole).
+
+    A line says how much of it is left out, so that nobody takes it for all.
+    """
+    is_cut = False
+    for line in map(safe_line, lines):
+        if room is None or len(line) <= room:
+            yield line
+            continue
+        is_cut = True
+        kept = line[: room - len(f"… ({len(line)} more)")]
+        yield f"{kept}… ({len(line) - len(kept)} more)"
+    if is_cut:
+        yield "'sequencer trust --json' shows the long lines whole"
 
 
 def ensure_may_change(invocation: Invocation, project: Project) -> None:

@@ -116,6 +116,8 @@ def _row(fact: dict[str, Any]) -> tuple[str, ...]:
 def _remark(outcome: dict[str, Any]) -> str:
     """Return in a few words what a person wants to know about *outcome*."""
     parts = [str(outcome["agent"])] if outcome.get("agent") else []
+    # Only where the router chose another one than the step's own.
+    parts += [f"prompt {outcome['prompt']}"] if outcome.get("prompt") else []
     usage = outcome.get("usage")
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")

@@ -40,6 +40,10 @@ class _Written(Struct):
     notes: list[str] = field(default_factory=list)
     found: str = ""
     """What the machine and the project have."""
+    next: str = "sequencer check, then sequencer run --max-steps 2"
+    """What its author types now."""
+    before: str = ""
+    """What has to be said before that."""
 
     def write(self, path: Path, text: str) -> None:
         """Create *path* with *text*, or keep what is there."""
@@ -121,7 +125,7 @@ def init(invocation: Invocation, folder: Path, example: str | None) -> None:
         invocation.say(f"notice: {note}")
     if not invocation.is_json:
         where = "" if folder == Path() else f"cd {folder} && "
-        invocation.say(f"next: {where}sequencer check, then sequencer run --max-steps 2")
+        invocation.say(f"next: {written.before}{where}{written.next}")
 
 
 def _init(written: _Written) -> None:
@@ -129,6 +133,8 @@ def _init(written: _Written) -> None:
     is_new = not os.path.lexists(config)
     if is_new:
         clients = [client for client in CLIENTS if shutil.which(client)]
+        if not clients and not os.environ.get(KEY):
+            written.before, written.next = NO_AGENT, "sequencer run --rehearse --max-steps 2"
         command = tests_of(written.folder)
         written.write(config, configuration(clients, command))
         agents = ", ".join(clients) or "none"
@@ -160,7 +166,12 @@ def _copy(written: _Written, example: str) -> None:
     for path in sorted(source.rglob("*")):
         name = path.relative_to(source)
         if path.is_file() and left_out.isdisjoint(name.parts):
-            written.write(written.folder / name, path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if path.name == "README.md":
+                # What it links to outside of the example is not copied.
+                text = _LINK_OUT.sub(r"\1", text)
+            written.write(written.folder / name, text)
+    written.next = f"{EXAMPLES[example]}; README.md explains it"
 
 
 def _trust(written: _Written) -> None:
@@ -208,6 +219,8 @@ def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) ->
 def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
     """Yield the steps that can't run without a prompt file."""
     for step in workflow.own_steps:
+        if step.text is not None:
+            continue
         agent = settings.agents.get(step.agent or "")
         if step.prompt is not None or agent is None or agent.kind != "command":
             yield step
@@ -235,7 +248,19 @@ def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path
 
 ROUTER_PROMPT = "router.md"
 IGNORE_ALL = "# What a run writes belongs to this machine.\n*\n!.gitignore\n!.gitkeep\n"
-EXAMPLES = ("two-terminals", "review-cadence", "cron", "flows", "procedures", "teams")
+EXAMPLES = {
+    "two-terminals": "sequencer run --position supervisor --max-steps 3, and in another terminal "
+    "sequencer run --position main --max-steps 3",
+    "review-cadence": "sequencer plan --count 6, then sequencer run --max-steps 6",
+    "cron": "sequencer tick, then sequencer status",
+    "flows": "sequencer run code-review --state base=main, then sequencer inbox",
+    "procedures": 'sequencer start "Debug login timeout" --label bug, then sequencer inbox',
+    "teams": "sequencer plan greeting, then sequencer run greeting",
+}
+"""Example -> what to type first."""
+_LINK_OUT = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
+KEY = "ANTHROPIC_API_KEY"
+"""With it, `auto` finds an agent that is no program."""
 GIT = ("git status", "git diff", "git log", "git add", "git commit")
 TESTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("pyproject.toml", "pytest", ("python", "-m", "pytest")),
@@ -258,6 +283,9 @@ def tests_of(folder: Path) -> tuple[str, ...]:
     return ()
 
 
+COMMENT_COLUMN = 40
+
+
 def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     """Return orchestration.yaml for a machine with *clients* and a project with *tests*."""
     allowed = [*GIT, *([" ".join(tests)] if tests else [])]
@@ -275,12 +303,13 @@ def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     others = f"   # installed too: {', '.join(clients[1:])}" if clients[1:] else ""
     # Only where every cost is told does a cap on cost cap anything.
     is_priced = list(clients[:1]) == ["claude"]
+    limits = f"limits: {{{'cost_usd: 50, ' if is_priced else ''}steps: 500}}"
     return (
         Template(_built_in("init", "orchestration.yaml"))
         .substitute(
             schema=SCHEMA_NAME,
             agent=f"{clients[0]}{others}" if clients else "auto   # " + NO_CLIENT,
-            limits="cost_usd: 50, steps: 500" if is_priced else "steps: 500",
+            limits=f"{limits:<{COMMENT_COLUMN}}",
             agents=agents,
         )
         .rstrip()
@@ -288,6 +317,7 @@ def configuration(clients: Sequence[str], tests: Sequence[str] = ()) -> str:
     )
 
 
+NO_AGENT = "install claude, codex, gemini or opencode; or look without one: "
 NO_CLIENT = "install claude, codex, gemini or opencode; 'sequencer run --rehearse' needs none"
 
 

@@ -40,7 +40,9 @@ USAGE = 2
 INTERRUPTED = Interrupted.exit_code
 _PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
 """What is no error: a question to a person, and an end that a person has asked for."""
-REPORT_TO = "report it with the output of the same command with --verbose, and 'sequencer check'"
+REPORT_TO = (
+    "report it with what the same command says with --verbose, and with 'sequencer check --report'"
+)
 
 
 def report(error: BaseException, *, is_verbose: bool) -> int:
@@ -92,12 +94,17 @@ def _as_shortage(error: BaseException) -> BaseException:
 
 
 def _usage_text(error: click.ClickException) -> str:
-    text = f"error: {error.format_message()}"
+    text = f"error: {_words().usage_message(error)}"
     if isinstance(error, click.UsageError) and error.ctx is not None:
         context = error.ctx
         text += f"\n  {context.command.get_usage(context)}"
         text += f"\n  '{context.command_path} --help' explains the options"
     return text
+
+
+def _words() -> ModuleType:
+    """Return what puts click's sentences into ours: only a mistake needs it."""
+    return import_module("sequencer.cli.usage")
 
 
 def _trace(error: BaseException) -> str:
@@ -198,6 +205,10 @@ _CALLED = {
     **dict.fromkeys(("cron", "crontab", "systemd"), "schedule"),
     "pause": "stop --pause", "stamp": "skip --as-done", "gates": "inbox", "message": "tell",
     "validate": "check", "lint": "check", "cost": "report", "costs": "report",
+    **dict.fromkeys(("ui", "dashboard", "serve", "browser"), "web"),
+    **dict.fromkeys(("graph", "diagram"), "plan --diagram"),
+    "doctor": "check", "config": "check --settings", "settings": "check --settings",
+    "watch": "log -f", "new": "init", "undo": "rewind", "back": "rewind",
     "version": "--version",
 }  # fmt: skip
 """What others call a command, and what it is here."""

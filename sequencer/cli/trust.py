@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, safe_line
+from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, in_lines
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.documents.textfile import find_config
@@ -57,7 +57,7 @@ def trust(
 
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
-    flow = folder if folder is not None and folder.is_file() else None
+    flow = _flow_in(folder)
     try:
         project = open_project(Path() if flow else folder or Path(), config=invocation.config)
     except ConfigurationError:
@@ -77,8 +77,9 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         lines = _lines(trusting, changed, is_whole=invocation.is_verbose)
         if unnamed:
             lines.append(f"read by trusted programs, not compared: {', '.join(unnamed)}")
-        for line in lines:
-            invocation.echo(safe_line(project.redaction.hide_text(line)))
+        room = None if invocation.is_verbose else invocation.room
+        for line in in_lines(map(project.redaction.hide_text, lines), room):
+            invocation.echo(line)
     is_new = refused is not None or is_sure
     if is_new:
         if not is_sure and not can_ask(invocation):
@@ -94,6 +95,19 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
         invocation.print_json({**told, "changed": list(changed), "not_compared": unnamed})
         return
     invocation.echo("trusted" if is_new else "it was trusted before, and nothing has changed")
+
+
+def _flow_in(folder: Path | None) -> Path | None:
+    """Return *folder* if it is a workflow file, None if it is a folder or the one here.
+
+    Raises:
+        UsageRefused: there is neither, and the project around it is not what was meant.
+    """
+    if folder is None or folder.is_dir():
+        return None
+    if not folder.is_file():
+        raise UsageRefused("there is no such folder or workflow file", where=str(folder))
+    return folder
 
 
 def _lines(trusting: trusted.Trust, changed: Sequence[str], *, is_whole: bool) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from sequencer.documents.yamlfile import KeyPath, located
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.fields import FieldSpec, ValidationError
+from sequencer.model.fields import FieldSpec, ValidationError, shown_value
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Step
 
@@ -97,10 +97,13 @@ def known_keys(root: type[Frozen], path: KeyPath) -> tuple[str, ...]:
     Fields marked ``exclude`` are there to be refused with a reason, and aren't listed.
     """
     annotation = annotation_at(root, path) if path else root
-    if isinstance(annotation, type) and issubclass(annotation, Frozen):
-        return tuple(
-            name for name, field in written_fields(annotation).items() if not field.exclude
-        )
+    # What may also be a word or a number has the keys of its mapping.
+    members = (
+        get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+    )
+    for model in members:
+        if isinstance(model, type) and issubclass(model, Frozen):
+            return tuple(name for name, field in written_fields(model).items() if not field.exclude)
     return ()
 
 
@@ -125,24 +128,6 @@ def leaves(
             yield (*path, name), field.get_default()
 
 
-SHOWN_CHARS = 60
-
-_TEXTS = {
-    "string_type": "expected text; put it in quotes",
-    "bool_parsing": "expected true or false",
-    "bool_type": "expected true or false",
-    "int_parsing": "expected a whole number",
-    "int_type": "expected a whole number",
-    "int_from_float": "expected a whole number",
-    "float_parsing": "expected a number",
-    "float_type": "expected a number",
-    "tuple_type": "expected a list",
-    "list_type": "expected a list",
-    "dict_type": "expected a mapping ('key: value' lines)",
-    "model_type": "expected a mapping ('key: value' lines)",
-    "missing": "has to be there",
-    "too_short": "must have at least one item",
-}
 _MISSING = ("missing", "too_short", "extends_missing", "sink_missing")
 """In a later round these are what taking a wrong value out has left behind."""
 
@@ -200,19 +185,8 @@ def _problem(
         place = located(where(path), origin(path[:-1]))
         unknown = UnknownName("key", str(path[-1]), known, where=place)
         return Problem(path, unknown, is_missing=False)
-    text = _TEXTS.get(kind) or _plain(found["msg"])
-    if kind == "too_long" and "actual_length" in found.get("ctx", {}):
-        # pydantic speaks of tuples, and of what is left after validation.
-        most, count = found["ctx"]["max_length"], found["ctx"]["actual_length"]
-        text = f"should have at most {most} items, not {count}"
-    value = found["input"]
-    is_scalar = isinstance(value, (str, int, float)) and kind not in ("missing", "value_error")
-    if is_scalar and len(str(value)) <= SHOWN_CHARS:
-        text = f"{text}, not {value!a}"
+    text = f"{found['msg']}{shown_value(found)}"
+    if len(path) < len(found["loc"]) and text.startswith(("should", "must", "can't")):
+        text = f"the key {text}"
     problem = ConfigurationError(text, where=located(where(path), origin(path)))
     return Problem(path, problem, is_missing=kind in _MISSING)
-
-
-def _plain(message: str) -> str:
-    text = message.removeprefix("Value error, ").replace("Input should", "should")
-    return text[:1].lower() + text[1:]

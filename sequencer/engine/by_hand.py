@@ -112,6 +112,10 @@ class Control:
         self._source = source
         self._agents_may = agents_may
 
+    def __repr__(self) -> str:
+        """Return which run it changes."""
+        return f"<Control of run {self._name or 'default'!r} in {self._store!r}>"
+
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
         """Return if whoever asks may use *verb* in this run; see `by_hand.ensure_may_decide`."""
         ensure_may_decide(verb, self._agents_may, what)

@@ -21,12 +21,7 @@ from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import LineWorker, Worker
-from sequencer.errors import (
-    ClaimHeld,
-    SequencerError,
-    TransitionRefused,
-    UsageRefused,
-)
+from sequencer.errors import ClaimHeld, SequencerError, TransitionRefused, UsageRefused
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model import transitions
 from sequencer.model.head import Head, Status
@@ -166,6 +161,10 @@ class Run:
         self.limits = limits
         self._resolve = resolve
         self._resolved: tuple[object, Resolution] | None = None
+
+    def __repr__(self) -> str:
+        """Return its name and where it is kept; no file is read for that."""
+        return f"<Run {self.name or 'default'!r} in {self.store!r}>"
 
     def _at(self, head: Head | None) -> Resolution:
         """Return what the run with *head* consists of, resolved once.
@@ -423,15 +422,17 @@ class Run:
             StaleClaim: the claim was lost while the block ran; its output was kept.
             DecisionRefused: an agent asks, whose own words would be the result of the step.
         """
-        control = self.control
+        resolved = self._at(self.head)
+        control = self._control_of(resolved)
         control.ensure_may_decide("skip", "performing a step")
         control.kind.ensure_may("turn")
         if isinstance(self.store, Dispatching):
             hint = "use 'run.work' or 'sequencer run'"
             raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
-        head = control.begin()
+        # Before it begins: a project that may not act leaves nothing behind.
+        performer = resolved.performer(ignore)
         names = control.kind.positions([position] if position else ())
-        performer = self._at(head).performer(ignore)
+        head = control.begin()
         worker = LineWorker(self.store, performer, self.limits, names)
         try:
             yield from perform_by_caller(worker, claim_turn(worker, head, wait=wait))

@@ -266,8 +266,7 @@ def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
     try:
         text = TOOLS[name].model_validate(given).run(bench)
     except ValidationError as error:
-        problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        return ToolAnswer(f"wrong input: {'; '.join(problems)}", is_error=True)
+        return ToolAnswer(f"wrong input: {error}", is_error=True)
     except PathRefused as refusal:
         return ToolAnswer(f"refused: {refusal}", is_error=True, is_refused=True)
     except FileFailed as failure:

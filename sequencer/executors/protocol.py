@@ -76,6 +76,10 @@ class Cancellation:
         self._read_fd = self._write_fd = -1
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        """Return whether it is set, and why."""
+        return f"<Cancellation: {self._reason or 'not set'}>"
+
     @property
     def reason(self) -> StopReason | None:
         """Return why, or None while the step may go on."""

@@ -85,9 +85,8 @@ def read_result(path: Path) -> Result | None:
     try:
         result = Result.model_validate(_strict_json(data))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "the whole file"
-        _refuse(path, f"{place}: {first['msg']}")
+        place = "" if error.errors()[0]["loc"] else "the whole file: "
+        _refuse(path, f"{place}{error.told(with_values=False)[0]}")
     except (ValueError, RecursionError) as error:
         _refuse(path, f"it is not strict JSON: {error}")
     if result.status == "nothing" and not str(result.output or "").strip():

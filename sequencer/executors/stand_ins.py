@@ -9,6 +9,7 @@ order, for each step on its own; this is the one executor that remembers earlier
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter
@@ -81,8 +82,9 @@ class RehearsalExecutor:
         if len(lines) > _SHOWN_LINES:
             shown.append(f"    … and {len(lines) - _SHOWN_LINES} more lines")
         size = len(request.prompt.encode("utf-8", "surrogateescape"))
-        asked = request.step.model_dump(exclude_defaults=True, exclude={"name"})
-        fields = ", ".join(f"{name}={value!r}" for name, value in asked.items()) or "none"
+        asked = request.step.model_dump(exclude_defaults=True, exclude={"name"}, mode="json")
+        told = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in asked.items())
+        fields = ", ".join(told) or "none"
         return "\n".join(
             (
                 f"Rehearsal ({self.name}): no agent runs, and nothing is changed.",

@@ -275,7 +275,7 @@ def _validated(kind: Any, answer: object, expected: str) -> str:
     try:
         return str(checked(kind, answer))
     except ValidationError as error:
-        message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        message = error.errors()[0]["msg"]
         raise NoMeaning(f"{_shown(answer)}, expected {expected}: {message}") from error
 
 

@@ -39,18 +39,61 @@ class Unsure(Exception):
 class ValidationError(ValueError):
     """Values that a class refuses."""
 
-    def __init__(self, found: Any) -> None:
-        """Hold what pydantic has *found*."""
+    def __init__(self, found: Any, errors: list[dict[str, Any]]) -> None:
+        """Hold what pydantic has *found*, and the same as `errors`."""
         super().__init__(found)
-        self.found = found
+        self.found, self._errors = found, errors
 
-    def errors(self, **options: bool) -> list[dict[str, Any]]:
-        """Return each error as pydantic describes it: ``loc``, ``msg``, ``type`` and more."""
-        return [dict(error) for error in self.found.errors(**options)]
+    def errors(self) -> list[dict[str, Any]]:
+        """Return each error as pydantic has it (``loc``, ``type``, …); ``msg`` is in our words."""
+        return self._errors
+
+    def told(self, *, with_values: bool = True) -> list[str]:
+        """Return each error as a person reads it: where it is, what it is, and short values."""
+        return [_told(error, with_values=with_values) for error in self._errors]
 
     def __str__(self) -> str:
         """Return all of them."""
-        return str(self.found)
+        return "; ".join(self.told())
+
+
+SHOWN_CHARS = 60
+"""A longer value is not shown with what is wrong with it."""
+
+
+def _told(error: Mapping[str, Any], *, with_values: bool) -> str:
+    place = ".".join(map(str, error["loc"]))
+    text = f"{place}: {error['msg']}" if place else str(error["msg"])
+    return text + shown_value(error) if with_values else text
+
+
+def shown_value(error: Mapping[str, Any]) -> str:
+    """Return ``, not VALUE`` for an *error* of a short value; else nothing."""
+    value = error["input"]
+    is_scalar = isinstance(value, (str, int, float)) and error["type"] not in _TOLD_WHOLE
+    if isinstance(value, bool):
+        return f", not {str(value).lower()}"
+    return f", not {value!a}" if is_scalar and len(str(value)) <= SHOWN_CHARS else ""
+
+
+def kind_of(value: object) -> str:
+    """Return *value* in a few words, as somebody has written it in a file.
+
+    >>> kind_of([1, 2]), kind_of({}), kind_of(None), kind_of(True), kind_of("x")
+    ('a list', 'a mapping', 'nothing', 'true', "'x'")
+    """
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else ascii(value)
+    return text if len(text) <= SHOWN_CHARS else "a long text"
+
+
+_TOLD_WHOLE = ("missing", "value_error", "extra_forbidden", "json_invalid")
+"""What is wrong with these is not their value, or the message has it."""
 
 
 class Refusal(Exception):

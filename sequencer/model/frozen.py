@@ -3,7 +3,7 @@
 The language is pydantic's: annotations, `Field`, validators, `model_validate`, `model_dump`
 mean what they mean there. Here is only what reads values that are right, because loading
 pydantic takes longer than most commands. Whatever looks wrong, or has to be converted, goes to
-`model.validation`, where pydantic has the last word and the messages.
+`model.validation`, where pydantic has the last word.
 
 Not promised: anything of pydantic's that no class of this program uses.
 """

@@ -1,4 +1,4 @@
-"""What pydantic says about a value of a `Frozen` class: the last word, and every message.
+"""What pydantic says about a value of a `Frozen` class has the last word; the words are ours.
 
 Loading pydantic takes longer than most commands do, so nothing loads this module but a value
 that `model.frozen` does not read by itself.
@@ -6,7 +6,10 @@ that `model.frozen` does not read by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, ForwardRef, Literal, Union, cast, get_args, get_origin
@@ -34,7 +37,7 @@ def validated(kind: Any, value: Any) -> Any:
     try:
         return _validator(kind).validate_python(value)
     except pydantic.ValidationError as error:
-        raise ValidationError(error) from None
+        raise _refused(error, value) from None
 
 
 def validated_json(kind: type[Frozen], data: str | bytes) -> Any:
@@ -46,12 +49,151 @@ def validated_json(kind: type[Frozen], data: str | bytes) -> Any:
     try:
         return _validator(cast("Any", kind)).validate_json(data)
     except pydantic.ValidationError as error:
-        raise ValidationError(error) from None
+        value = None
+        with suppress(ValueError, RecursionError):
+            value = json.loads(data)
+        raise _refused(error, value) from None
 
 
-def json_schema(kind: type[Frozen]) -> dict[str, Any]:
-    """Return the JSON schema of *kind*."""
-    return _twin(kind).model_json_schema()
+def _refused(error: pydantic.ValidationError, value: Any) -> ValidationError:
+    """Return *error* about *value* with its places as they are written, and in our words.
+
+    Where a value may be one of several types, pydantic names the type in the place, and tells
+    what is wrong with each; here that is one error.
+    """
+    told: dict[KeyPath, list[dict[str, Any]]] = {}
+    of_types: set[KeyPath] = set()
+    for one in error.errors(include_url=False):
+        place = _written(one["loc"], value)
+        told.setdefault(place, []).append({**one, "loc": place, "msg": in_words(one)})
+        if len(place) < len(one["loc"]):
+            of_types.add(place)
+    inner = {place[:length] for place in of_types for length in range(len(place))}
+    return ValidationError(
+        error,
+        [
+            {**found[0], "msg": _either([str(one["msg"]) for one in found])}
+            for place, found in told.items()
+            if place not in of_types & inner
+        ],
+    )
+
+
+KeyPath = tuple[int | str, ...]
+_TYPE = re.compile(r"(?:constrained-)?(?:str|int|float|bool|none)|.+\[.*\]|function-.+|[A-Z]\w+")
+
+
+def _written(place: KeyPath, value: Any) -> KeyPath:
+    """Return *place* in *value* without what names a type."""
+    kept: list[int | str] = []
+    for part in place:
+        is_there = (isinstance(value, Mapping) and part in value) or (
+            isinstance(value, (list, tuple)) and isinstance(part, int) and part < len(value)
+        )
+        if not is_there and isinstance(part, str) and _TYPE.fullmatch(part):
+            continue
+        kept.append(part)
+        value = value[part] if is_there else None
+    return tuple(kept)
+
+
+def _either(texts: list[str]) -> str:
+    """Return *texts*, of which one would be enough, as one."""
+    if len(unique := list(dict.fromkeys(texts))) == 1:
+        return unique[0]
+    unique = [text.removesuffix("; put it in quotes") for text in unique]
+    if all(text.startswith(_EXPECTED) for text in unique):
+        return _EXPECTED + " or ".join(text.removeprefix(_EXPECTED) for text in unique)
+    return ", or ".join(unique)
+
+
+_EXPECTED = "expected "
+
+
+_WORDS = {
+    "string_type": "expected text; put it in quotes",
+    "string_unicode": "is not UTF-8",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "int_parsing": "expected a whole number",
+    "int_parsing_size": "expected a smaller number",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "finite_number": "expected a number that is not infinite",
+    "tuple_type": "expected a list",
+    "list_type": "expected a list",
+    "dict_type": "expected a mapping ('key: value' lines)",
+    "mapping_type": "expected a mapping ('key: value' lines)",
+    "model_type": "expected a mapping ('key: value' lines)",
+    "model_attributes_type": "expected a mapping ('key: value' lines)",
+    "none_required": "has to be empty",
+    "invalid_key": "a key must be text",
+    "missing": "has to be there",
+    "extra_forbidden": "is not known here",
+}
+_BOUNDS = {
+    "greater_than": "should be greater than {gt}",
+    "greater_than_equal": "should be greater than or equal to {ge}",
+    "less_than": "should be less than {lt}",
+    "less_than_equal": "should be less than or equal to {le}",
+    "literal_error": "should be {expected}",
+    "enum": "should be {expected}",
+    "string_too_long": "should have at most {max_length} characters",
+    "json_invalid": "is not JSON: {error}",
+}
+_PATTERNS = {
+    r"^[A-Za-z_][A-Za-z0-9_]*$": "expected the name of a variable",
+    r"^[A-Za-z_][A-Za-z0-9_]{0,199}$": "expected the name of a variable",
+    r"^[A-Za-z_][A-Za-z0-9_]*\*?$": "expected the name of a variable; '*' may be at its end",
+    r"^0?6[046][046]$": "expected the mode of a file, such as 0600 or 0644",
+    r"^https?://\S+$": "expected an address that starts with http:// or https://",
+    r"^[^\s/@]+:[0-9]+$": "expected HOST:PORT",
+    r"^[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}$": "expected OWNER/NAME",
+    r"^[^-\s][^\s]*$": "can't have blanks, and can't start with '-'",
+    r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$": "expected the name of a header",
+    r"^[ -~\t]*$": "can't have a line break, or letters outside of ASCII",
+    r"^[\w-]+$": "expected letters, digits, '-' and '_'",
+    r"^[^\x00]*$": "can't have a NUL character",
+    r"^[!-~]+$": "can't have blanks, or letters outside of ASCII",
+}
+"""What a person reads in place of a pattern."""
+_NO_CONTROLS = "^[^\\x00"
+
+
+def in_words(found: Mapping[str, Any]) -> str:
+    """Return what is wrong, for an error that pydantic has *found*, in the words of this program.
+
+    A validator's own message stays as it is.
+    """
+    kind, context = found["type"], found.get("ctx", {})
+    if kind in _WORDS:
+        text = _WORDS[kind]
+    elif kind in _BOUNDS:
+        text = _BOUNDS[kind].format(**{name: _short(value) for name, value in context.items()})
+    elif kind == "string_pattern_mismatch":
+        pattern = context["pattern"]
+        is_of_controls = pattern.startswith(_NO_CONTROLS)
+        text = "can't have a line break or another control character" if is_of_controls else ""
+        text = _PATTERNS.get(pattern) or text or f"should match the pattern {pattern}"
+    elif kind in ("too_short", "string_too_short"):
+        least, what = context["min_length"], "item" if kind == "too_short" else "character"
+        text = f"should have at least {least} {what}{'s' * (least != 1)}"
+        text = "must have at least one item" if kind == "too_short" and least == 1 else text
+    elif kind == "too_long":
+        # pydantic speaks of tuples, and of what is left after validation.
+        text = f"should have at most {context['max_length']} items, not {context['actual_length']}"
+    else:
+        text = str(found["msg"]).removeprefix("Value error, ").replace("Input should", "should")
+        # Not the first letter of a name.
+        text = text if text[1:2].isupper() else text[:1].lower() + text[1:]
+    return text
+
+
+def _short(value: object) -> object:
+    """Return 2 for a limit of 2.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 @cache

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import ConfigurationError
@@ -48,6 +52,32 @@ def plugin(group: str, name: str) -> Any | None:
 def plugin_names(group: str) -> set[str]:
     """Return the names of the entry points in *group*."""
     return {entry.name for entry in _entries(group)}
+
+
+def packages_may_add(group: str) -> bool:
+    """Return whether an installed package may have entry points in *group*.
+
+    This reads the files that importlib.metadata would read, without loading that module, which
+    takes ten times longer. If a path is not a folder of packages, the answer is yes.
+    """
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - the idle tick has no use for it
+
+    finders = (one for one in sys.meta_path if one is not PathFinder)
+    if any(hasattr(one, "find_distributions") for one in finders):
+        return True
+    for folder in sys.path:
+        try:
+            names = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
+                with suppress(OSError):
+                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                        return True
+    return False
 
 
 def _entries(group: str) -> Iterable[EntryPoint]:

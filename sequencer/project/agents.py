@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.documents.yamlfile import KeyPath
+from sequencer.documents.keys import problems_of
 from sequencer.engine.evidence import OWN_WORD
-from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
+from sequencer.errors import AgentMissing, ConfigurationError, UnknownName, raise_all
 from sequencer.executors import project_files
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import (
@@ -33,6 +33,7 @@ from sequencer.executors.protocol import (
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.executors.tool_words import cannot_write
 from sequencer.model.fields import ValidationError
+from sequencer.model.frozen import Frozen
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins import plugin, plugin_names
@@ -101,6 +102,10 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     trust: Trust
     rehearses: bool = False
     """No agent runs, no matter which one is named."""
+
+    def __repr__(self) -> str:
+        """Return whose agents they are; the environment holds secrets."""
+        return f"<ConfiguredAgents of {self.settings.project_dir}>"
 
     @cached_property
     def core(self) -> ProcessCore:
@@ -271,7 +276,8 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
                 written["prices"] = {**self.settings.prices, **own} if is_mapping else own
             options = form.model_validate(written)
         except ValidationError as error:
-            raise _wrong_options(agent, name, kind, error) from None
+            _refuse_options(agent, name, kind, form, error)
+            raise
         cls = getattr(module, recipe.executor)
         made: Executor = cls(name, options, self.core) if recipe.needs_core else cls(name, options)
         return made
@@ -293,12 +299,20 @@ def _has_models_of(step: Step, kind: str) -> bool:
     return step.provider is None or kind in (*PROVIDERS.get(step.provider, ()), "opencode")
 
 
-def _wrong_options(agent: Any, name: str, kind: str, error: ValidationError) -> ConfigurationError:
-    issue, *others = error.errors(include_url=False)
-    path: KeyPath = tuple(issue["loc"])
-    where = agent.locate(path) if agent else f"agents.{name}"
-    more = f" (and {len(others)} more)" if others else ""
-    return ConfigurationError(f"agent kind {kind!r}: {issue['msg']}{more}", where=where)
+def _refuse_options(
+    agent: Agent | None, name: str, kind: str, form: type[Frozen], error: ValidationError
+) -> None:
+    """Raise everything that *form* has found wrong with the options of an agent."""
+    raise_all(
+        [
+            ConfigurationError(
+                f"agent kind {kind!r}: {problem.error.message}",
+                where=agent.locate(problem.path) if agent else f"agents.{name}",
+                hint=problem.error.hint,
+            )
+            for problem in problems_of(error, form, lambda _: "")
+        ]
+    )
 
 
 def ensure_honoured(step: Step, name: str, executor: Executor) -> None:

@@ -50,7 +50,7 @@ from sequencer.project.costs import cost_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
 from sequencer.project.flows import own_flows
 from sequencer.project.project import Project, guard_of
-from sequencer.project.readable import unreadable, unreadable_prompts
+from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
 from sequencer.project.runs import state_path_of, witness_for
 from sequencer.project.schema import NONE
 from sequencer.store import highwater
@@ -342,6 +342,10 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
         yield Finding(
             Level.WARNING if is_idle else level, Area.WORKFLOW, message, where, error.hint
         )
+    for step, why in unprompted(project, workflow):
+        where = f"workflow {workflow.name}, step {step.name!r}"
+        message = f"{why}, so its program gets nothing on standard input"
+        yield Finding(Level.NOTICE, Area.WORKFLOW, message, where)
 
 
 def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:

@@ -6,15 +6,12 @@ The modules next to this one choose the concrete classes; nothing else knows the
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache, cached_property, partial
-from importlib.machinery import PathFinder
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -34,6 +31,7 @@ from sequencer.model.head import Head
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.plugins import packages_may_add
 from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.flows import all_flows
@@ -82,6 +80,10 @@ class Project(Struct, frozen=True, dict=True):
     """Whether it may run its code and reach remotes; otherwise it is only looked at."""
     due: set[str | None] = field(default_factory=set)
     """Runs that a schedule starts now, whoever ticks: `plugins.schedules.schedules.start_due`."""
+
+    def __repr__(self) -> str:
+        """Return where it is; its parts hold secrets."""
+        return f"<Project {self.settings.project_dir}>"
 
     @property
     def rehearses(self) -> bool:
@@ -401,7 +403,7 @@ def load_hooks(
         ConfigurationError: a file is missing, outside the project, or can't be loaded, or has
             something that looks like a hook but isn't; with file and line.
     """
-    if not files and not _packages_may_add("sequencer.hooks"):
+    if not files and not packages_may_add("sequencer.hooks"):
         return NoHooks()
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
@@ -411,30 +413,6 @@ def load_hooks(
     from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed
 
     return plugged(files, project, trusted or {}, entries)
-
-
-def _packages_may_add(group: str) -> bool:
-    """Return whether an installed package may have entry points in *group*.
-
-    This reads the files that importlib.metadata would read, without loading that module, which
-    takes ten times longer. If a path is not a folder of packages, the answer is yes.
-    """
-    finders = (one for one in sys.meta_path if one is not PathFinder)
-    if any(hasattr(one, "find_distributions") for one in finders):
-        return True
-    for folder in sys.path:
-        try:
-            names = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return True
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
-                with suppress(OSError):
-                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
-                        return True
-    return False
 
 
 def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
@@ -526,8 +504,10 @@ def open_project(
     for what the given error lists.
 
     Raises:
-        ConfigurationError: its configuration is wrong; the error lists everything wrong.
+        ConfigurationError: its configuration is wrong (everything is listed), or no folder.
     """
+    if not os.path.isdir(path):  # noqa: PTH112 - no Path for a look
+        raise ConfigurationError("there is no such folder", where=str(path))
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags)
     folders.open_to_others(int(settings.file_mode, 8))
@@ -543,12 +523,35 @@ def open_project(
     )
 
 
-def open_run(path: str | Path = ".", name: str | None = None, **options: Any) -> Run:
+def open_run(
+    path: str | Path = ".",
+    name: str | None = None,
+    *,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[KeyPath, Given] | None = None,
+    overrides: AgentOverrides | None = None,
+    acts: bool = True,
+    rehearses: bool = False,
+    trust: Ask | bool = False,
+) -> Run:
     """Return the run called *name* (None: the default run) of the project at *path*.
 
-    *options* are the options of `open_project`.
+    The other options, and what is raised, are those of `open_project`; where there is no
+    project at *path* or above it, that is a ConfigurationError too.
     """
-    return open_project(path, **options).run(name)
+    project = open_project(
+        path,
+        config=config,
+        environment=environment,
+        flags=flags,
+        overrides=overrides,
+        acts=acts,
+        rehearses=rehearses,
+        trust=trust,
+    )
+    project.ensure_is_one()
+    return project.run(name)
 
 
 BUILTIN_FOLDERS = ("subroutines", "system", "team")

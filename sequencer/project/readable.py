@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sequencer.errors import ConfigurationError, raise_all
+from sequencer.errors import ConfigurationError, UnknownName, raise_all
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.requests.routing import every_system_prompt
@@ -56,6 +56,26 @@ def unreadable_prompts(
             seen.add(name)
             if (error := unreadable(project, name)) is not None:
                 yield step, name, error
+
+
+def unprompted(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
+    """Yield the steps of *workflow* whose program gets no prompt, and why.
+
+    A program may need none, so that is no error. Who names it for one step means that.
+    """
+    for step in workflow.every_step:
+        whole = with_defaults(step, project.settings.step_defaults)
+        if whole.text is not None or not _needs_no_prompt(project, whole, [step.name]):
+            continue
+        name = whole.prompt_name
+        try:
+            if not project.prompts.read(name).strip():
+                yield step, f"its prompt {name!r} is empty"
+        except UnknownName:
+            if whole.agent is None:
+                yield step, f"it has no prompt {name!r}"
+        except ConfigurationError as error:
+            yield step, f"its prompt {name!r} can't be read: {error.message}"
 
 
 def _needs_no_prompt(project: Project, step: Step, positions: Sequence[str]) -> bool:

@@ -12,6 +12,7 @@ import re
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,8 @@ def definition_of(store: Store) -> Definition | None:
     try:
         return Definition.model_validate_json(data)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"]))
         raise CorruptState(
-            f"is not the definition of a run: {place + ': ' if place else ''}{first['msg']}",
+            f"is not the definition of a run: {error.told(with_values=False)[0]}",
             where=str(store.state_path.with_name(DEFINITION_FILE)),
             hint="restore the file, or start a new run from the same request",
         ) from None
@@ -82,7 +81,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
         return FlowSource.model_validate_json(data)
     except ValidationError as error:
         raise CorruptState(
-            f"is not the source of a graph run: {error.errors(include_url=False)[0]['msg']}",
+            f"is not the source of a graph run: {error.told(with_values=False)[0]}",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),
             hint="restore the file; 'sequencer status --all' lists the runs, and "
             "'sequencer --run NAME reset --yes --workflow WORKFLOW' starts one over",
@@ -446,7 +445,7 @@ def _fleet_store(
         raise ConfigurationError(
             "runs on Temporal need a package that is not installed",
             where="store.kind",
-            hint="pip install 'step-sequencer[fleet]'",
+            hint=import_module("sequencer.plugins.extras").extra_hint("fleet"),
         ) from error
     chosen = settings.store
     tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)

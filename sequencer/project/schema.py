@@ -12,7 +12,13 @@ from typing import Annotated, Any, Literal
 
 from sequencer.documents.textfile import DEFAULT_STATE_FILE, is_branch_name
 from sequencer.executors.prices import ModelPrice
-from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
+from sequencer.model.fields import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    kind_of,
+    model_validator,
+)
 from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, ModelName, Name, Retry, Step, Validation
@@ -83,7 +89,7 @@ class AgentEntry(Frozen, extra="allow"):
     @classmethod
     def _is_a_mapping(cls, value: object) -> object:
         if not isinstance(value, (dict, AgentEntry)):
-            raise ValueError(f"an agent must be a mapping with 'kind', not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
+            raise ValueError(f"an agent must be a mapping with 'kind', not {kind_of(value)}")  # noqa: TRY004 - pydantic collects ValueErrors
         return value
 
     @property

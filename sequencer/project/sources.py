@@ -179,7 +179,8 @@ class Layers(Struct):
             if source is not None:
                 return source, self._origins[path[:length]] + path[length:]
         written = self.document.positions if self.document else {}
-        for short, kept in RENAMED.items() if path not in written else ():
+        # The file as a whole has no other key.
+        for short, kept in RENAMED.items() if path and path not in written else ():
             # A part of what stands there, or what holds it.
             if short in written and kept[: len(path)] == path[: len(kept)]:
                 return None, short + path[len(kept) :]
@@ -191,7 +192,8 @@ def _is_left_empty(path: KeyPath, value: Any) -> bool:
 
     An unknown key is an error even if nothing stands behind it.
     """
-    if value not in (None, {}):
+    # Steps are left out, or they are a list; who forgot them does not mean those of init.
+    if value not in (None, {}) or path == ("steps",):
         return False
     if any(len(path) > len(top) and path[: len(top)] == top for top in _KEEPS_NULL):
         return False

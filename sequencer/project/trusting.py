@@ -70,6 +70,10 @@ class Trust:
         self._flows: set[Path] = set()
         """Workflows that were asked for by their paths."""
 
+    def __repr__(self) -> str:
+        """Return whose it is."""
+        return f"<Trust of {self.key}>"
+
     @property
     def key(self) -> str:
         """Return what the record of this project is about."""

@@ -123,6 +123,10 @@ class FileStore:
         under the lock, in which another process is awake already and waits for it.
         """
 
+    def __repr__(self) -> str:
+        """Return where the run is kept."""
+        return f"<FileStore {self._state_name}>"
+
     @property
     def state_path(self) -> Path:
         """See `Store.state_path`."""

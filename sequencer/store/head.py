@@ -182,12 +182,8 @@ def parse_head(content: dict[str, Any], where: str) -> Head:
     try:
         return Head.model_validate(content)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in issue['loc'])}: {issue['msg']}"
-            for issue in error.errors(include_url=False)
-        )
         raise EditRefused(
-            f"not a valid head: {problems}",
+            f"is not the state of a run: {error}",
             where=where,
             hint="fix it; 'sequencer repair' restores the last accepted state",
         ) from None

@@ -19,6 +19,7 @@ from sequencer.model.fields import (
     Field,
     Refusal,
     ValidationError,
+    kind_of,
     model_validator,
 )
 from sequencer.model.frozen import Frozen
@@ -200,7 +201,7 @@ def _merged(step: Step, fields: Mapping[str, Any]) -> Step:
 
 
 def _first(refused: ValidationError) -> str:
-    return str(refused.errors()[0]["msg"]).removeprefix("Value error, ")
+    return str(refused.errors()[0]["msg"])
 
 
 class ReviewDefinition(Review):
@@ -266,7 +267,8 @@ class WorkflowDefinition(WorkflowChanges):
         if isinstance(value, str):
             return {"file": value, "steps": ()}
         if not isinstance(value, (Mapping, WorkflowDefinition)):
-            raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
+            found = kind_of(value)
+            raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {found}")  # noqa: TRY004 - pydantic collects ValueErrors
         own = {*WorkflowChanges.model_fields, "file", "tasks", "size"}
         if isinstance(value, Mapping) and "steps" not in value and own & value.keys():
             return {**value, "steps": ()}
@@ -405,6 +407,6 @@ class Composition:
             )
         except ValidationError as refused:
             path = (name, "review")
-            text = str(refused.errors()[0]["msg"]).removeprefix("Value error, ")
+            text = str(refused.errors()[0]["msg"])
             self.problems.append((path, ConfigurationError(text, where=self._locate(path))))
             return None

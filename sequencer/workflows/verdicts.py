@@ -8,6 +8,7 @@ Not promised: that the agent tells the truth.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -108,11 +109,21 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
         return f"$: its schema refers to {_one_line(missing.ref)!r}, which is not in it"
     if error is None:
         return None
-    # Most messages begin with the whole value; what is wrong with it stands behind that.
-    message, value_text = error.message, repr(error.instance)
-    if len(value_text) > _VALUE_CHARS and message.startswith(value_text):
-        message = f"{value_text[: _VALUE_CHARS - 1]}…{message.removeprefix(value_text)}"
+    # Most messages begin with the whole value, as Python writes it; what is wrong stands behind.
+    message, written = error.message, repr(error.instance)
+    if message.startswith(written):
+        value_text, rest = _as_json(error.instance), message.removeprefix(written)
+        if len(value_text) > _VALUE_CHARS:
+            value_text = f"{value_text[: _VALUE_CHARS - 1]}…"
+        if error.validator == "enum":
+            rest = f" is not one of {_as_json(error.validator_value)}"
+        message = f"{value_text}{rest}"
     return f"{error.json_path}: {_one_line(message)}"
+
+
+def _as_json(value: Any) -> str:
+    """Return *value* as an answer has it; text in the quotes of this program's messages."""
+    return repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def ensure_schema(schema: Mapping[str, Any], where: str) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import open_run
+from sequencer.errors import ConfigurationError
 from tests.unit.cli.calling import call, project
 
 
@@ -85,12 +87,75 @@ def test_status_of_nobodys_run_lists_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"), [("pause", "stop --pause"), ("list", "status --all"), ("approve", "answer")]
+    ("typed", "hint"),
+    [
+        ("pause", "stop --pause"),
+        ("list", "status --all"),
+        ("approve", "answer"),
+        ("doctor", "check"),
+        ("config", "check --settings"),
+        *((name, "web") for name in ("ui", "dashboard", "serve")),
+        ("watch", "log -f"),
+        ("graph", "plan --diagram"),
+        ("new", "init"),
+        ("undo", "rewind"),
+    ],
 )
 def test_a_command_under_another_name_is_known(tmp_path: Path, typed: str, hint: str) -> None:
     ended = call(tmp_path, typed)
     assert ended.code == 2
     assert f"use 'sequencer {hint}'" in ended.err
+    # What the hint names is there.
+    assert call(tmp_path, *hint.split(), "--help").code == 0
+
+
+def test_an_unknown_command_names_the_near_ones_and_not_all(tmp_path: Path) -> None:
+    near, far = call(tmp_path, "histroy").err, call(tmp_path, "xyzzy").err
+    assert near == "error: unknown command 'histroy'\n  did you mean 'history'?\n"
+    assert far == "error: unknown command 'xyzzy'\n  'sequencer help all' lists them\n"
+
+
+def test_a_folder_that_is_not_there_is_not_the_project_around_it(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    ended = call(folder, "trust", "nodir")
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err == "error: nodir: there is no such folder or workflow file\n"
+    with pytest.raises(ConfigurationError, match="there is no such folder"):
+        open_run(folder / "nodir")
+
+
+def test_steps_with_nothing_after_it_is_an_error(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\nsteps:\n")
+    ended = call(folder, "check")
+    assert ended.code == 2
+    assert "orchestration.yaml:2:1: steps: expected a list" in ended.out
+
+
+def test_a_command_without_a_prompt_or_with_an_empty_one_is_a_notice(tmp_path: Path) -> None:
+    folder = project(
+        tmp_path / "p",
+        "steps: [plan, build, empty, {name: tests, agent: make}]\nagent: sh\n"
+        "agents: {sh: {kind: command, argv: [cat]}, make: {kind: command, argv: [cat]}}\n",
+        "plan.md",
+        "empty.md",
+    )
+    (folder / "prompts/empty.md").write_text("\n")
+    said = call(folder, "check")
+    assert said.code == 0
+    nothing = "so its program gets nothing on standard input"
+    notices = [line for line in said.out.splitlines() if nothing in line]
+    assert notices == [
+        "notice: workflow: workflow default, step 'build': it has no prompt 'build.md', " + nothing,
+        "notice: workflow: workflow default, step 'empty': its prompt 'empty.md' is empty, "
+        + nothing,
+    ]
+
+
+def test_a_run_that_was_only_made_says_how_it_starts(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: rehearsal\n")
+    made = call(folder, "start", "Login times out", "--no-run")
+    assert made.code == 0, made.err
+    assert "to continue: sequencer --run login-times-out run" in made.err
 
 
 def test_after_a_change_by_hand_it_says_how_to_continue(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from mcp import Client, StdioServerParameters
-from mcp.types import CallToolResult, TextContent
+from mcp.types import CallToolResult, TextContent, Tool
 
 from sequencer.cli.views.runs import decider
 from sequencer.model.head import Head
@@ -286,3 +286,59 @@ def test_what_can_not_be_meant_is_an_error_and_changes_nothing(sample: Path) -> 
 
 def test_outside_of_a_project_the_tools_say_so(tmp_path: Path) -> None:
     assert "orchestration.yaml" in call(tmp_path, "list_runs")
+
+
+REFUSED: list[tuple[Call, str]] = [
+    (
+        ("start_run", {"request": "Fix it", "label": "bug"}),
+        "unknown argument 'label'; known: request, run, procedure, labels, team",
+    ),
+    (("list_runs", {"all": True}), "unknown argument 'all'; known: with_ended"),
+    (("plan", {"count": 0}), "count: should be greater than or equal to 1"),
+    (("answer", {"decision": "stop", "token": "x"}), "token: expected a whole number"),
+    (("answer", {"token": 1}), "decision: has to be there"),
+    (("read_log", {"run": "a\nb"}), "run: can't have a line break"),
+    (("start_run", {"request": "Fix it", "labels": ["a\x00b"]}), "labels.0: can't have a line"),
+]
+
+
+def test_an_argument_that_a_tool_does_not_know_is_refused_in_our_words(sample: Path) -> None:
+    before = head(sample)
+    answers = calls(sample, [asked for asked, _ in REFUSED])
+    for (asked, words), answer in zip(REFUSED, answers, strict=True):
+        assert words in answer, (asked, answer)
+        assert answer.startswith("error: "), asked
+        assert not re.search(r"pydantic|validation error|Input should|input_value|type=", answer)
+    assert head(sample) == before
+
+
+def test_labels_choose_what_a_run_is_made_of_as_on_the_command_line(project: Path) -> None:
+    (without, with_label) = calls(
+        project,
+        [
+            ("start_run", {"request": "Fix: login fails", "run": "plain"}),
+            ("start_run", {"request": "Fix: login fails", "run": "bug", "labels": ["bug"]}),
+        ],
+    )
+    made = json.loads(data(with_label))
+    assert made["request"]["labels"] == ["bug"]
+    assert made["procedure"] == "debugger-full"
+    assert json.loads(data(without))["procedure"] != "debugger-full"
+
+
+def test_every_tool_says_what_its_arguments_are(sample: Path) -> None:
+    async def tools() -> list[Tool]:
+        started = StdioServerParameters(
+            command=sys.executable, args=["-P", "-m", "sequencer", "mcp"], cwd=sample,
+            env=environment(),
+        )  # fmt: skip
+        async with Client(started) as client:
+            return (await client.list_tools()).tools
+
+    found = {tool.name: tool.input_schema for tool in asyncio.run(tools())}
+    assert found.keys() == LOOKS | CHANGES
+    for name, schema in found.items():
+        assert schema["additionalProperties"] is False, name
+        for argument, about in schema["properties"].items():
+            assert about.get("description"), (name, argument)
+    assert "made from the title" in found["start_run"]["properties"]["run"]["description"]

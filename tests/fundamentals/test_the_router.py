@@ -37,6 +37,7 @@ def test_its_answer_is_the_prompt(routed: Project) -> None:
     assert routed.logs() == ["iter-00001_supervisor.log"], "the step is still the supervisor"
     *_, last = routed.history()
     assert last["outcome"]["prompt"] == "main.md"
+    assert "prompt main.md" in routed.sequencer("history").out.splitlines()[-1]
 
 
 def test_it_is_told_the_state(routed: Project) -> None:

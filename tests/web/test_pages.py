@@ -17,6 +17,7 @@ import pytest
 from sequencer.cli.program import run
 from sequencer.engine.run import Run
 from sequencer.model.head import Head
+from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.web.pages import took
 from sequencer.plugins.web.site import RunStory
 from sequencer.project.project import open_project
@@ -495,7 +496,7 @@ def test_without_the_extra_it_is_named(
     monkeypatch.delenv("SEQUENCER_TOKEN", raising=False)
     monkeypatch.setattr("sequencer.plugins.web.cli_web.NEEDED", ("no_such_package",))
     assert run(arguments) == 2
-    assert "pip install 'step-sequencer[web]'" in capsys.readouterr().err
+    assert extra_hint("web") in capsys.readouterr().err
 
 
 def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(

@@ -378,4 +378,4 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     try:
         return Graph(**{**fields, **more})
     except ValidationError as error:
-        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        raise ValueError(error.errors()[0]["msg"]) from None

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.model.frozen import Frozen, as_json
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
 
@@ -80,7 +80,7 @@ def differences(before: Workflow, after: Workflow) -> list[str]:
         default = Graph.model_fields[key].get_default()
         was, now = graphs[0].get(key, default), graphs[1].get(key, default)
         if was != now:
-            found.append(f"{key}: {was!r} -> {now!r}")
+            found.append(f"{key}: {as_json(was).decode()} -> {as_json(now).decode()}")
     return found
 
 

@@ -32,10 +32,10 @@ from sequencer.plugins.drawing.layout import (
     Words,
     laid_out,
 )
+from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.teams.nodes import node_summary
 from sequencer.workflows.mermaid.chart import Chart
 
-EXTRA = "pip install 'step-sequencer[picture]'"
 FONTS = "DejaVu Sans, Verdana, sans-serif"
 TEXT, SMALL = 14, 12
 INK, PALE_INK, FAINT, GROUND = "#212529", "#495057", "#ced4da", "#f8f9fa"
@@ -99,7 +99,8 @@ def png_of(text: str) -> bytes:
 
         font = files("ziafont") / "fonts" / "DejaVuSans.ttf"
     except ImportError as error:
-        raise ConfigurationError("a PNG picture needs the extra 'picture'", hint=EXTRA) from error
+        hint = extra_hint("picture")
+        raise ConfigurationError("a PNG picture needs the extra 'picture'", hint=hint) from error
     wide, high = _size(text)
     scale = min(SCALE, math.sqrt(MOST_PIXELS / (wide * high)))
     with as_file(font) as path:

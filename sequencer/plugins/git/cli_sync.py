@@ -32,6 +32,7 @@ from sequencer.errors import (
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.outcome import duration
+from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.git.code.carry import GitCarrier, folders_of
 from sequencer.plugins.git.code.tree import WorkTree
 from sequencer.plugins.git.process import GitFailed
@@ -126,7 +127,7 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
     try:
         from sequencer.plugins.temporal import client, export, moves  # noqa: PLC0415 - an extra
     except ImportError as error:
-        hint = "pip install 'step-sequencer[fleet]'"
+        hint = extra_hint("fleet")
         raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
     if to is None:
         run = invocation.run()

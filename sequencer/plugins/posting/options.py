@@ -32,8 +32,8 @@ _OWN_HEADERS = frozenset(
 
 
 def _is_url(text: str) -> str:
-    parts = urlsplit(text)
     try:
+        parts = urlsplit(text)
         is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_whole = False

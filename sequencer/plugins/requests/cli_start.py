@@ -24,7 +24,7 @@ from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
 from sequencer.engine.stint import Mode
 from sequencer.engine.view import view_of
-from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.errors import ConfigurationError, UsageRefused, run_option
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Usage, cost_words
@@ -95,6 +95,9 @@ def start(
         project.run(name, definition).control.start(definition)
     if no_run or not invocation.is_json:
         _show_made(invocation, project, definition, name)
+    if no_run and not invocation.is_json:
+        line = f"sequencer {run_option(name)}run"
+        invocation.say(f"to continue: {line} (a timer's next tick does, too)")
     return 0 if no_run else _work(invocation, project, definition, max_cost)
 
 

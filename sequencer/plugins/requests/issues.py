@@ -497,9 +497,7 @@ def as_request(
             priority=issue.priority,
         )
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise UsageRefused(f"{place}: {first['msg']}", where=where) from None
+        raise UsageRefused(error.told()[0], where=where) from None
 
 
 def _shortened(title: str) -> str:

@@ -72,9 +72,7 @@ class TeamGrower(Struct, frozen=True):
             raise AnswerRefused(self.redact(f"no task is added: {error}")) from None
         except ValidationError as error:
             # Of what is made of the answer: a sub-issue's text that is just too long, with ours.
-            first = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            message = f"no task is added: {place}: {first['msg']}"
+            message = f"no task is added: {error.told(with_values=False)[0]}"
             raise AnswerRefused(self.redact(message)) from None
         return growth.replace(steps=tuple(map(self._performed, growth.steps)))
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import cast
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 import click
 from msgspec.structs import replace
@@ -15,15 +17,11 @@ from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.views.progress import end_line, start_line, timed
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.plugins.extras import extra_hint
 from sequencer.project.schema import SHARED
 
-try:
+if TYPE_CHECKING:
     from sequencer.plugins.temporal.client import FleetStore
-    from sequencer.plugins.temporal.server import TrialServer
-    from sequencer.plugins.temporal.worker import serve
-except ImportError as error:
-    hint = "pip install 'step-sequencer[fleet]'"
-    raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
 
 UI_PORTS, LAST_PORT = 1000, 65_535
 """The web view of a trial's server listens so far above the server, or below."""
@@ -31,12 +29,27 @@ ENDING = "ending when running attempts have ended; a second signal stops them"
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
+def _temporal(module: str) -> ModuleType:
+    """Return a *module* that needs Temporal's package; the help of this verb needs none.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        return import_module(f"sequencer.plugins.temporal.{module}")
+    except ImportError as error:
+        hint = extra_hint("fleet")
+        raise ConfigurationError("Temporal's package is not installed", hint=hint) from error
+
+
 def _store(invocation: Invocation) -> FleetStore:
     """Return the store of the default run.
 
     Raises:
+        ConfigurationError: Temporal's package is not installed.
         UsageRefused: the project's runs are not on Temporal.
     """
+    _temporal("client")
     project = invocation.project()
     if (kind := project.settings.store.kind) != "temporal":
         raise UsageRefused(
@@ -91,7 +104,7 @@ def worker(
     store.look()
     invocation.say(f"serving {store.options.queue} at {store.options.address}")
     with EndOnSignal(lambda _: invocation.say(ENDING)) as signals:
-        serve(store, places, signals.on_ready, partial(_tell, invocation))
+        _temporal("worker").serve(store, places, signals.on_ready, partial(_tell, invocation))
 
 
 def _tell(invocation: Invocation, run: str | None, event: RunEvent) -> None:
@@ -124,7 +137,7 @@ def _serve_trial(invocation: Invocation) -> None:
     ended = threading.Event()
     folder = settings.state_file.parent / "fleet"
     ui_port = int(port) + (UI_PORTS if int(port) <= LAST_PORT - UI_PORTS else -UI_PORTS)
-    server = TrialServer(options, folder, ui_port)
+    server = _temporal("server").TrialServer(options, folder, ui_port)
     with EndOnSignal(lambda _: invocation.say("ending")) as signals, server:
         signals.on_ready(ended.set)
         invocation.echo(f"Temporal listens on {options.address}; look at {server.web}")

@@ -115,6 +115,10 @@ class FleetStore:
         self.worker_of: Callable[[str | None, Emit], Worker] | None = None
         """Returns who makes attempts at the run of this name, in a project that may act."""
 
+    def __repr__(self) -> str:
+        """Return which run of the server it is."""
+        return f"<FleetStore {self.id} at {self.options.address}>"
+
     def sibling(self, run: str) -> FleetStore:
         """Return the store of *run*, which has this id, to look at and to bring here."""
         other = FleetStore(self.state_path, None, self.options)

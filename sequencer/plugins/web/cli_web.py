@@ -18,9 +18,9 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.plugins.extras import extra_hint
 from sequencer.store.identity import ensure_person
 
-EXTRA = "pip install 'step-sequencer[web]'"
 NEEDED = ("jinja2", "starlette", "uvicorn")
 BACKLOG = 1024
 LOOPBACK = ("127.0.0.1", "::1")
@@ -145,7 +145,7 @@ def ensure_extra() -> None:
         ConfigurationError: it is not.
     """
     if not all(map(find_spec, NEEDED)):
-        raise ConfigurationError("the pages need the extra 'web'", hint=EXTRA)
+        raise ConfigurationError("the pages need the extra 'web'", hint=extra_hint("web"))
 
 
 def _listening(bind: str, port: int) -> list[socket.socket]:

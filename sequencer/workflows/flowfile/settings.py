@@ -447,10 +447,8 @@ def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings
     try:
         return Step(name=name, **written)
     except ValidationError as refused:
-        first = refused.errors()[0]
         at = source.section.prompt.line if source.section else 1
-        detail = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        findings.tell("E-NODE", name, detail, (at, 1))
+        findings.tell("E-NODE", name, refused.told()[0], (at, 1))
         return Step.model_construct(name=name)
 
 
@@ -490,8 +488,8 @@ def _model(name: str, source: NodeSource, findings: Findings) -> dict[str, str]:
         parts = {"provider": checked(Name, provider)}
         return parts | {"model": checked(ModelName, model)}
     except ValidationError as refused:
-        text = refused.errors()[0]["msg"].removeprefix("Value error, ")
-        detail = f"{written!r} is not a model: {text[:1].lower()}{text[1:]}"
+        text = refused.errors()[0]["msg"]
+        detail = f"{written!r} is not a model: {text}"
         hint = "write provider/name, for example anthropic/claude-sonnet-4"
         findings.tell("E-MODEL", name, detail, source.at("model"), hint)
         return {}

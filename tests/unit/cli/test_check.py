@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import json
+import platform
+import re
 from pathlib import Path
 
 import pytest
 
+from sequencer import __version__
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.settings.loading import loaded
 from tests.unit.store.broken_runs import edit
@@ -137,3 +141,40 @@ def test_settings_hide_secrets(tmp_path: Path) -> None:
     called = call(project(tmp_path, CONFIGURATION + text), "check", "--settings")
     assert secret not in called.out
     assert "review_every_n: null" in called.out
+
+
+def test_a_report_is_one_block_without_secrets_and_paths_of_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DEPLOY_TOKEN", "hunter2-hunter2")
+    text = (
+        "steps: [plan]\nagent: sh\nagents:\n  sh:\n    kind: command\n"
+        f"    argv: [sh, -c, 'x ```', {tmp_path}/bin/tool, hunter2-hunter2]\n"
+        "    env: {PLAIN: 'my own words'}\n"
+    )
+    folder = project(tmp_path / "p", text, "plan.md")
+    said = call(folder, "check", "--report").out
+    lines = said.splitlines()
+    assert (lines[0], lines[-1], said.count("```")) == ("```text", "```", 2)
+    assert f"sequencer: {__version__}" in lines
+    assert f"python: CPython {platform.python_version()}" in lines
+    assert re.search(r"(?m)^packages: .*\bclick 8\.", said)
+    assert "  agents.sh.argv: " in said
+    assert "~/bin/tool" in said
+    assert "orchestration.yaml:6" in said
+    for private in ("hunter2", "my own words", str(tmp_path)):
+        assert private not in said
+    assert re.search(r"\(hidden, \w+\)", said) is None
+    facts = call(folder, "check", "--report", "--json").json
+    assert facts["settings"]
+    assert "hunter2" not in json.dumps(facts)
+
+
+def test_a_report_of_a_file_that_can_not_be_used_has_what_is_wrong(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "stepz: [plan]\n")
+    ended = call(folder, "check", "--report")
+    assert ended.code == 2
+    assert "settings: none" in ended.out
+    assert "unknown key 'stepz'; did you mean 'steps'?" in ended.out
+    assert "Traceback" not in call(tmp_path, "check", "--report").err

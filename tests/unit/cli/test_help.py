@@ -57,7 +57,7 @@ def test_everything_is_named_on_the_screens_of_the_whole(tmp_path: Path) -> None
         assert whole.count(f"\n  {name} ") == 1
         assert entry.help in whole
     unknown = call(tmp_path, "help", "statsu")
-    assert (unknown.code, "did you mean 'status'?" in unknown.err) == (2, True)
+    assert (unknown.code, "did you mean 'status' or 'start'?" in unknown.err) == (2, True)
 
 
 def test_the_manual_page_has_every_command_and_option(tmp_path: Path) -> None:

@@ -110,6 +110,10 @@ def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Pa
     assert call(tmp_path, "init", "app").code == 0
     text = (tmp_path / "app" / "orchestration.yaml").read_text()
     assert "install claude, codex, gemini or opencode" in text
+    again = call(tmp_path, "init", "other")
+    assert "found    agents: none" in again.out
+    hint = "or look without one: cd other && sequencer run --rehearse --max-steps 2"
+    assert f"next: install claude, codex, gemini or opencode; {hint}" in again.err
     settings = open_project(tmp_path / "app").settings
     assert (settings.agent.default, settings.agents) == ("auto", {})
 
@@ -153,6 +157,9 @@ def test_the_first_client_performs_and_only_its_costs_are_capped(path_with: Path
     claude, codex = scaffold.configuration(["claude", "codex"]), scaffold.configuration(["codex"])
     assert "agent: claude   # installed too: codex\n" in claude
     assert "limits: {cost_usd: 50, steps: 500}" in claude
+    for text in (claude, codex):
+        columns = {line.index("#") for line in text.splitlines()[3:8] if " # " in line}
+        assert len(columns) == 1, text
     assert "agent: codex\n" in codex
     assert "cost_usd" not in codex
     assert len(codex.splitlines()) <= 10
@@ -163,6 +170,16 @@ def test_an_example_is_copied_whole_and_trusted(tmp_path: Path, name: str) -> No
     called = call(tmp_path, "init", "app", "--example", name)
     assert called.code == 0, called.err
     assert "created  README.md" in called.out
+    assert "missing" not in called.out
+    folder = tmp_path / "app"
+    # The text says what this example is about, and all that it links to is there.
+    (following,) = [line for line in called.err.splitlines() if line.startswith("next: ")]
+    assert following.startswith("next: cd app && sequencer ")
+    commands = re.findall(r"sequencer (\w+)", following)
+    readme = (folder / "README.md").read_text()
+    assert all(f"sequencer {verb}" in readme for verb in commands), following
+    links = re.findall(r"\]\(([^)#]+)", readme)
+    assert [link for link in links if not (folder / link).exists()] == []
     assert trusting.read(open_project(tmp_path / "app").trust.key) is not None
     again = call(tmp_path, "init", "app", "--example", name)
     assert (again.code, "this folder already has a project" in again.err) == (2, True)

@@ -8,13 +8,14 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
 
 from sequencer import __version__
 from sequencer.cli import main
-from sequencer.cli.context import Invocation, complain, json_text
+from sequencer.cli.context import Invocation, complain, in_lines, json_text
 from sequencer.cli.options import Verb, save
 from sequencer.cli.program import COMMANDS, NAME, group, report
 from sequencer.errors import (
@@ -28,6 +29,7 @@ from sequencer.errors import (
     UnknownName,
     WaitsForPerson,
 )
+from sequencer.plugins import extras
 from tests import forked
 from tests.unit.cli.calling import call, project
 
@@ -98,13 +100,16 @@ def test_the_version(tmp_path: Path) -> None:
     [
         (
             ("statsu",),
-            ("unknown command 'statsu'", "did you mean 'status'?", "inbox, init"),
+            ("unknown command 'statsu'", "did you mean 'status' or 'start'?"),
         ),
-        (("status", "--jsn"), ("No such option '--jsn'", "'--json'")),
-        (("--quit", "status"), ("No such option '--quit'", "--quiet")),
-        (("plan", "--count", "many"), ("'--count'", "not a valid integer")),
-        (("status", "extra"), ("unexpected extra argument",)),
-        (("run", "--mode", "turbo"), ("'--mode'", "combined", "sync", "async")),
+        (("status", "--jsn"), ("there is no option --jsn; did you mean --json or ",)),
+        (("--quit", "status"), ("there is no option --quit", "--quiet")),
+        (("plan", "--count", "many"), ("--count: expected a whole number", ", not 'many'")),
+        (("run", "--max-steps", "0"), ("--max-steps: expected a whole number of at least 1, not",)),
+        (("run", "--max-cost", "0"), ("--max-cost: expected a number greater than 0, not '0",)),
+        (("plan", "--review-every", "x"), ("--review-every: expected a whole number, not 'x'",)),
+        (("status", "extra"), ("unexpected argument: extra",)),
+        (("run", "--mode", "turbo"), ("--mode: expected combined, sync or async, not 'turbo'",)),
     ],
 )
 def test_wrong_usage_is_said_with_what_is_known(
@@ -346,3 +351,48 @@ def test_ctrl_c_while_the_program_is_loaded_is_no_traceback(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == Interrupted.exit_code
+
+
+def test_an_older_python_is_told_in_a_sentence(tmp_path: Path) -> None:
+    old = "import sys, runpy; sys.version_info = (3, 10, 12, 'final', 0); "
+    ended = python(tmp_path, "-c", old + "runpy.run_module('sequencer', run_name='__main__')")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == (
+        f"error: sequencer needs Python 3.11 or newer, but this is 3.10 at {sys.executable}\n"
+    )
+
+
+def test_a_list_of_what_can_act_is_cut_at_a_line_and_says_how_much_is_left_out() -> None:
+    lines = ["  agents.x.argv: " + "y" * 3000, "  short"]
+    assert [*in_lines(lines, None)] == lines
+    first, second, hint = in_lines(lines, 80)
+    assert len(first) == 80
+    kept, more = first[: -len("… (2950 more)")], "… (2950 more)"
+    assert (first, len(lines[0]) - len(kept)) == (kept + more, 2950)
+    assert (second, hint) == ("  short", "'sequencer trust --json' shows the long lines whole")
+
+
+def test_trust_cuts_long_values_at_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "steps: [main]\nagent: x\nagents: {x: {kind: command, argv: [cat, %s]}}\n"
+    folder = project(tmp_path / "p", text % ("y" * 3000))
+    assert "y" * 3000 in call(folder, "trust", "--yes").out
+    monkeypatch.setattr("sequencer.cli.context.columns_of", lambda _: 80)
+    shown = call(folder, "trust", "--yes").out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "'sequencer trust --json' shows the long lines whole" in shown
+    assert "y" * 3000 in json.dumps(call(folder, "trust", "--json").json)
+
+
+def test_an_extra_is_added_the_way_the_program_was_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = SimpleNamespace(read_text=lambda _: '{"url": "file:///a%20b/clone", "dir_info": {}}')
+    monkeypatch.setattr(extras, "distribution", lambda _: told)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert extras.extra_hint("web") == "pip install '/a b/clone[web]'"
+    (tmp_path / "uv-receipt.toml").touch()
+    assert extras.extra_hint("web") == "uv tool install '/a b/clone[web]'"
+    told.read_text = lambda _: None
+    assert extras.extra_hint("web") == "uv tool install 'step-sequencer[web]'"

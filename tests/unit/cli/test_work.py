@@ -130,7 +130,7 @@ def test_a_tick_never_waits(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", TWO_AGENTS + "run: {max_wait_s: 60}\n")
     assert call(folder, "tick", "--quiet").code == 0
     for option in ("--mode", "--step-index", "--max-wait", "--max-steps", "--max-cycles"):
-        assert f"No such option '{option}'" in call(folder, "tick", option, "1").err
+        assert f"there is no option {option}" in call(folder, "tick", option, "1").err
 
 
 @pytest.mark.parametrize(

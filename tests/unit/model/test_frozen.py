@@ -101,18 +101,18 @@ def test_a_whole_object_is_read_as_pydantic_reads_it(raw: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("raw", "place", "told"),
     [
-        ({}, ("name",), "Field required"),
-        ({"name": ""}, ("name",), "String should have at least 1 character"),
-        ({"name": "a", "x": 1}, ("x",), "Extra inputs are not permitted"),
+        ({}, ("name",), "has to be there"),
+        ({"name": ""}, ("name",), "should have at least 1 character"),
+        ({"name": "a", "x": 1}, ("x",), "is not known here"),
         ({"name": "a", "inner": {"number": -1}}, ("inner", "number"), "greater than or equal to 0"),
-        ({"name": "a", "many": [{}, 3]}, ("many", 1), "instance of Inner"),
-        ({"name": "a\n"}, ("name",), "should match pattern"),
+        ({"name": "a", "many": [{}, 3]}, ("many", 1), "expected a mapping"),
+        ({"name": "a\n"}, ("name",), "should match the pattern"),
     ],
 )
 def test_what_is_wrong_is_told_where_it_stands(
     raw: dict[str, Any], place: tuple[object, ...], told: str
 ) -> None:
-    with pytest.raises(ValidationError, match="1 validation error for Outer") as refused:
+    with pytest.raises(ValidationError) as refused:
         Outer.model_validate(raw)
     (error,) = refused.value.errors()
     assert error["loc"] == place

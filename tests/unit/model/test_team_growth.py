@@ -51,7 +51,7 @@ def test_what_can_not_be_added(wrong: Growth) -> None:
 
 
 def test_an_addition_has_a_node() -> None:
-    with pytest.raises(ValueError, match="at least 1 item"):
+    with pytest.raises(ValueError, match="at least one item"):
         Growth(nodes=())
 
 

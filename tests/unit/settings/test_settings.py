@@ -37,6 +37,7 @@ def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> 
     [
         ("rooter: {}\nx: 1\n", "1:1", "unknown key 'rooter'"),
         ("rooter:\n", "1:1", "unknown key 'rooter'"),
+        ("stepz: [a]\nreview: {every: 2}\n", "1:1", "unknown key 'stepz'"),
         ("limits: {max_cost: ~}\n", "1:10: limits", "unknown key 'max_cost'"),
         ("limits:\n  max_cost: 5\n", "2:3: limits", "unknown key 'max_cost'"),
         ("limits: {max_steps: true}\n", "1:10: limits.max_steps", "expected a whole number"),
@@ -50,7 +51,7 @@ def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> 
         ("router: {mode: often}\n", "1:10: router.mode", "should be 'router_default'"),
         ("router: yes\n", "1:1: router", "expected a mapping"),
         ("prompts_dir: 5\n", "1:1: prompts_dir", "expected text; put it in quotes, not 5"),
-        ("logs_dir: true\n", "1:1: logs_dir", "expected text; put it in quotes, not True"),
+        ("logs_dir: true\n", "1:1: logs_dir", "expected text; put it in quotes, not true"),
         ("agents: {a: claude}\n", "1:10: agents.a", "an agent must be a mapping with 'kind'"),
         ("agents: {a: {argv: [x]}}\n", "1:10: agents.a", "needs a kind"),
         ("agents: {auto: {kind: command}}\n", "1:10: agents.auto", "choose another name"),

@@ -179,6 +179,10 @@ class GitStore:
         """See `Store.state_path`."""
         return self._files.state_path
 
+    def __repr__(self) -> str:
+        """Return where its replica is kept."""
+        return f"<GitStore {self.state_path}>"
+
     def close(self) -> None:
         """See `Store.close`."""
         if (refs := self.__dict__.get("_refs")) is not None:

@@ -214,7 +214,7 @@ def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_p
         "4:37: there is no task 'bb' to wait for",
         "5:41: there is no task 'x' to wait for",
         "6:6: two tasks are called 'c'; the other one is number 3",
-        "6:13: tasks[3].subject: string should have at least 1 character, not ''",
+        "6:13: tasks[3].subject: should have at least 1 character, not ''",
         "6:26: tasks[3].timeout_s: should be greater than 0, not -1",
         "7:38: task 'd' waits for itself",
         "7:42: tasks[4].name: a task has an id instead of a name",

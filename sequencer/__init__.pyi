@@ -1,0 +1,38 @@
+# The types of the library. At run time, __init__.py imports each name on its first use; imports
+# for type checkers in there would make cycles with every module that imports the version.
+from sequencer.engine.hooking import HookContext
+from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode
+from sequencer.errors import SequencerError
+from sequencer.executors.protocol import Executor
+from sequencer.hooks.points import hookimpl
+from sequencer.model.head import Head
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.line.order import resolve
+from sequencer.model.outcome import Decision, Move, Outcome
+from sequencer.model.step import Step
+from sequencer.model.workflow import Review, Workflow
+from sequencer.project.project import open_project, open_run
+from sequencer.store.protocol import Store
+
+__all__ = [
+    "Decision",
+    "Executor",
+    "Head",
+    "HookContext",
+    "InvocationLimits",
+    "Mode",
+    "Move",
+    "Outcome",
+    "Review",
+    "Run",
+    "SequencerError",
+    "Step",
+    "Store",
+    "Workflow",
+    "hookimpl",
+    "open_project",
+    "open_run",
+    "resolve",
+]
+__version__: str

@@ -1,0 +1,101 @@
+"""What is wrong with a command line, in the words of this program.
+
+click finds it; its sentences are taken apart here, because they name its own types.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+
+from sequencer.cli.options import FAR
+
+_NOT = re.compile(r"'?(.*?)'? is not (?:a valid |in the range |one of )", re.DOTALL)
+"""Finds the value in what click says about one."""
+_SENTENCES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"Option '(.+)' requires an argument\."), r"\1 needs a value"),
+    (re.compile(r"Option '(.+)' requires (\d+) arguments\."), r"\1 needs \2 values"),
+    (re.compile(r"Option '(.+)' does not take a value\."), r"\1 takes no value"),
+    (re.compile(r"Got unexpected extra argument \((.+)\)", re.DOTALL), r"unexpected argument: \1"),
+    (
+        re.compile(r"Got unexpected extra arguments \((.+)\)", re.DOTALL),
+        r"unexpected arguments: \1",
+    ),
+    (re.compile(r"\w+ (.+) is a file\."), r"\1 is a file, but a folder is needed"),
+    (re.compile(r"\w+ (.+) is a directory\."), r"\1 is a folder, but a file is needed"),
+    (re.compile(r"\w+ (.+) does not exist\."), r"there is no \1"),
+    (re.compile(r"\w+ (.+) is not (read|writ)able\."), r"\1 can't be used: \2ing it is denied"),
+)
+
+
+def usage_message(error: click.ClickException) -> str:
+    """Return what is wrong: the option or argument, what is expected, and what was typed."""
+    if isinstance(error, click.NoSuchOption):
+        near = sorted(error.possibilities or ())
+        guess = f"; did you mean {listed(near)}?" if near else ""
+        return f"there is no option {error.option_name}{guess}"
+    if isinstance(error, click.BadParameter):
+        name = _name(error)
+        if isinstance(error, click.MissingParameter):
+            known = _expected(error.param)
+            return f"{name} is missing" + (f": {known}" if known else "")
+        value, known = _NOT.match(error.message), _expected(error.param)
+        if value is not None and known:
+            return f"{name}: {known}, not {value[1]!a}"
+        return f"{name}: {_plain(error.message)}"
+    return _plain(error.message)
+
+
+def _name(error: click.BadParameter) -> str:
+    """Return what a person calls the option or argument that is wrong."""
+    param = error.param
+    if isinstance(param, click.Option):
+        return max(param.opts, key=len)
+    if isinstance(param, click.Argument):
+        # Of "[DIR]...", which the usage line shows as it is.
+        return re.sub(r"[\[\].]", "", param.human_readable_name)
+    hint = error.param_hint or "the command line"
+    return hint if isinstance(hint, str) else " / ".join(hint)
+
+
+def _expected(param: click.Parameter | None) -> str:
+    """Return which values *param* takes; empty: it is not a number and not one of a few words."""
+    kind: Any = None if param is None else param.type
+    if isinstance(kind, click.Choice):
+        return f"expected {listed([str(one) for one in kind.choices])}"
+    if isinstance(kind, (click.IntRange, click.FloatRange)):
+        what = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+        return f"expected {what}{_bounds(kind)}"
+    if kind is click.INT:
+        return "expected a whole number"
+    return "expected a number" if kind is click.FLOAT else ""
+
+
+def _bounds(kind: Any) -> str:
+    """Return the bounds of *kind* in words, as far as anybody would meet them."""
+    low = None if kind.min is None or kind.min <= -FAR else kind.min
+    high = None if kind.max is None or kind.max >= FAR - 1 else kind.max
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    if low is not None:
+        return f" greater than {low}" if kind.min_open else f" of at least {low}"
+    return "" if high is None else f" of at most {high}"
+
+
+def listed(words: list[str]) -> str:
+    """Return *words* as a list of alternatives.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b or c')
+    """
+    *most, last = words
+    return f"{', '.join(most)} or {last}" if most else last
+
+
+def _plain(message: str) -> str:
+    for pattern, words in _SENTENCES:
+        if found := pattern.match(message):
+            return found.expand(words)
+    return message[:1].lower() + message[1:].rstrip(".")

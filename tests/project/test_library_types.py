@@ -1,0 +1,169 @@
+"""What a program with strict types gets of ``import sequencer``, and sees of its objects."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sequencer
+from sequencer.errors import ConfigurationError
+from tests.project.documents import ROOT
+
+STUB = ROOT / "sequencer/__init__.pyi"
+PROGRAM = """
+from pathlib import Path
+
+import sequencer
+from sequencer import Decision, Executor, Head, HookContext, InvocationLimits, Mode, Move, Outcome
+from sequencer import Review, Run, SequencerError, Step, Store, Workflow, hookimpl
+from sequencer import open_project, open_run, resolve
+
+
+def code_of(error: SequencerError) -> int:
+    return error.exit_code
+
+
+def worked(run: Run) -> str:
+    summary = run.work(Mode.COMBINED, InvocationLimits(max_steps=2))
+    return f"{summary.reason} {summary.usage.steps}"
+
+
+def turned(run: Run) -> int:
+    with run.turn("plan", wait=True) as turn:
+        turn.output = turn.prompt_name
+    head: Head | None = run.head
+    return 0 if head is None else head.step_index
+
+
+@hookimpl
+def sequencer_transition(context: HookContext, outcome: Outcome) -> Decision | None:
+    return Decision(Move.COMPLETE, reason=outcome.output or context.workflow)
+
+
+def kept_in(store: Store) -> Path:
+    return store.state_path
+
+
+def kind_of(executor: Executor) -> str:
+    return executor.kind
+
+
+WORKFLOW = Workflow("demo", (Step(name="a"),), Review(every=2, step=Step(name="b")))
+NAME: str = resolve(WORKFLOW, 0).name
+RUN: Run = open_run(".", "nightly", trust=True, config=Path("orchestration.yaml"))
+OTHER: Run = open_project(".").run("nightly")
+VERSION: str = sequencer.__version__
+"""
+REFUSED = (
+    ("sequencer.nosuch", 'Module has no attribute "nosuch"'),
+    ('sequencer.open_run(".", run="x")', 'Unexpected keyword argument "run" for "open_run"'),
+    ("sequencer.open_run().wrok()", '"Run" has no attribute "wrok"'),
+)
+
+
+def checked(folder: Path, program: str) -> list[str]:
+    """Return what a strict check says of *program*; `mypy` has no options of this project."""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary",
+         "--follow-imports=silent", "--no-pretty", f"--cache-dir={folder / 'cache'}", "program.py"],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.timeout(600)
+def test_a_strict_program_knows_the_type_of_every_public_name(tmp_path: Path) -> None:
+    names = [*sequencer.__all__, "__version__"]
+    revealed = "\n".join(f"reveal_type(sequencer.{name})" for name in names)
+    wrong = "\n".join(line for line, _ in REFUSED)
+    said = checked(tmp_path, f"{PROGRAM}\n{revealed}\n{wrong}\n")
+
+    types = [line.partition("Revealed type is ")[2] for line in said if ": note: Revealed" in line]
+    assert len(types) == len(names)
+    assert not [name for name, kind in zip(names, types, strict=True) if kind == '"Any"']
+    errors = [line.partition(": error: ")[2] for line in said if ": error: " in line]
+    assert [error.partition("  [")[0] for error in errors] == [message for _, message in REFUSED]
+    for name in names:
+        assert re.search(rf"\b{name}\b", PROGRAM), f"the program doesn't use {name}"
+
+
+def test_the_types_are_those_of_the_names_at_run_time() -> None:
+    stub = ast.parse(STUB.read_text()).body
+    imported = [one for one in stub if isinstance(one, ast.ImportFrom)]
+    homes = {alias.name: one.module or "" for one in imported for alias in one.names}
+    (listed,) = (ast.literal_eval(one.value) for one in stub if isinstance(one, ast.Assign))
+    assert sorted(homes) == sorted(vars(sequencer)["_HOMES"]) == listed
+    for name, module in homes.items():
+        assert getattr(import_module(module), name) is getattr(sequencer, name)
+
+
+def test_the_types_are_installed_with_the_program() -> None:
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert {"*.pyi", "py.typed"} <= {*built["package-data"]["sequencer"]}
+
+
+def test_to_import_the_library_loads_nothing_of_it() -> None:
+    code = "import sequencer, sys; print(*(n for n in sys.modules if n.startswith('sequencer')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["sequencer"]
+
+
+def project_in(folder: Path) -> Path:
+    (folder / "orchestration.yaml").write_text(
+        "steps: [plan]\nagent: echo\n"
+        "agents: {echo: {kind: command, argv: [cat], env: {API_KEY: hunter2-hunter2}}}\n"
+    )
+    return folder
+
+
+def test_public_objects_say_what_they_are_and_no_secret(tmp_path: Path) -> None:
+    found = sequencer.open_project(project_in(tmp_path), trust=True, environment={"T": "hunter2"})
+    run = found.run("nightly")
+    with run.turn() as turn:
+        turn.output = "done"
+    objects = (run, found, found.agents, run.store, run.control, turn, run.head, run.view(),
+               run.workflow, run.kind, run.limits, run.standing())  # fmt: skip
+    for one in objects:
+        assert " object at 0x" not in repr(one)
+        assert "hunter2" not in repr(one)
+    assert repr(run) == f"<Run 'nightly' in <FileStore {run.store.state_path}>>"
+    assert repr(found) == f"<Project {tmp_path}>"
+
+
+def test_to_open_a_run_where_no_project_is_says_so_and_leaves_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigurationError, match="there is no project here"):
+        sequencer.open_run(tmp_path)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_turn_in_a_project_that_is_not_trusted_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
+    before = sorted(project_in(tmp_path).iterdir())
+    with pytest.raises(sequencer.SequencerError, match="not trusted"):
+        sequencer.open_run(tmp_path).turn().__enter__()
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_unknown_option_of_open_run_is_an_error_about_open_run(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"run": "x"}
+    with pytest.raises(TypeError, match=r"^open_run\(\) got an unexpected keyword argument 'run'$"):
+        sequencer.open_run(project_in(tmp_path), **options)
