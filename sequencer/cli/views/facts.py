@@ -9,7 +9,7 @@ from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import moment
 from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView, view_of
 from sequencer.model.net import rules as flow_trace
-from sequencer.model.outcome import cost_words, duration, used
+from sequencer.model.outcome import cost_words, duration, error_words, used
 from sequencer.model.transitions import Event
 
 if TYPE_CHECKING:
@@ -130,8 +130,8 @@ _WORDS: Mapping[str, Callable[[Fact, NodeView | None], str]] = {
 
 def _reason(fact: Fact) -> str:
     outcome = fact.get("outcome") or {}
-    text = str(outcome.get("error") or outcome.get("note") or "")
-    return f": {text[:LINE_CHARS]}" if text else ""
+    text = error_words(outcome, LINE_CHARS) or str(outcome.get("note") or "")[:LINE_CHARS]
+    return f": {text}" if text else ""
 
 
 def _question(name: str, node: NodeView | None, *, is_open: bool) -> str:

@@ -89,7 +89,9 @@ def bad_end(head: Head, marking: Marking) -> StepFailed:
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }
     hint = f"{command(head.run_name, 'history')} shows what happened"
-    if marking.ended_at:
+    if source := marking.answered_by():
+        hint += f"; {command(head.run_name, 'rewind', source)} goes back, to another answer"
+    elif marking.ended_at:
         hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
     return StepFailed(
         f"the run ended as {marking.status}: {what.get(marking.status, '')}",

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from sequencer.history.timeline import BEGINNINGS, CLASSIFICATION, is_failed_by_hand
 from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.outcome import Usage, total, used
+from sequencer.model.outcome import Usage, error_words, total, used
 from sequencer.model.transitions import Event
 
 _BEGIN = frozenset({Event.CLAIMED, Event.ASKED, Event.STARTED})
@@ -66,8 +66,8 @@ class Try(Struct):
     def said(self) -> str:
         """Return its answer, or its error; long ones are cut to their end in lists."""
         outcome = self.outcome
-        parts = (outcome.get(key) for key in ("error", "output", "note", "reason"))
-        return next((str(part) for part in parts if part), "")
+        parts = (outcome.get(key) for key in ("output", "note", "reason"))
+        return error_words(outcome) or next((str(part) for part in parts if part), "")
 
 
 class Tried(Struct):

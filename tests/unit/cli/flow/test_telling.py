@@ -44,6 +44,10 @@ def lines(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
         (fact(Event.ASKED, "gone"), "ask gone: gone"),
         (fact(Event.EXPIRED, "b", to="c"), "timeout b -> c"),
         (fact(Event.LOOPED, "b", to="a", number=3), "loop 3 of at most 50"),
+        (
+            fact(Event.FAILED, "b", type="NoMatchingBranch", error="x" * 300, hint="'yes', 'no'"),
+            f"fail b: {'x' * 200}; 'yes', 'no'",
+        ),
         (fact(Event.RELEASED, "a", status="interrupted"), "release a"),
         (
             fact(Event.RELEASED, "a", attempt=2, status="limited", error="usage limit"),
