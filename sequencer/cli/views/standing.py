@@ -25,7 +25,7 @@ from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import Description, describe_at, place, present
+from sequencer.model.line.order import Description, describe_at, last_no, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.posting.results import Pending
@@ -186,11 +186,7 @@ class Snapshot(Struct, frozen=True):
         if head.told:
             waiting = dict.fromkeys(to or "the next step" for to, _ in head.told)
             yield "messages", f"waiting for {_first([*waiting])}"
-        if head.failures_in_row:
-            yield (
-                "failures",
-                f"{head.failures_in_row} in a row, limit {self.limits.failures_in_row}",
-            )
+        yield from self._failure_rows(head)
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
         yield "limits", ", ".join(self.limit_words(head))
@@ -203,6 +199,15 @@ class Snapshot(Struct, frozen=True):
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
             yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
+
+    def _failure_rows(self, head: Head) -> Iterator[tuple[str, str]]:
+        """Yield how often the present step has failed, and why its judge says no."""
+        exhausted = 0 if head.loop is None else head.loop.exhausted
+        # The failure after each last round ends the row of failures, and the rounds count on.
+        if failed := max(head.failures_in_row, exhausted):
+            yield "failures", f"{failed} in a row, limit {self.limits.failures_in_row}"
+        if self.workflow is not None and self.next is not None:
+            yield "verdict", last_no(self.workflow, head)
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()
