@@ -157,7 +157,7 @@ class Feed:
     def _told(self) -> list[FeedLine]:
         if not self._hidden:
             return []
-        note = f"[{file_size(self._hidden)} of output is not shown; the step log has all of it]"
+        note = f"[{file_size(self._hidden)} of output is not shown; it goes to the step log]"
         self._hidden = 0
         return [*self._cut(), FeedLine(Piece.NOTICE, note)]
 

@@ -17,12 +17,13 @@ from sequencer.cli.views.facts import look_closely
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import age_s, one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
+from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.logs import FileLogs, log_name, sent_texts
 from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.head import Claim, Head
+from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, last_no, place, present
@@ -245,8 +246,11 @@ class Snapshot(Struct, frozen=True):
         ready = self._ready()
         if self.graph_view is None or not ready:
             return ""
-        label = self.graph_view.graph.by_id[ready[0]].label
-        return f"{ready[0]}: {label}" if ready[1:] == [] and label else _first(ready)
+        graph = self.graph_view.graph
+        label = graph.by_id[ready[0]].label
+        if graph.is_team:
+            return f"{ready[0]}: {label}" if ready[1:] == [] and label else _first(ready)
+        return _first([graph.named(name) for name in ready])
 
     def limit_words(self, head: Head) -> Iterator[str]:
         """Yield how much of each of the run's limits is used."""
@@ -344,12 +348,17 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         # The head is a fact, even if the configuration does not fit it.
         if head is None:
             raise
-        notices, is_as_begun = (*notices, one_line(str(error))), False
+        if head.status is not Status.COMPLETE:
+            notices = (*notices, one_line(str(error)))
+        is_as_begun = False
+        if head.flow is not None:
+            workflow = as_begun(run.store, head).workflow
     claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
-    if workflow is not None and workflow.nodes and is_as_begun:
+    if workflow is not None and workflow.nodes:
         seen = look_closely(run, workflow.name, known)[0]
-        if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
+        is_over = here is not None and here.kind is Readiness.COMPLETE
+        if head is not None and is_as_begun and not is_over:
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
         name=run.name,

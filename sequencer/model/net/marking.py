@@ -180,6 +180,12 @@ class Marking:
         """Return whether *name* is being executed, or was done before."""
         return name in self.active or name in self.done
 
+    def titled(self, name: str | None) -> str:
+        """Return the node *name* as an error is to name it, with its title."""
+        node = self.graph.by_id.get(name or "")
+        title = "" if node is None or node.task is not None else node.title
+        return f"{name!r} ({title})" if title else repr(name)
+
     def answered_by(self) -> str | None:
         """Return whose output fitted no label at a node without work; None: it did not end so.
 

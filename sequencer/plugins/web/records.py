@@ -90,6 +90,10 @@ class Tried(Struct):
         return total(one.usage for one in self.tries)
 
 
+UNKNOWN = "not known"
+"""Who has used something where the journal does not say."""
+
+
 class Spent(NamedTuple):
     """What one attempt has used, and when."""
 
@@ -109,7 +113,7 @@ def spent_in(fact: Mapping[str, Any]) -> Spent:
     outcome = fact["outcome"]
     at = datetime.fromisoformat(fact["at"]).timestamp()
     step = CLASSIFICATION if fact["event"] in BEGINNINGS else fact["step"]
-    return Spent(at, used(outcome["usage"]), str(outcome.get("agent") or "?"), step)
+    return Spent(at, used(outcome["usage"]), str(outcome.get("agent") or UNKNOWN), step)
 
 
 class TriedSteps:

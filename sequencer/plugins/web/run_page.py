@@ -77,7 +77,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "limits": [*snapshot.limit_words(head)],
         "steps": _node_steps(row, view, asked) if view else _line_steps(row, head, snapshot, query),
         "is_net": view is not None,
-        "can": _may(head),
+        "can": _may(head) if row.changed is None else frozenset(),
         **_pictures(row, head, snapshot, query),
     }
     return Page("run.html", row.name, context, folders, "runs", is_remote=is_remote)
@@ -198,7 +198,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
         chart = _gantt(row, head)
         if chart.rows:
             found["gantt"] = gantt_page_svg(chart)
-            path = " → ".join(chart.critical)
+            path = " → ".join(chart.path)
             found["summary"] = gantt_summary(chart.figures, path, str.strip)
     except (SequencerError, ValueError) as error:
         found["gantt_note"] = str(error)
