@@ -138,7 +138,7 @@ def test_a_flow_shows_titles_everywhere_and_ids_beside_them(looking: Client) -> 
     assert "decide (Is the report right?)" in words(looking.get("/runs").text)
 
 
-def test_a_question_that_is_its_title_is_shown_once(client: Client, tmp_path: Path) -> None:
+def test_a_question_that_is_its_title_is_shown_once(client: Client) -> None:
     (one,) = [row for row in client.site.rows() if row.run.name == "login-timeout"]
     assert one.ask is not None
     (question,) = one.ask.questions

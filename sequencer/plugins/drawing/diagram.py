@@ -254,9 +254,11 @@ class Drawn:
 
     def shape(self, node: Node) -> str:
         """Return square, round, stadium, circle, hexagon or diamond."""
-        if node.kind is NodeKind.AGENT:
-            return self._shapes.get(node.id) or "square"
-        return _SHAPES[node.kind]
+        if node.kind is not NodeKind.AGENT:
+            return _SHAPES[node.kind]
+        # A chart that was changed since may have something else in its place.
+        drawn = self._shapes.get(node.id)
+        return drawn if drawn in ("round", "stadium", "diamond") else "square"
 
     def stroke(self, edge: Edge) -> str:
         """Return normal, dotted or thick."""

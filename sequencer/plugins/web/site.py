@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
@@ -32,8 +32,9 @@ from sequencer.errors import (
     UnknownName,
 )
 from sequencer.model.head import Head
+from sequencer.model.net.source import differences
 from sequencer.model.outcome import Quota
-from sequencer.model.workflow import ensure_definition
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.metrics.facts import Totals
 from sequencer.plugins.schedules.timers import TickPace, pace_of
 from sequencer.plugins.web.records import Spent, TriedSteps, spent_in
@@ -48,6 +49,8 @@ END_BYTES = (64 * 1024, 512 * 1024)
 """Of a journal, in which the newest facts are looked for first."""
 LONG, ENOUGH = 1000, 200
 """Revisions of a long line, and of its end, which is all that most of its pages show."""
+MOST_DIFFERENCES = 8
+"""Of a workflow that was changed, on a card."""
 KEPT_CHARS = 600
 """Of an answer, as far as lists show it; its step's page reads it whole."""
 FIRST_S = 2.0
@@ -134,9 +137,10 @@ class RunRow(Struct, dict=True):
             return None
         option = Open(self.run).option
         try:
-            ensure_definition(head, self.run.workflow_for(head))
+            workflow = self.run.workflow_for(head)
+            ensure_definition(head, workflow)
         except DefinitionChanged as error:
-            why = error.message
+            why = "\n".join([error.message, *self._differences(head, workflow)])
         except ConfigurationError as error:
             return Changed(str(error), "sequencer check", may_adopt=False)
         else:
@@ -147,6 +151,14 @@ class RunRow(Struct, dict=True):
             why = f"{why}\n{error.message}"
             return Changed(why, f"sequencer {option}reset", may_adopt=False)
         return Changed(why, f"sequencer {option}adopt", may_adopt=True)
+
+    def _differences(self, head: Head, workflow: Workflow) -> Sequence[str]:
+        """Return what differs in *workflow* from what the run of *head* has, line by line."""
+        if head.flow is None or workflow.graph is None:
+            return ()
+        with suppress(SequencerError):
+            return differences(as_begun(self.run.store, head).workflow, workflow)[:MOST_DIFFERENCES]
+        return ()
 
     @property
     def is_stale(self) -> bool:
