@@ -78,7 +78,7 @@ class Node(Frozen):
     def title(self) -> str:
         """Return what the chart draws in it; empty where that says no more than its id.
 
-        >>> [Node(id="ab_c", kind=NodeKind.AGENT, label=text).title for text in ("Ab c", "Test")]
+        >>> [Node(id="ab_c", kind=NodeKind.AGENT, label=text).title for text in ("Ab c?", "Test")]
         ['', 'Test']
         """
         told = " ".join(self.label.split())
@@ -103,7 +103,7 @@ class Node(Frozen):
 
 
 def _plain(text: str) -> str:
-    return text.casefold().replace("_", " ").replace("-", " ")
+    return "".join(filter(str.isalnum, text)).casefold()
 
 
 class Edge(Frozen):
