@@ -484,7 +484,7 @@ class FileLog:
         if not self._dropped and data:
             # Who follows the log must not take its silence for the agent's.
             self._raw(
-                f"\n# log capped at {self._max_bytes} bytes: the step goes on, "
+                f"\n# log capped at {self._max_bytes} bytes: the step continues, "
                 "and its newest lines are added when it ends\n"
             )
         self._dropped += len(data)

@@ -9,7 +9,7 @@ from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import moment
 from sequencer.engine.markings import as_begun
 from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView, view_of
-from sequencer.errors import ConfigurationError, DefinitionChanged
+from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, duration, error_words, used
 from sequencer.model.transitions import Event
@@ -220,8 +220,12 @@ def look_closely(
         return view_of(title, run.flow.begun_with, None, None, ()), []
     try:
         flow = run.flow
-    except (ConfigurationError, DefinitionChanged):
-        flow = as_begun(run.store, head)
+    except (ConfigurationError, DefinitionChanged) as error:
+        try:
+            flow = as_begun(run.store, head)
+        except CorruptState:
+            # A team's run, which was made from a request, has no copy of its own.
+            raise error from None
     head, marking = flow.marking(head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
     facts = list(run.history()) if known is None else known

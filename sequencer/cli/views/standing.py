@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -323,10 +324,20 @@ def holder_words(
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
-def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
-    """Look at *run*, and at what the nodes of a graph wrote into *logs*.
+def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow | None:
+    """Return the graph that the run of *head* was started with, where that is not *configured*.
 
-    Facts that are already *known* are not read again.
+    None: nobody has kept it. Of a line of steps nobody has.
+    """
+    if head.flow is None:
+        return configured
+    with suppress(CorruptState):
+        return as_begun(run.store, head).workflow
+    return None
+
+
+def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
+    """Look at *run*, and at what its nodes wrote into *logs*; *known* facts are not read again.
 
     Raises:
         CorruptState: its state can't be read.
@@ -350,9 +361,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
             raise
         if head.status is not Status.COMPLETE:
             notices = (*notices, one_line(str(error)))
-        is_as_begun = False
-        if head.flow is not None:
-            workflow = as_begun(run.store, head).workflow
+        is_as_begun, workflow = False, _own_workflow(run, head, workflow)
     claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes:

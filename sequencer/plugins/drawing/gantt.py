@@ -14,7 +14,7 @@ from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, plural, short, width
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError
+from sequencer.errors import ConfigurationError, DefinitionChanged, SequencerError
 from sequencer.history.timeline import (
     Execution,
     Figures,
@@ -415,9 +415,12 @@ def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Wo
     if head is None:
         return None
     try:
-        if head.flow is not None:
+        try:
+            return run.kind.workflow_of(head)
+        except (ConfigurationError, DefinitionChanged):
+            if head.flow is None:
+                raise
             return as_begun(run.store, head).net.workflow_of(head)
-        return run.kind.workflow_of(head)
     except SequencerError as error:
         warn(f"warning: roles and places are not known: {error.message}")
         return None
