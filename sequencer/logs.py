@@ -31,7 +31,11 @@ from sequencer.store.folder import Folder
 from sequencer.store.identity import utc_now
 from sequencer.store.recovery import Trace, Witness, names_in
 
+_LONGEST_SECRET = 64 * 1024
+"""Bytes of a key in a text; longer ones are not looked for behind the cap of a log."""
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
+MOST_NEWEST = 256 * 1024
+"""Bytes of the end of an attempt that its log has even where it is capped before."""
 NO_BRANCH = "local"
 MAX_LOOKS = 100
 """Step logs that are opened to find one of a run; mode async writes its logs beside them."""
@@ -401,6 +405,9 @@ class FileLog:
         self._left = max_bytes
         self._max_bytes = max_bytes
         self._dropped = 0
+        self._newest = bytearray()
+        """Of what came behind the cap: its end, and somewhat more."""
+        self._most_newest = min(MOST_NEWEST, max_bytes // 4)
         self._warn = warn
 
     def begin(self, attempt: Attempt, number: int) -> None:
@@ -430,7 +437,7 @@ class FileLog:
             self._capped(self._stream.feed(data))
         else:
             # Looking for secrets in what nobody will read would hold the agent up.
-            self._dropped += len(data)
+            self._leave_out(self._stream.finish() + data)
 
     def used(self, usage: Usage) -> None:
         """See `Listener.used`; the final figures are in the last line."""
@@ -440,7 +447,7 @@ class FileLog:
         if rest := self._stream.finish():
             self._capped(rest)
         if self._dropped:
-            self._raw(f"\n# log capped at {self._max_bytes} bytes: {self._dropped} more dropped\n")
+            self._write_newest()
         usage = outcome.usage
         # Whether the run accepts it is decided later, and its journal says that.
         parts = ["ended", utc_now(), f"{usage.seconds:.1f} s"]
@@ -464,11 +471,36 @@ class FileLog:
     def _capped(self, data: bytes) -> None:
         if not data:
             return
-        kept = data[: self._left]
-        self._dropped += len(data) - len(kept)
+        kept, rest = data[: self._left], data[self._left :]
         self._left -= len(kept)
         if kept:
             self._to_file(kept)
+        if rest:
+            # What the stream holds back may be the beginning of a secret that ends in `_newest`.
+            self._leave_out(rest + self._stream.finish())
+
+    def _leave_out(self, data: bytes) -> None:
+        """Keep *data* for the end, as far as there is room; at the first time, say so at once."""
+        if not self._dropped and data:
+            # Who follows the log must not take its silence for the agent's.
+            self._raw(
+                f"\n# log capped at {self._max_bytes} bytes: the step continues, "
+                "and its newest lines are added when it ends\n"
+            )
+        self._dropped += len(data)
+        self._newest += data
+        # More than is shown: a secret of several lines may begin before that.
+        most = self._most_newest + _LONGEST_SECRET
+        if len(self._newest) > 2 * most:
+            del self._newest[:-most]
+
+    def _write_newest(self) -> None:
+        """Write the end of what was left out, by whole lines, and how much is not there."""
+        found = self._redaction.hide(bytes(self._newest))
+        # Its first line has begun before, perhaps as the other half of a secret.
+        newest = found[-self._most_newest :].partition(b"\n")[2] if self._most_newest else b""
+        self._raw(f"\n# {max(self._dropped - len(newest), 0)} bytes are left out here\n")
+        self._to_file(newest)
 
     def _raw(self, text: str) -> None:
         self._to_file(self._redaction.hide(text.encode("utf-8", "backslashreplace")))

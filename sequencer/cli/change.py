@@ -15,7 +15,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
-from sequencer.cli.views.text import one_line
+from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ClaimHeld,
@@ -202,7 +202,7 @@ def _value(text: str) -> Any:
 def reset(
     invocation: Invocation, is_sure: bool, workflow: str | None, review_every: int | None
 ) -> None:
-    """Start over at step_index 0 as a new run; the history keeps the old one.
+    """Start over with the first step, as a new run; the history keeps the old one.
 
     \b
     Examples:
@@ -215,8 +215,8 @@ def reset(
     lost = before.step_index or before.usage.steps
     if lost and not is_sure:
         question = (
-            f"the run of {before.workflow_name!r} is at step_index {before.step_index}, with "
-            f"{before.usage.steps} accepted steps"
+            f"the run of {before.workflow_name!r} has "
+            f"{plural(before.usage.steps, 'accepted step')} and is at {_where(before)}"
         )
         if not sys.stdin.isatty():
             raise UsageRefused(question, where="sequencer reset", hint="add --yes to reset it")
@@ -224,20 +224,27 @@ def reset(
             invocation.say("nothing was changed")
             return
     head = run.control.reset()
-    done = f"a new run of {head.workflow_name!r}; it was at step_index {before.step_index}"
+    done = f"a new run of {head.workflow_name!r}; it was at {_where(before)}"
     if before.status == "paused" or before.exit:
         done += f", {'stopped' if before.exit else 'paused'}, and the new one is not"
     tell(invocation, run, head, done)
+
+
+def _where(head: Head) -> str:
+    """Return at which step the run of *head* is."""
+    step = f"step {head.expected_step!r}, " if head.expected_step else ""
+    return f"{step}step_index {head.step_index}"
 
 
 @verb("rewind")
 @click.argument("to", metavar="N|NODE")
 @pass_invocation
 def rewind(invocation: Invocation, to: str) -> None:
-    """Go back: the step at step_index N runs next, and all steps from there run again.
+    """Go back to an earlier step: it runs next, and all steps after it run again.
 
-    In a flowchart or a team, NODE and every node after it run again. Results that reached
-    those nodes from other nodes are kept.
+    N is the step's step_index, which counts the steps from 0. In a flowchart or a team, NODE
+    and every node after it run again. Results that reached those nodes from other nodes are
+    kept.
 
     \b
     Examples:

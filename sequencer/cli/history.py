@@ -19,6 +19,8 @@ from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, used
 
 NOTE_CHARS = 72
+_SAID = ("note", "error", "reason", "hint")
+"""Of an outcome, what says why it is so; the first that is there counts."""
 _RUN_ID = re.compile(r"\brun [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 TRACE_CHARS = 100
 ERROR_CHARS = 40
@@ -131,7 +133,7 @@ def _remark(outcome: dict[str, Any]) -> str:
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     # For a reset, the journal has the id of the run that it ended, which means nothing to people.
-    said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in ("note", "error", "reason"))
+    said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in _SAID)
     shown = evidence_words(evidence_of(outcome))
     rest = [text for text in said if text][:1]
     parts += [shown] if shown else []

@@ -273,7 +273,8 @@ def _pasteable(one: Open, question: Question | None = None) -> list[str]:
 def _told_question(one: Open, question: Question) -> list[str]:
     """Return the lines that show a question."""
     until = f", until {question.expires_at}" if question.expires_at else ""
-    node = one_line(question.node.id)
+    is_title = question.text.split() == question.node.title.split()
+    node = one_line(question.node.id if is_title else question.node.named)
     lines = [f"{one.name}: {node} has been waiting since {question.asked_at}{until}"]
     lines += _quoted(question.text, QUESTION_LINES)
     for each in question.options:

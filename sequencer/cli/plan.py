@@ -283,7 +283,8 @@ def nodes_table(
     found: Sequence[dict[str, Any]], *, are_tasks: bool, room: int | None = None
 ) -> str:
     """Return the nodes as people read them, in *room* columns."""
-    head = ("TASK" if are_tasks else "NODE", "STATE", "SUBJECT", "ROLE", "BY")
+    subject = "SUBJECT" if are_tasks else "TITLE"
+    head = ("TASK" if are_tasks else "NODE", "STATE", subject, "ROLE", "BY")
     rows = [
         (
             shown(one["step"]),

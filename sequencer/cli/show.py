@@ -20,7 +20,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.view import FlowView, view_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
 from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.drawing.diagram import print_diagram
 from sequencer.plugins.drawing.mermaid import chart, charted, classed
 from sequencer.plugins.drawing.pictures import draw as draw_picture
@@ -78,7 +78,7 @@ def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
         return False
     run = invocation.run()
     head = run.head
-    if head is None or not run.workflow_for(head).nodes:
+    if head is None or (head.flow is None and not run.workflow_for(head).nodes):
         return False
     show_run(invocation, run, draw)
     return True
@@ -368,14 +368,15 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
     Raises:
         SequencerError: see `look`; or a drawing's extra is missing.
     """
-    workflow = run.workflow_for(run.head)
-    written = None
+    written, head = None, run.head
+    name = head.workflow_name if head is not None else run.workflow.name
     # A file that can't be read any more hides nothing of the run.
-    with suppress(ConfigurationError):
+    with suppress(ConfigurationError, DefinitionChanged):
+        workflow = run.workflow
         written = written_of(invocation.project(), run, workflow)
-    if written is not None and written.workflow.digest() != workflow.digest():
-        written = None
-    present(invocation, look(run, workflow.name), written, draw)
+        if written is not None and written.workflow.digest() != workflow.digest():
+            written = None
+    present(invocation, look(run, name), written, draw)
 
 
 def present(
@@ -411,6 +412,8 @@ def _view(invocation: Invocation, project: Project, asked: str, flow: GraphFile)
     try:
         head = run.head
         if head is not None and head.workflow_name == flow.workflow.name:
+            # Who names a file wants to see that file, and not what the run has instead.
+            ensure_definition(head, run.workflow_for(head))
             return look(run, flow.title)
     except (DefinitionChanged, ConfigurationError) as error:
         invocation.say(f"warning: the run's states are not shown: {error.message}")

@@ -330,6 +330,8 @@ class AttemptEnded(NamedTuple):
 
     attempt: Attempt
     outcome: Outcome
+    verdict: str = ""
+    """Of a step that judges: what it has decided, in which round, and why."""
 
 
 class AttemptAccepted(NamedTuple):

@@ -152,10 +152,6 @@ class NetChanges(Changes):
         asked_at = active.since or ""
         return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
-    def source(self) -> FlowSource:
-        """See `Keeper.source`."""
-        return self._keeper.source()
-
     def _keep(self, change: OpenTransition, head: Head) -> None:
         """See `Changes._keep`."""
         # Entries may have tokens but no room to start: as if there were nothing.
@@ -214,26 +210,8 @@ class Keeper:
 
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         """See `Markings.begun`."""
-        before = self.source().as_of(head.workflow_digest)
+        before = source_of(self._store).as_of(head.workflow_digest)
         return before, *Keeper(self._store, graph_of(before)).take(head)
-
-    def source(self) -> FlowSource:
-        """Return what the run was started with, or what its newest `adopt` set.
-
-        Raises:
-            CorruptState: it can't be read.
-        """
-        data = self._store.document(FLOW_DOCUMENT)
-        where = str(self._store.state_path.with_name(FLOW_DOCUMENT))
-        if data is None:
-            raise CorruptState(
-                "the file is missing; it records what the run was started with", where=where
-            )
-        try:
-            return FlowSource.model_validate_json(data)
-        except ValidationError:
-            message = "is not the source of a graph run"
-            raise CorruptState(message, where=where) from None
 
     def _flow_of(self, head: Head) -> Flow:
         return flow_record.flow_of(head, str(self._store.state_path))
@@ -265,3 +243,33 @@ def _follows(flow: Flow, known: Flow) -> bool:
     if flow.base is None or flow.base != known.base:
         return False
     return flow.since[: len(known.since)] == known.since
+
+
+def source_of(store: Store) -> FlowSource:
+    """Return what the graph run in *store* was started with, or what its newest `adopt` set.
+
+    Raises:
+        CorruptState: it can't be read.
+    """
+    data = store.document(FLOW_DOCUMENT)
+    where = str(store.state_path.with_name(FLOW_DOCUMENT))
+    if data is None:
+        raise CorruptState(
+            "the file is missing; it records what the run was started with", where=where
+        )
+    try:
+        return FlowSource.model_validate_json(data)
+    except ValidationError:
+        message = "is not the source of a graph run"
+        raise CorruptState(message, where=where) from None
+
+
+def as_begun(store: Store, head: Head) -> NetChanges:
+    """Return what reads the graph run of *head*, whatever has become of its workflow's file.
+
+    It is for looking only: what changes the run has to know what the file says now.
+
+    Raises:
+        CorruptState: see `source_of`.
+    """
+    return NetChanges(store, source_of(store).as_of(head.workflow_digest))

@@ -52,6 +52,7 @@ from sequencer.engine.records import (
     judged,
     near_miss,
     overspent,
+    verdict_words,
     without_comments,
     without_secrets,
 )
@@ -242,7 +243,7 @@ class Performer(Struct, frozen=True):
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
         log.close(performed.outcome)
-        self.emit(AttemptEnded(attempt, performed.outcome))
+        self.emit(AttemptEnded(attempt, performed.outcome, verdict_words(performed, head)))
         return performed
 
     @staticmethod

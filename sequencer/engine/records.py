@@ -17,7 +17,9 @@ from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, decision_in, decision_of
 from sequencer.model.evidence import Evidence
+from sequencer.model.head import Head
 from sequencer.model.kind import STAGNATED, Performed
+from sequencer.model.line.order import round_of
 from sequencer.model.net.choices import (
     forward_label,
     labels_of,
@@ -143,6 +145,21 @@ def performed_record(
         if verdict.reason:
             record["verdict"]["reason"] = verdict.reason
     return record
+
+
+def verdict_words(performed: Performed, head: Head) -> str:
+    """Return what *performed* has decided, in which round and why; empty: it does not judge.
+
+    *head* is that of its claim. A graph keeps the rounds of its judges elsewhere.
+    """
+    verdict, validation = performed.verdict, performed.step.validation
+    if verdict is None:
+        return ""
+    most = "" if validation is None else f" of {validation.max_attempts}"
+    told = "yes" if verdict.is_pass else "no"
+    told += f" (round {round_of(head)}{most})" if head.flow is None else ""
+    reason = " ".join(verdict.reason.split())
+    return f"{told}: {shortened(reason)}" if reason else told
 
 
 def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Active, FlowStatus, Marking
-from sequencer.model.outcome import Usage, used
+from sequencer.model.outcome import Usage, error_words, used
 from sequencer.model.transitions import Event
 
 
@@ -137,7 +137,7 @@ class Story(Struct):
         elif event in _ENDS:
             told.end, told.line = NodeState.DONE, _line(outcome)
         elif event == Event.FAILED:
-            told.end, told.line = NodeState.FAILED, str(outcome.get("error", ""))[:LINE_CHARS]
+            told.end, told.line = NodeState.FAILED, error_words(outcome, LINE_CHARS)
         elif event == Event.INVALID:
             told.line = " ".join(str(outcome.get("reason", "")).split())[:LINE_CHARS]
         told.usage = told.usage.plus(used(outcome.get("usage") or {}))

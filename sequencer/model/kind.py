@@ -10,7 +10,7 @@ alone. Not decided here: whether the holder of a claim is alive, and whose posit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
@@ -21,6 +21,7 @@ from sequencer.errors import SequencerError, TooManyFailures, command
 from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
 from sequencer.model.limits import RunLimits, parse_time, utc
 from sequencer.model.line.order import Description, place, present
+from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Decision, Outcome, Verdict
 from sequencer.model.step import Step
 from sequencer.model.transitions import Fact, Place, Transition
@@ -93,12 +94,23 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
         return Standing(Readiness.HELD, message, here, claim=held)
     blocked = blocked_by(head, limits, now)
     if blocked is not None:
-        return Standing(*blocked, here)
+        kind, message = blocked
+        if head.asks and workflow.graph is not None:
+            message = _with_titles(message, head.asks, workflow.graph)
+        return Standing(kind, message, here)
     due = parse_time(head.not_before) if head.not_before else None
     if due is not None and due > now and not _is_from_another_clock(head, now):
         message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
         return Standing(Readiness.NOT_YET, message, here, until=head.not_before)
     return Standing(Readiness.READY, f"step {here.step!r} is ready", here)
+
+
+def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
+    """Return *message* with the titles of the nodes *names*, which it quotes."""
+    for name in names:
+        title = graph.by_id[name].title if name in graph.by_id else ""
+        message = message.replace(repr(name), f"{name!r} ({title})", 1) if title else message
+    return message
 
 
 def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[Readiness, str] | None:

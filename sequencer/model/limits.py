@@ -54,10 +54,11 @@ class RunLimits(Frozen, allow_inf_nan=False):
                 hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
             )
         if head.loop is not None and head.loop.exhausted >= self.failures_in_row:
+            reason = " ".join(head.loop.reason.split())
             raise TooManyFailures(
                 f"step {head.expected_step!r} said no in all its rounds, "
                 f"{head.loop.exhausted} times (limits.failures_in_row: "
-                f"{self.failures_in_row})",
+                f"{self.failures_in_row}){f': {reason}' if reason else ''}",
                 hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
             )
         if head.attempt >= self.attempts:

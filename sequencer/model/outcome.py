@@ -76,6 +76,18 @@ def cost_words(usage: Usage, digits: int = 4) -> str:
     return f"{known} and {calls} of unknown cost"
 
 
+def error_words(record: Mapping[str, Any], most: int | None = None) -> str:
+    """Return what an attempt failed with and what would have done, from a journal's *record*.
+
+    Each of the two is cut to *most* characters.
+
+    >>> error_words({"error": "no matching branch for 'x'", "hint": "it has to be one of 'a', 'b'"})
+    "no matching branch for 'x'; it has to be one of 'a', 'b'"
+    """
+    said = (str(record.get(key) or "")[:most] for key in ("error", "hint"))
+    return "; ".join(filter(None, said))
+
+
 def used(record: Mapping[str, Any]) -> Usage:
     """Return the figures of a journal's *record*, which leaves out those that are 0."""
     return Usage.model_validate({**record, "steps": 0})

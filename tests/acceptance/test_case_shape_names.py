@@ -16,7 +16,7 @@ CASE = Path(__file__).parent / "cases" / "shape-names"
 KINDS = {
     NodeKind.AGENT: "rect rectangle proc process rounded event stadium pill terminal",
     NodeKind.HUMAN: "hex hexagon prepare",
-    NodeKind.MARKER: "circle circ",
+    NodeKind.MARKER: "circle circ dbl-circ double-circle doublecircle",
     NodeKind.DECISION: "diam diamond decision question",
 }
 MEANT = {name: kind for kind, names in KINDS.items() for name in names.split()}

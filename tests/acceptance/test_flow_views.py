@@ -48,6 +48,24 @@ def test_show_in_every_way(project: Path) -> None:
     assert both.returncode == 2
 
 
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_flow_whose_file_changed_is_shown_as_the_run_has_it(
+    project: Path, *, is_broken: bool
+) -> None:
+    cli(project, "run", "review")
+    flow = project / "flows" / "review.md"
+    before = cli(project, "--run", "review", "plan", "--list", "--diagram").stdout
+    table = cli(project, "--run", "review", "status").stdout.partition("\nNODE")[2]
+    changed = "facts --> more[More] --> join" if not is_broken else "prose --- facts"
+    text = flow.read_text().replace("join --> fine", f"{changed}\n  join --> fine")
+    flow.write_text(text + "\n### more\nSay more\n" * (not is_broken))
+    now = cli(project, "--run", "review", "status")
+    assert now.stdout.partition("\nNODE")[2].splitlines()[:5] == table.splitlines()[:5]
+    assert ("E-EDGE" if is_broken else "sequencer --run review adopt") in now.stdout + now.stderr
+    assert cli(project, "--run", "review", "plan", "--list", "--diagram").stdout == before
+    assert "prose" in cli(project, "--run", "review", "report").stdout
+
+
 def test_what_a_chart_says(project: Path) -> None:
     (project / "c.mmd").write_text('graph LR\n  a["x (y)"] -.->|why| b{{Q}}\n')
     said = as_json(cli(project, "plan", "--chart", "c.mmd", "--json"))
@@ -105,7 +123,7 @@ def test_check_says_everything_at_once(project: Path) -> None:
         ended = cli(project, *command)
         assert ended.returncode == 2, ended.stdout
         told = ended.stdout + ended.stderr
-        for part in ("only -->", "default", "odd", "nobody", "maxAttempts", "timeout", "ghost"):
+        for part in ("only -->", "default", "a flag", "nobody", "maxAttempts", "timeout", "ghost"):
             assert part in told, (command, part, told)
         assert told.count("broken.md:") >= 7
     assert asked(project) == []

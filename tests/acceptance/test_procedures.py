@@ -127,6 +127,8 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
     assert cli(project, "answer", "approve", "--note", "go").returncode == 0
     rest = cli(project, RUN, "run")
     assert rest.returncode == 0, rest.stderr
+    assert "verifications: no (round 1 of 4): login_test fails · " in rest.stderr
+    assert "verifications: yes (round 2 of 4): login_test fails · " in rest.stderr
     assert steps_of(project, "succeeded") == DEBUGGING
     assert steps_of(project, "invalid") == ["verifications"]
     assert steps_of(project, "fixed") == ["validation-fixer"]

@@ -63,8 +63,8 @@ class Saying:
     def used(self, usage: Usage) -> None:
         self.emit(AttemptUsed(self._told(), usage))
 
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        self.emit(AttemptEnded(attempt, outcome))
+    def ended(self, attempt: Attempt, outcome: Outcome, verdict: str = "") -> None:
+        self.emit(AttemptEnded(attempt, outcome, verdict))
 
     def accepted(self, attempt: Attempt, outcome: Outcome) -> None:
         self.emit(AttemptAccepted(attempt, outcome))

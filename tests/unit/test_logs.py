@@ -130,8 +130,41 @@ def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
     log.close(DONE)
     text = log.path.read_bytes()
     assert len(text) < 1_600
-    assert b"# log capped at 1000 bytes: 19200 more dropped" in text
+    assert b"# log capped at 1000 bytes" in text
+    assert b"\n# 19200 bytes are left out here\n" in text, "it was all one line"
     assert "\n# ended · ".encode() in text
+
+
+def test_a_capped_log_says_so_at_once_and_has_the_end_of_what_was_said(tmp_path: Path) -> None:
+    place = Place(tmp_path, max_bytes=1_000, redaction=Redaction.of({"API_KEY": "canary-123"}))
+    log = place.logs.open(make_attempt(tmp_path))
+    lines = [b"line %05d canary-123\n" % number for number in range(10_000)]
+    log.write(b"".join(lines[:100]))
+    so_far = log.path.read_bytes()
+    assert so_far.endswith(b"and its newest lines are added when it ends\n")
+    for line in lines[100:]:
+        log.write(line)
+    assert log.path.read_bytes() == so_far, "it is not written for nobody"
+    log.close(DONE)
+    text = log.path.read_bytes()
+    assert b"canary" not in text
+    head, _, end = text.partition(b"bytes are left out here\n")
+    kept = end.splitlines()[:-2]
+    assert kept == [b"line %05d [secret]" % number for number in range(10_000 - len(kept), 10_000)]
+    assert len(kept) > 5
+    assert len(text) < 1_900
+    assert int(head.rsplit(b"# ", 1)[1]) > 200_000
+
+
+def test_a_secret_that_is_cut_in_two_by_the_cap_is_hidden(tmp_path: Path) -> None:
+    for most in range(960, 1_040):
+        place = Place(tmp_path, max_bytes=most, redaction=Redaction.of({"API_KEY": "canary-123"}))
+        log = place.logs.open(make_attempt(tmp_path))
+        log.write(b"x" * 990 + b"canary-")
+        log.write(b"123 and\nwhat follows\n")
+        log.close(DONE)
+        assert b"canary" not in log.path.read_bytes()
+        assert b"\n123 and" not in log.path.read_bytes()
 
 
 def test_secrets_are_hidden_also_where_they_are_cut_in_two(tmp_path: Path) -> None:

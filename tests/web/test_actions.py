@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from sequencer.model.head import Head
 from sequencer.plugins.web.site import RunRow
-from tests.web.conftest import Client
+from tests.web.conftest import Client, words
 
 
 def row_of(client: Client, name: str | None) -> RunRow:
@@ -95,6 +96,43 @@ def test_pause_resume_and_stop(client: Client) -> None:
     head = head_of(client, "login-timeout")
     assert (head.exit, head.exit_reason) == (True, "the release is out")
     assert "stopped" in client.get(url).text
+
+
+def test_a_flow_whose_file_changed_keeps_its_drawing_and_offers_to_adopt_it(
+    client: Client,
+) -> None:
+    row = row_of(client, "login-timeout")
+    before = client.get(row.url).text
+    file = row.project.folder / "code-review.md"
+    file.write_text(file.read_text().replace("### tests\n", "### tests\n---\nmax_turns: 3\n---\n"))
+    page = client.get(row.url).text
+    assert "Its workflow was changed" in words(page)
+    assert re.findall(r'id="n-[^"]*"', page) == re.findall(r'id="n-[^"]*"', before)
+    assert "Do the tests pass?" in words(page)
+    # What would be refused by now has no button.
+    assert re.findall(r"/do/([a-z]+)", page) == ["adopt"]
+    assert re.findall(r"/do/([a-z]+)", client.get(f"{row.url}/step/decide").text) == []
+    assert "/do/answer" not in client.get("/").text.partition("login-timeout")[2][:3000]
+    assert client.post(f"{row.url}/do/adopt").status == 303
+    assert newest(client, "login-timeout")["event"] == "adopted"
+    assert "Its workflow was changed" not in client.get(row.url).text
+    assert "/do/answer" in client.get(row.url).text
+
+
+def test_a_change_that_can_not_be_adopted_has_a_command_and_no_button(client: Client) -> None:
+    row = row_of(client, "login-timeout")
+    file = row.project.folder / "code-review.md"
+    text = file.read_text()
+    file.write_text(text.replace("decide", "choose"))
+    page = client.get(row.url).text
+    assert "the run is at 'decide'" in words(page), words(page)[:1500]
+    assert "sequencer --run login-timeout reset" in page
+    assert "/do/" not in page
+    file.write_text(text.replace("flowchart TD", "flowchart DOWN"))
+    page = client.get(row.url).text
+    assert "sequencer check" in page
+    assert "/do/" not in page
+    assert 'id="n-decide"' in page
 
 
 def test_retry_forgets_the_failures(client: Client) -> None:

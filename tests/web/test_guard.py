@@ -104,6 +104,35 @@ def test_a_wrong_link_gives_no_cookie(looking: Client, query: str) -> None:
     assert (answer.status, answer.header("set-cookie")) == (403, "")
 
 
+NAVIGATION = {"accept": "text/html,*/*;q=0.8", "sec_fetch_mode": "navigate"}
+
+
+def test_without_the_link_a_person_gets_a_page_to_type_the_key_at(looking: Client) -> None:
+    for path in ("/", RUN, "/login"):
+        page = looking.get(path, cookie=None, **NAVIGATION)
+        assert page.status == (403 if path == "/login" else 401)
+        assert '<form method="post" action="/login">' in page.text
+        assert 'name="token" type="password"' in page.text
+        assert "<script" not in page.text
+    # A program gets one line.
+    assert "<form" not in looking.get("/", cookie=None).text
+    assert "<form" not in looking.get("/live?at=/", cookie=None, sec_fetch_mode="cors").text
+
+
+def test_a_key_that_is_typed_gives_the_cookie_and_stands_in_no_address(looking: Client) -> None:
+    answer = looking.post("/login", {"token": f" {LINK} ", "form_token": None}, cookie=None)
+    assert answer.status == 200
+    assert answer.header("set-cookie").startswith(f"{looking.guard.cookie}=")
+    wrong = looking.post("/login", {"token": LINK[:-1], "form_token": None}, cookie=None)
+    assert (wrong.status, wrong.header("set-cookie")) == (403, "")
+    assert "This key is from an earlier start" in wrong.text
+    for origin in (None, "https://evil.example"):
+        foreign = looking.post("/login", {"token": LINK}, cookie=None, origin=origin)
+        assert (foreign.status, foreign.header("set-cookie")) == (403, "")
+    large = looking.post("/login", {"token": "x" * 70_000}, cookie=None)
+    assert (large.status, large.header("set-cookie")) == (413, "")
+
+
 FOREIGN = ['a="', "{own}=junk", "{own}=", "a=b=c; ;=", 'x="\\"; {own}=junk']
 
 

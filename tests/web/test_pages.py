@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sequencer.cli.program import run
 from sequencer.engine.run import Run
 from sequencer.model.head import Head
 from sequencer.plugins.extras import extra_hint
-from sequencer.plugins.web.pages import took
+from sequencer.plugins.web.pages import needs_of, took
 from sequencer.plugins.web.site import RunStory
 from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
@@ -114,7 +115,7 @@ def test_journals_are_searched_for_what_was_said(looking: Client) -> None:
     assert 'href="/p/docs/nightly/step/1?try=1"' in page.text
     assert "the server at deploy.example says 503" in words(page.text)
     several = words(looking.get("/runs?q=test_login&journal=1").text)
-    assert "tests login-timeout" in several
+    assert "tests (Do the tests pass?) login-timeout" in several
     assert "0 attempts mention" in words(looking.get("/runs?q=%3Cnothing&journal=1").text)
 
 
@@ -127,6 +128,26 @@ def test_a_flow_has_its_graph_with_states_and_links(looking: Client) -> None:
     assert graph.count('class="edge on') == 7
     assert graph.count('class="edge off loop') == 1
     assert "critical path" in words(page)
+
+
+def test_a_flow_shows_titles_everywhere_and_ids_beside_them(looking: Client) -> None:
+    step = looking.get(f"{RUN}/step/security").text
+    assert "<h1>Can it be abused?</h1><code>security</code>" in step
+    assert "security (Can it be abused?)" in words(looking.get("/costs").text)
+    timeline = looking.get(RUN).text.partition("Timeline")[2]
+    assert "collect (Collect the change)" in timeline
+    assert "decide (Is the report right?)" in words(looking.get("/runs").text)
+
+
+def test_a_question_that_is_its_title_is_shown_once(client: Client) -> None:
+    (one,) = [row for row in client.site.rows() if row.run.name == "login-timeout"]
+    assert one.ask is not None
+    (question,) = one.ask.questions
+    same = replace(question, text="Is the  report\nright?")
+    row = replace(one)
+    row.ask = one.ask._replace(questions=(same,))
+    (need,) = needs_of(row)
+    assert (need.title, need.text) == ("Is the report right?", "")
 
 
 def test_a_cycle_is_a_ring_with_its_review(looking: Client) -> None:

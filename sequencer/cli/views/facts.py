@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import moment
+from sequencer.engine.markings import as_begun
 from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView, view_of
+from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.net import rules as flow_trace
-from sequencer.model.outcome import cost_words, duration, used
+from sequencer.model.outcome import cost_words, duration, error_words, used
 from sequencer.model.transitions import Event
 
 if TYPE_CHECKING:
@@ -26,43 +28,53 @@ _BY_HAND = frozenset((Event.PAUSED, Event.RESUMED, Event.EDITED, Event.ADOPTED, 
 def told(facts: Sequence[Fact], view: FlowView) -> Iterator[tuple[str, str]]:
     """Yield when each of *facts* was and what it says; they are whole records of a journal.
 
-    *view* is of a moment after them: it knows what people are asked, and when a node is
-    tried again. The beginning and the end of a run have no lines of their own.
+    *view* is of a moment after them: it knows what people are asked, when a node is tried
+    again, and what the chart calls each node. The beginning and the end of a run have no lines
+    of their own.
     """
     nodes = {one.node.id: one for one in view.nodes}
     asked = {
         fact["step"]: place for place, fact in enumerate(facts) if fact["event"] == Event.ASKED
     }
+    named = view.graph.named
     for place, fact in enumerate(facts):
         event, name, at = fact["event"], fact["step"], str(fact.get("at", ""))
         node = nodes.get(name)
         outcome = fact.get("outcome") or {}
         if event == Event.ASKED:
-            yield at, f"ask {name}: {_question(name, node, is_open=asked[name] == place)}"
+            yield at, _question(name, node, is_open=asked[name] == place)
         elif event == Event.FAILED:
             yield at, _failed(facts, place, node)
-            yield from _cancelled(at, outcome)
+            yield from _cancelled(at, outcome, named)
         elif event == Event.LOOPED:
             yield at, f"loop {outcome.get('number')} of at most {view.graph.max_iterations}"
         elif event in _WORDS:
             yield at, _WORDS[event](fact, node)
-        elif event in _CUTS:
+        elif event in _CUTS or event == Event.EXPIRED:
             # The nodes that it ended have lines of their own.
             rest = {key: value for key, value in outcome.items() if key != "cancelled"}
-            yield at, flow_trace.line(event, name, rest) or str(event)
-            yield from _cancelled(at, outcome)
+            rest |= {"to": named(str(rest["to"]))} if "to" in rest else {}
+            yield at, flow_trace.line(event, named(name), rest) or str(event)
+            yield from _cancelled(at, outcome, named)
         elif event in _BY_HAND:
             note = outcome.get("note")
             yield at, f"{event}: {note}" if note else str(event)
 
 
-def _cancelled(at: str, outcome: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield from ((at, f"cancel {name}") for name in outcome.get("cancelled") or ())
+def _cancelled(
+    at: str, outcome: Mapping[str, Any], named: Callable[[str], str]
+) -> Iterator[tuple[str, str]]:
+    yield from ((at, f"cancel {named(name)}") for name in outcome.get("cancelled") or ())
+
+
+def _named(fact: Fact, node: NodeView | None) -> str:
+    """Return which node *fact* is about."""
+    return str(fact["step"]) if node is None else node.node.named
 
 
 def _started(fact: Fact, node: NodeView | None) -> str:
     attempt = fact.get("attempt") or 1
-    told = f"start {fact['step']}{_about(node)}"
+    told = f"start {_named(fact, node)}{_about(node)}"
     return told + (f", attempt {attempt}" if attempt > 1 else "")
 
 
@@ -77,7 +89,7 @@ def _about(node: NodeView | None) -> str:
 def _done(fact: Fact, node: NodeView | None) -> str:
     usage = used((fact.get("outcome") or {}).get("usage") or {})
     seconds = usage.seconds
-    parts = [f"done {fact['step']}"]
+    parts = [f"done {_named(fact, node)}"]
     parts += [duration(seconds)] if seconds > 0 else []
     tokens = usage.input_tokens + usage.output_tokens
     parts += [f"{amount(tokens)} tokens"] if tokens and node is not None and node.node.task else []
@@ -89,12 +101,14 @@ def _done(fact: Fact, node: NodeView | None) -> str:
 def _released(fact: Fact, node: NodeView | None) -> str:
     if (fact.get("outcome") or {}).get("status") in ("limited", "unavailable"):
         return _retry(fact, node)
-    return f"release {fact['step']}{_reason(fact)}"
+    return f"release {_named(fact, node)}{_reason(fact)}"
 
 
-def _refused(fact: Fact, _: NodeView | None) -> str:
-    reason = str((fact.get("outcome") or {}).get("reason") or "")
-    return f"no from {fact['step']}" + (f": {reason[:LINE_CHARS]}" if reason else "")
+def _refused(fact: Fact, node: NodeView | None) -> str:
+    outcome = fact.get("outcome") or {}
+    number, reason = outcome.get("number"), str(outcome.get("reason") or "")
+    told = f"no from {_named(fact, node)}" + (f" (round {number})" if number else "")
+    return told + (f": {reason[:LINE_CHARS]}" if reason else "")
 
 
 def _grown(fact: Fact, _: NodeView | None) -> str:
@@ -103,10 +117,10 @@ def _grown(fact: Fact, _: NodeView | None) -> str:
     return f"add {named}" + (f", from {fact['step']}" if fact["step"] else "")
 
 
-def _sent(fact: Fact, _: NodeView | None) -> str:
+def _sent(fact: Fact, node: NodeView | None) -> str:
     outcome = fact.get("outcome") or {}
     by, text = outcome.get("by"), str(outcome.get("output") or "")
-    told = f"message to {fact['step']}" + (f" from {by}" if by else "")
+    told = f"message to {_named(fact, node)}" + (f" from {by}" if by else "")
     return f"{told}: {text[:LINE_CHARS]}" if text else told
 
 
@@ -116,11 +130,8 @@ _WORDS: Mapping[str, Callable[[Fact, NodeView | None], str]] = {
     Event.SUCCEEDED: _done,
     Event.ANSWERED: _done,
     Event.PASSED: _done,
-    Event.EXPIRED: lambda fact, _: (
-        flow_trace.line(Event.EXPIRED, fact["step"], fact.get("outcome") or {}) or ""
-    ),
     Event.RELEASED: _released,
-    Event.TAKEN_OVER: lambda fact, _: f"take over {fact['step']}{_reason(fact)}",
+    Event.TAKEN_OVER: lambda fact, node: f"take over {_named(fact, node)}{_reason(fact)}",
     Event.INVALID: _refused,
     Event.GROWN: _grown,
     Event.TOLD: _sent,
@@ -130,23 +141,26 @@ _WORDS: Mapping[str, Callable[[Fact, NodeView | None], str]] = {
 
 def _reason(fact: Fact) -> str:
     outcome = fact.get("outcome") or {}
-    text = str(outcome.get("error") or outcome.get("note") or "")
-    return f": {text[:LINE_CHARS]}" if text else ""
+    text = error_words(outcome, LINE_CHARS) or str(outcome.get("note") or "")[:LINE_CHARS]
+    return f": {text}" if text else ""
 
 
 def _question(name: str, node: NodeView | None, *, is_open: bool) -> str:
     """Return what is asked, with its templates filled in if the view still has it."""
     if node is None:
-        return name
+        return f"ask {name}: {name}"
+    said = node.node.question or node.node.label or name
     if is_open and node.state is NodeState.ASKED and node.last_line:
-        return node.last_line
-    return node.node.question or node.node.label or name
+        said = node.last_line
+    # A title that is asked as it stands needs not to be said twice.
+    named = name if said == node.node.title else node.node.named
+    return f"ask {named}: {said}"
 
 
 def _failed(facts: Sequence[Fact], place: int, node: NodeView | None) -> str:
     fact = facts[place]
     if _is_over(fact, node) or _is_for_good(facts, place):
-        return f"fail {fact['step']}{_reason(fact)}"
+        return f"fail {_named(fact, node)}{_reason(fact)}"
     return _retry(fact, node)
 
 
@@ -154,7 +168,7 @@ def _retry(fact: Fact, node: NodeView | None) -> str:
     attempt = fact.get("attempt") or 1
     is_next = node is not None and node.state is NodeState.RETRYING and node.attempt == attempt
     until = f" (next at {moment(node.due)})" if is_next and node is not None and node.due else ""
-    return f"retry {fact['step']} after attempt {attempt}{_reason(fact)}{until}"
+    return f"retry {_named(fact, node)} after attempt {attempt}{_reason(fact)}{until}"
 
 
 def _is_over(fact: Fact, node: NodeView | None) -> bool:
@@ -198,12 +212,20 @@ def look_closely(
 ) -> tuple[FlowView, list[dict[str, Any]]]:
     """Return how *run* stands, and every fact that led there; there may be newer ones.
 
-    The facts are not read if they are *known*.
+    A run keeps its own definition, whatever has become of the workflow's file. The facts are
+    not read if they are *known*.
     """
-    flow = run.flow
     head = run.head
     if head is None:
-        return view_of(title, flow.begun_with, None, None, ()), []
+        return view_of(title, run.flow.begun_with, None, None, ()), []
+    try:
+        flow = run.flow
+    except (ConfigurationError, DefinitionChanged) as error:
+        try:
+            flow = as_begun(run.store, head)
+        except CorruptState:
+            # A team's run, which was made from a request, has no copy of its own.
+            raise error from None
     head, marking = flow.marking(head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
     facts = list(run.history()) if known is None else known

@@ -157,7 +157,7 @@ class Feed:
     def _told(self) -> list[FeedLine]:
         if not self._hidden:
             return []
-        note = f"[{file_size(self._hidden)} of output is not shown; the step log has all of it]"
+        note = f"[{file_size(self._hidden)} of output is not shown; it goes to the step log]"
         self._hidden = 0
         return [*self._cut(), FeedLine(Piece.NOTICE, note)]
 
@@ -197,9 +197,12 @@ def start_line(attempt: Attempt, log: Path) -> str:
     return one_line(text)
 
 
-def end_line(attempt: Attempt, outcome: Outcome) -> str:
-    """Return the line that says how *attempt* ended; whether it is accepted shows later."""
-    return f"{_label(attempt)}: {_ended_words(outcome, 'ended')}"
+def end_line(attempt: Attempt, outcome: Outcome, verdict: str = "") -> str:
+    """Return the line that says how *attempt* ended; whether it is accepted shows later.
+
+    Of a step that judges it says the *verdict*: a "no" is no failure of the judge.
+    """
+    return f"{_label(attempt)}: {_ended_words(outcome, 'ended', verdict)}"
 
 
 def accepted_line(attempt: Attempt) -> str:
@@ -216,10 +219,11 @@ def elsewhere_line(event: MadeElsewhere) -> str:
     return one_line(f"{label}: made by {event.by}{again}, which has its log")
 
 
-def _ended_words(outcome: Outcome, well: str) -> str:
+def _ended_words(outcome: Outcome, well: str, verdict: str = "") -> str:
     """Return how an attempt ended; *well* says it of one that did what it was asked."""
     used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
-    text = f"{well if outcome.is_accepted else outcome.status} after {used}"
+    how = f"{well if outcome.is_accepted else outcome.status} after"
+    text = f"{f'{one_line(verdict)} ·' if verdict else how} {used}"
     if shown := evidence_words(outcome.evidence):
         text += f"; {shown}"
     if outcome.denials:
@@ -264,11 +268,11 @@ class PlainProgress:
                 self._feed = Feed(redaction=self._redaction)
                 self._attempt, self._waiting = attempt, None
                 self._say(Piece.NOTICE, timed(start_line(attempt, log)))
-            case AttemptEnded(attempt, outcome):
+            case AttemptEnded(attempt, outcome, verdict):
                 self._stream(self._feed.finish())
                 self._attempt = None
                 kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
-                self._say(kind, timed(end_line(attempt, outcome)))
+                self._say(kind, timed(end_line(attempt, outcome, verdict)))
             case AttemptAccepted(attempt):
                 self._say(Piece.NOTICE, timed(accepted_line(attempt)))
             case MadeElsewhere(outcome=outcome):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,16 @@ from sequencer.cli.views.facts import look_closely
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import age_s, one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
+from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.logs import FileLogs, log_name, sent_texts
 from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.head import Claim, Head
+from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import Description, describe_at, place, present
+from sequencer.model.line.order import Description, describe_at, last_no, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.posting.results import Pending
@@ -186,11 +188,7 @@ class Snapshot(Struct, frozen=True):
         if head.told:
             waiting = dict.fromkeys(to or "the next step" for to, _ in head.told)
             yield "messages", f"waiting for {_first([*waiting])}"
-        if head.failures_in_row:
-            yield (
-                "failures",
-                f"{head.failures_in_row} in a row, limit {self.limits.failures_in_row}",
-            )
+        yield from self._failure_rows(head)
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
         yield "used", ", ".join((plural(head.usage.steps, "step"), *used))
         yield "limits", ", ".join(self.limit_words(head))
@@ -203,6 +201,15 @@ class Snapshot(Struct, frozen=True):
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
             yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
+
+    def _failure_rows(self, head: Head) -> Iterator[tuple[str, str]]:
+        """Yield how often the present step has failed, and why its judge says no."""
+        exhausted = 0 if head.loop is None else head.loop.exhausted
+        # The failure after each last round ends the row of failures, and the rounds count on.
+        if failed := max(head.failures_in_row, exhausted):
+            yield "failures", f"{failed} in a row, limit {self.limits.failures_in_row}"
+        if self.workflow is not None and self.next is not None:
+            yield "verdict", last_no(self.workflow, head)
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()
@@ -240,8 +247,11 @@ class Snapshot(Struct, frozen=True):
         ready = self._ready()
         if self.graph_view is None or not ready:
             return ""
-        label = self.graph_view.graph.by_id[ready[0]].label
-        return f"{ready[0]}: {label}" if ready[1:] == [] and label else _first(ready)
+        graph = self.graph_view.graph
+        label = graph.by_id[ready[0]].label
+        if graph.is_team:
+            return f"{ready[0]}: {label}" if ready[1:] == [] and label else _first(ready)
+        return _first([graph.named(name) for name in ready])
 
     def limit_words(self, head: Head) -> Iterator[str]:
         """Yield how much of each of the run's limits is used."""
@@ -314,10 +324,20 @@ def holder_words(
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
-def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
-    """Look at *run*, and at what the nodes of a graph wrote into *logs*.
+def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow | None:
+    """Return the graph that the run of *head* was started with, where that is not *configured*.
 
-    Facts that are already *known* are not read again.
+    None: nobody has kept it. Of a line of steps nobody has.
+    """
+    if head.flow is None:
+        return configured
+    with suppress(CorruptState):
+        return as_begun(run.store, head).workflow
+    return None
+
+
+def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
+    """Look at *run*, and at what its nodes wrote into *logs*; *known* facts are not read again.
 
     Raises:
         CorruptState: its state can't be read.
@@ -339,12 +359,15 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         # The head is a fact, even if the configuration does not fit it.
         if head is None:
             raise
-        notices, is_as_begun = (*notices, one_line(str(error))), False
+        if head.status is not Status.COMPLETE:
+            notices = (*notices, one_line(str(error)))
+        is_as_begun, workflow = False, _own_workflow(run, head, workflow)
     claims = head.claims if head is not None else ()
     seen, stopped_by = None, tuple[str, ...]()
-    if workflow is not None and workflow.nodes and is_as_begun:
+    if workflow is not None and workflow.nodes:
         seen = look_closely(run, workflow.name, known)[0]
-        if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
+        is_over = here is not None and here.kind is Readiness.COMPLETE
+        if head is not None and is_as_begun and not is_over:
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
         name=run.name,

@@ -33,6 +33,7 @@ from sequencer.model.kind import (
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.line import gates
 from sequencer.model.line.order import (
+    MAX_REASON_CHARS,
     Description,
     describe_at,
     exhausted,
@@ -349,7 +350,8 @@ class LineChange(Struct):
         if verdict is None or verdict.is_pass:
             return failed
         # Whoever tries again after the last "no" starts with the first round, so many times.
-        again = Loop(stage="verify", round=1, exhausted=exhausted(head) + 1)
+        reason = verdict.reason[:MAX_REASON_CHARS]
+        again = Loop(stage="verify", round=1, reason=reason, exhausted=exhausted(head) + 1)
         return Transition(failed.head.replace(loop=again), failed.facts)
 
 

@@ -232,6 +232,24 @@ def is_exhausted(head: Head, validation: Validation) -> bool:
     return round_of(head) >= validation.max_attempts
 
 
+def last_no(workflow: Workflow, head: Head) -> str:
+    """Return which step of the run of *head* said "no" last, in which round, and why.
+
+    Empty: none has since the last step was accepted.
+    """
+    loop = head.loop
+    if loop is None or not loop.reason:
+        return ""
+    judge = resolve(workflow, head.step_index)
+    most = loop.round if judge.validation is None else judge.validation.max_attempts
+    number = loop.round if loop.stage == "fix" else loop.round - 1
+    said = f"{judge.name} said no (round {number} of {most})"
+    if not number:
+        times = f", {loop.exhausted} times" if loop.exhausted > 1 else ""
+        said = f"{judge.name} said no in all {most} rounds{times}"
+    return f"{said}: {loop.reason}"
+
+
 def judged(
     head: Head,
     token: int,

@@ -75,12 +75,35 @@ class Node(Frozen):
         return self.kind in (NodeKind.AGENT, NodeKind.HUMAN)
 
     @property
+    def title(self) -> str:
+        """Return what the chart draws in it; empty where that says no more than its id.
+
+        >>> [Node(id="ab_c", kind=NodeKind.AGENT, label=text).title for text in ("Ab c?", "Test")]
+        ['', 'Test']
+        """
+        told = " ".join(self.label.split())
+        return "" if _plain(told) == _plain(self.id) else told
+
+    @property
+    def named(self) -> str:
+        """Return its id with its title beside it, as people are told of it: `A (Unit tests)`.
+
+        A team's tables have a column for what a task is about, so that its id is enough.
+        """
+        title = "" if self.task is not None else self.title
+        return f"{self.id} ({title})" if title else self.id
+
+    @property
     def subject(self) -> str | None:
         """Return what a team's task is about, and whose it is; None: it is none."""
         if self.task is None:
             return None
         told = self.label or self.id
         return f"{told} ({self.task.role})" if self.task.role else told
+
+
+def _plain(text: str) -> str:
+    return "".join(filter(str.isalnum, text)).casefold()
 
 
 class Edge(Frozen):
@@ -130,6 +153,11 @@ class Graph(Frozen):
     def by_id(self) -> dict[str, Node]:
         """Return the nodes by their ids, in order."""
         return {node.id: node for node in self.nodes}
+
+    def named(self, name: str) -> str:
+        """Return the node *name* with its title, or *name* itself if there is no such node."""
+        node = self.by_id.get(name)
+        return name if node is None else node.named
 
     @cached_property
     def order(self) -> dict[str, int]:

@@ -180,6 +180,24 @@ class Marking:
         """Return whether *name* is being executed, or was done before."""
         return name in self.active or name in self.done
 
+    def titled(self, name: str | None) -> str:
+        """Return the node *name* as an error is to name it, with its title."""
+        node = self.graph.by_id.get(name or "")
+        title = "" if node is None or node.task is not None else node.title
+        return f"{name!r} ({title})" if title else repr(name)
+
+    def answered_by(self) -> str | None:
+        """Return whose output fitted no label at a node without work; None: it did not end so.
+
+        Such a node would choose the same again, so a `retry` would end the run again.
+        """
+        failure = self.failure or {}
+        node = self.graph.by_id.get(failure.get("node", ""))
+        if node is None or node.works or failure.get("type") != "NoMatchingBranch":
+            return None
+        sources = (token[1] for token in self.ended_at if token[0] == node.id)
+        return next((names[0] for names in sources if names), None)
+
     def needed(self) -> dict[str, dict[str, Any]]:
         """Return the failed tasks, without those that everything behind them went on without."""
         failed = self.failed

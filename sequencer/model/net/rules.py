@@ -203,7 +203,8 @@ class Course:
     def fail(self, name: str, kind: str, message: str, hint: str = "") -> None:
         """Record a failure that no other attempt could mend; *hint* says what would have done."""
         cancelled = self._cancelled_by(name, ends=self._ends_with(name))
-        self.tell(Event.FAILED, name, error=message, type=kind, **cancelled)
+        instead = {"hint": hint} if hint else {}
+        self.tell(Event.FAILED, name, error=message, type=kind, **instead, **cancelled)
         told = f"{message}; {hint}" if hint else message
         self._give_up(name, kind, told, self.marking.active[name].failures + 1)
 

@@ -55,7 +55,7 @@ def failures(marking: Marking) -> str:
     """Return what failed for good; of a team there may be several."""
     failure = marking.failure or {}
     if not marking.graph.is_team:
-        return f"node {failure.get('node')!r} failed: {failure.get('message')}"
+        return f"node {marking.titled(failure.get('node'))} failed: {failure.get('message')}"
     return _of_tasks(marking.lost) or str(failure.get("message"))
 
 
@@ -80,16 +80,17 @@ def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
 def bad_end(head: Head, marking: Marking) -> StepFailed:
     """Return the error that a flow's end is; the same whenever it is asked."""
     error = marking.error or {}
+    failed = f"node {marking.titled(error.get('node'))} failed ({error.get('message')})"
     what = {
-        FlowStatus.COMPLETED_AFTER_ERROR: (
-            f"node {error.get('node')!r} failed ({error.get('message')}); the error node ran"
-        ),
+        FlowStatus.COMPLETED_AFTER_ERROR: f"{failed}; the error node ran",
         FlowStatus.FAILED: failures(marking),
         FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }
     hint = f"{command(head.run_name, 'history')} shows what happened"
-    if marking.ended_at:
+    if source := marking.answered_by():
+        hint += f"; {command(head.run_name, 'rewind', source)} goes back, to another answer"
+    elif marking.ended_at:
         hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
     return StepFailed(
         f"the run ended as {marking.status}: {what.get(marking.status, '')}",

@@ -8,7 +8,6 @@ have marks and colours, and lines that were never followed are dim.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise, product
 from operator import itemgetter
@@ -178,7 +177,7 @@ class Texts:
         node, marks = view.node, ASCII_MARKS if self._is_ascii else MARKS
         text = self._fit(node.label) or self._fit(node.id)
         lines = wrapped(text, wrap, BOX_LINES, dots=self._dots)
-        if is_named_apart(node):
+        if self._fit(node.title):
             # The commands want the id, which the label doesn't tell.
             lines.append(cut(f"({self._fit(node.id)})", wrap, dots=self._dots))
         if self._drawn.shape(node) == "diamond" and not self._has_shapes:
@@ -208,15 +207,6 @@ class Texts:
             for name, lines in self.lines.items()
         }
         return Words(sizes, self.label, self.loop_label, width)
-
-
-def is_named_apart(node: Node) -> bool:
-    """Return whether the label of *node* leaves a person guessing at its id."""
-
-    def bare(text: str) -> str:
-        return re.sub(r"[\W_]+", "", text).casefold()
-
-    return bool(shown(node.label)) and bare(node.label) != bare(node.id)
 
 
 class Drawn:
@@ -254,9 +244,11 @@ class Drawn:
 
     def shape(self, node: Node) -> str:
         """Return square, round, stadium, circle, hexagon or diamond."""
-        if node.kind is NodeKind.AGENT:
-            return self._shapes.get(node.id) or "square"
-        return _SHAPES[node.kind]
+        if node.kind is not NodeKind.AGENT:
+            return _SHAPES[node.kind]
+        # A chart that was changed since may have something else in its place.
+        drawn = self._shapes.get(node.id)
+        return drawn if drawn in ("round", "stadium", "diamond") else "square"
 
     def stroke(self, edge: Edge) -> str:
         """Return normal, dotted or thick."""

@@ -12,8 +12,9 @@ from msgspec import Struct, field
 
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, plural, short, width
+from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError
+from sequencer.errors import ConfigurationError, DefinitionChanged, SequencerError
 from sequencer.history.timeline import (
     Execution,
     Figures,
@@ -97,6 +98,13 @@ class Row(Struct):
     bars: list[Bar] = field(default_factory=list)
     work_s: float = 0.0
     """Of its agents, all attempts."""
+    title: str = ""
+    """What the chart calls it, where that says more than its name."""
+
+    @property
+    def named(self) -> str:
+        """Return its name with its title."""
+        return f"{self.name} ({self.title})" if self.title else self.name
 
     @property
     def is_critical(self) -> bool:
@@ -112,6 +120,12 @@ class Gantt(Struct, frozen=True):
     figures: Figures
     critical: tuple[str, ...]
     """The names on the critical path, without what takes no time."""
+
+    @property
+    def path(self) -> list[str]:
+        """Return the critical path as people read it."""
+        named = {row.name: row.named for row in self.rows}
+        return [named.get(name, name) for name in self.critical]
 
     @property
     def looks(self) -> tuple[Look, ...]:
@@ -130,10 +144,12 @@ def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflo
     first = min((span.begin for span in timeline.spans), default=0.0)
     nodes = () if workflow is None else workflow.nodes
     roles = {node.id: node.task.role or "" for node in nodes if node.task is not None}
+    titles = {node.id: node.title for node in nodes if node.task is None}
     on_path = frozenset(figures.critical)
     rows: dict[str, Row] = {}
     for number, one in sorted(worked, key=lambda pair: pair[1].spans[0].begin):
         row = rows.setdefault(one.step, Row(one.step, roles.get(one.step, "")))
+        row.title = titles.get(one.step, "")
         row.bars += _bars(one, first, is_critical=number in on_path)
         row.work_s += sum(span.seconds for span in one.spans if span.is_work)
     if workflow is not None and not timeline.is_over:
@@ -246,7 +262,7 @@ def _longer(over: float) -> str:
 
 
 LEAST_COLUMNS = 60
-MOST_NAME, MOST_ROLE = 28, 14
+MOST_NAME, MOST_ROLE = 36, 14
 TICK_COLUMNS = 9
 
 
@@ -288,7 +304,7 @@ class _Page:
         self._dots = "..." if is_ascii else "…"
         times = [duration(row.work_s) if row.work_s else "-" for row in chart.rows]
         self._time = max(map(len, ("WORK", *times)))
-        self._names = self._column_of("TASK", [row.name for row in chart.rows], MOST_NAME)
+        self._names = self._column_of("TASK", [row.named for row in chart.rows], MOST_NAME)
         roles = [row.role for row in chart.rows]
         self._roles = (
             self._column_of("ROLE", roles, MOST_ROLE) if any(roles) else [""] * (len(times) + 1)
@@ -318,7 +334,7 @@ class _Page:
             rows += [self._head(), *(self._row(*cell) for cell in cells), ()]
         if legend := self._legend():
             rows += [*legend, ()]
-        path = (" -> " if self._is_ascii else " → ").join(self._chart.critical)
+        path = (" -> " if self._is_ascii else " → ").join(self._chart.path)
         lines = gantt_summary(
             self._chart.figures,
             path,
@@ -399,7 +415,12 @@ def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Wo
     if head is None:
         return None
     try:
-        return run.kind.workflow_of(head)
+        try:
+            return run.kind.workflow_of(head)
+        except (ConfigurationError, DefinitionChanged):
+            if head.flow is None:
+                raise
+            return as_begun(run.store, head).net.workflow_of(head)
     except SequencerError as error:
         warn(f"warning: roles and places are not known: {error.message}")
         return None

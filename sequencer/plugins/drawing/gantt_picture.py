@@ -63,7 +63,7 @@ class GanttPicture:
     def __init__(self, chart: Gantt, top: int | None = None) -> None:
         """Measure *chart*, whose first row is at *top*; None: below its title and its figures."""
         self._chart = chart
-        self._names = [short(shown(row.name), NAME_COLUMNS) for row in chart.rows]
+        self._names = [short(shown(row.named), NAME_COLUMNS) for row in chart.rows]
         self._roles = [short(shown(row.role), ROLE_COLUMNS) for row in chart.rows]
         name = max((points(text, TEXT) for text in self._names), default=0.0)
         role = max((points(text, SMALL) for text in self._roles), default=0.0)
@@ -72,7 +72,7 @@ class GanttPicture:
         self._times = [duration(row.work_s) if row.work_s else "" for row in chart.rows]
         time = max(points(text, SMALL) for text in (*self._times, "work"))
         self._wide = int(self._left + PLOT + GAP + time + MARGIN)
-        path = " → ".join(shown(one) for one in chart.critical)
+        path = " → ".join(shown(one) for one in chart.path)
         room = self._wide - 2 * MARGIN
         self._lines = gantt_summary(chart.figures, path, lambda text: fitting(text, room))
         self._top = MARGIN + LINE * (3 + len(self._lines)) if top is None else top
@@ -133,7 +133,7 @@ class GanttPicture:
             yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
         # Waits below, attempts over them.
         for bar in sorted(row.bars, key=lambda one: one.look is not Look.RETRY):
-            yield from grouped(_bar_class(bar.look), [self._bar(bar, row.name, y)])
+            yield from grouped(_bar_class(bar.look), [self._bar(bar, row.named, y)])
         if self._times[number]:
             right = self._wide - MARGIN
             yield words(self._times[number], right, base, PALE_INK, size=SMALL, anchor="end")

@@ -17,6 +17,7 @@ from msgspec.structs import asdict, replace
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head
 from sequencer.model.net.marking import FlowStatus
+from sequencer.model.outcome import error_words
 from sequencer.model.transitions import Event
 from sequencer.plugins.metrics.facts import metrics_of
 from sequencer.plugins.posting.cursor import (
@@ -109,7 +110,7 @@ def _succeeded(kept: Mapping[str, Any]) -> Told:
 
 
 def _failed(kept: Mapping[str, Any]) -> Told:
-    error = _text(kept, "error", "reason", "note") or "no reason was given"
+    error = error_words(kept) or _text(kept, "reason", "note") or "no reason was given"
     log = _text(kept, "log")
     return ActivityType.ERROR, "failed", f"{error}\n\nStep log: `{log}`" if log else error
 

@@ -66,6 +66,14 @@ _TASKS = _Table(
     LAST,
 )
 _NODES = _Table(
+    ("NODE", "TITLE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE"),
+    frozenset({3, 4, 5, 6}),
+    {0: 12, 1: 12, 7: 16},
+    {0: 32, 1: 40},
+    (4, 3, 6, 7, 1),
+    7,
+)
+_UNTITLED = _Table(
     ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE"),
     frozenset({2, 3, 4, 5}),
     {0: 12, 6: 16},
@@ -73,6 +81,7 @@ _NODES = _Table(
     (3, 2, 5, 6),
     6,
 )
+"""Where no title says more than its node's id."""
 NOTHING = "-"
 _REACHED = (NodeState.PENDING, NodeState.WAITING)
 _WORKS = (NodeState.RUNNING, NodeState.RETRYING)
@@ -147,7 +156,7 @@ def task_cells(
     task, node = view.node.task, view.node
     is_running = view.state is NodeState.RUNNING
     heard = live if live is not None and is_running else Heard()
-    name, _, _, _, _, cost, said = _node_cells(view, now, heard, mark)
+    name, *_, cost, said = _node_cells(view, now, heard, mark)
     if is_running and not heard.last and task is not None and task.active_form:
         # What was there before is of an attempt that is over.
         said = cut(shown(task.active_form), LAST_LINE_COLUMNS)
@@ -171,6 +180,7 @@ def _node_cells(view: NodeView, now: datetime, live: Heard | None, mark: str) ->
     spent = seconds(view, now)
     return (
         f"{mark} {shown(view.node.id)}".lstrip(),
+        shown(view.node.title),
         state_words(view, now),
         str(view.attempt or NOTHING),
         str(view.runs or NOTHING),
@@ -199,6 +209,8 @@ def table_lines(
 ) -> list[str]:
     """Return the head and *rows*, of tasks or nodes, in lines of at most *room* columns."""
     table = _TASKS if are_tasks else _NODES
+    if not are_tasks and not any(row[1] for row in rows):
+        table, rows = _UNTITLED, [(row[0], *row[2:]) for row in rows]
     natural = widest(table.head, rows)
     if are_tasks or room is not None:
         natural = [min(wide, table.most.get(place, wide)) for place, wide in enumerate(natural)]

@@ -112,8 +112,8 @@ def _tell(invocation: Invocation, run: str | None, event: RunEvent) -> None:
     match event:
         case AttemptStarted(attempt, log):
             text = start_line(attempt, log)
-        case AttemptEnded(attempt, outcome):
-            text = end_line(attempt, outcome)
+        case AttemptEnded(attempt, outcome, verdict):
+            text = end_line(attempt, outcome, verdict)
         case Noticed(text):
             text = f"notice: {text}"
         case _:

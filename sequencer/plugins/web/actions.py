@@ -62,6 +62,7 @@ ACTS: Mapping[str, Act] = {
     "tell": lambda run, form, by: run.control.tell(
         form.get("node") or None, _text(form, "message"), by=by
     ),
+    "adopt": lambda run, _form, _by: run.control.adopt(),
     "retry": lambda run, form, _by: run.control.retry(form.get("node") or None),
 }
 _POSTED = frozenset({"approve", "reject", "feedback", "stop"})

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from sequencer.cli.views.states import amount
-from sequencer.model.outcome import total
+from sequencer.model.outcome import Usage, total
 from sequencer.plugins.metrics.facts import Cap, Maker, Total, caps_of
 from sequencer.plugins.teams.team import TeamRules
 from sequencer.plugins.web.drawings import Series, stacked_svg
 from sequencer.plugins.web.pages import Page, Query, every_folder, look_of, took
-from sequencer.plugins.web.records import Spent
+from sequencer.plugins.web.records import UNKNOWN, Spent
 from sequencer.plugins.web.site import Fact, RunRow, Site
 from sequencer.store.identity import utc_now
 
@@ -100,7 +100,7 @@ def costs(site: Site, query: Query) -> Page:
         story = row.project.story(row)
         _sum_up(sums, row, story.totals.by_maker)
         cut += (story.totals.first_revision or 1) > 1
-        spent += [(row.name, one) for one in story.spent]
+        spent += [(row.name, one._replace(step=row.named(one.step))) for one in story.spent]
         reviews += reviews_of(row, story.judged)
     told = [one for row in rows for one in row.project.story(row).quotas.items()]
     quotas = dict(sorted(told, key=lambda one: one[1]))
@@ -133,10 +133,10 @@ def _sum_up(
     sums: dict[str, dict[tuple[str, str], Total]], row: RunRow, makers: Mapping[Maker, Total]
 ) -> None:
     for maker, found in makers.items():
-        keys = {
-            "agent": (maker.agent or "?", maker.model),
-            "step": (maker.step, str(row.facts.get("workflow", ""))),
-        }
+        keys = {"step": (row.named(maker.step), str(row.facts.get("workflow", "")))}
+        if maker.agent or found.usage != Usage():
+            # A decision that no agent makes can fail too.
+            keys["agent"] = (maker.agent or UNKNOWN, maker.model)
         for part, key in keys.items():
             known = sums.setdefault(part, {}).setdefault(key, Total())
             known.accepted += found.accepted
@@ -149,7 +149,7 @@ def reviews_of(row: RunRow, judged: Iterable[Fact]) -> Iterator[Judge]:
     found: dict[str, Judge] = {}
     for fact in judged:
         verdict = fact["outcome"]["verdict"]
-        review = found.setdefault(fact["step"], Judge(row, fact["step"]))
+        review = found.setdefault(fact["step"], Judge(row, row.named(fact["step"])))
         review.verdicts.append(bool(verdict["pass"]))
         if not verdict["pass"]:
             review.reason = str(verdict.get("reason", ""))

@@ -15,7 +15,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import secrets
+from base64 import b64encode
 from collections.abc import Callable, Iterable
+from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -37,8 +39,17 @@ MOST_BODY_BYTES = 64 * 1024
 BODY_S = 10.0
 """In which a form has to arrive."""
 LEAST_TOKEN_CHARS = 16
+_STYLE = (
+    "body { font: 16px/24px system-ui, sans-serif; max-width: 26em; margin: 3em auto; "
+    "padding: 0 16px; color-scheme: light dark } h1 { font-size: 20px } "
+    "input, button { font: inherit; box-sizing: border-box; width: 100%; min-height: 44px; "
+    "margin: 4px 0 12px; padding: 4px 12px } code { font-size: 14px }"
+)
+_STYLE_DIGEST = b64encode(sha256(_STYLE.encode()).digest()).decode()
+"""Of the style of the page to sign in, which stands in it: all files are behind the key."""
 HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "content-security-policy": "default-src 'none'; script-src 'self'; "
+    f"style-src 'self' 'sha256-{_STYLE_DIGEST}'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -51,7 +62,8 @@ HEADERS = {
 }
 _TEXTS = {
     400: "This request can't be read.",
-    401: "Open the link that 'sequencer web' printed: it has the key to these pages.",
+    401: "Open the link that 'sequencer web' printed: it has the key to these pages. "
+    "Or type the key at /login.",
     403: "This request does not come from these pages, so nothing was done.",
     408: "The form did not arrive in time.",
     413: "The form is too large.",
@@ -113,7 +125,7 @@ class PageGuard:
         request = Request(scope, receive)
         answer, code = self._app, self.refusal(request)
         if not code and scope["path"] == "/login":
-            answer = self._log_in(request)
+            answer, code = await self._log_in(request)
         elif not code and _is_write(request):
             code = await self._take_form(request)
             ends: tuple[Any, Any] = (scope.get("client"), scope.get("server"))
@@ -122,6 +134,8 @@ class PageGuard:
         if code:
             more = {"connection": "close"} if code == 400 else {}  # noqa: PLR2004
             answer = PlainTextResponse(_TEXTS[code], code, more)
+            if code == 401 and _wants_page(request):  # noqa: PLR2004
+                answer = _sign_in_page(code)
         await answer(scope, receive, guarded)
 
     def refusal(self, request: Request) -> int:
@@ -157,34 +171,26 @@ class PageGuard:
 
     async def _take_form(self, request: Request) -> int:
         """Note what the form of a write says; return why it is refused (0: it is not)."""
-        body = b""
-        try:
-            async with asyncio.timeout(BODY_S):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > MOST_BODY_BYTES:
-                        return 413
-            form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
-        except TimeoutError:
-            return 408
-        except (ClientDisconnect, ValueError):
-            return 400
-        fields = {name: values[-1] for name, values in form.items()}
-        if not _is_same(fields.pop("form_token", ""), self._keys.form):
+        fields, code = await _read_form(request)
+        if not code and not _is_same(fields.pop("form_token", ""), self._keys.form):
             return 403
         request.state.form = fields
-        return 0
+        return code
 
-    def _log_in(self, request: Request) -> Response:
-        """Exchange the token of the link for the cookie.
+    async def _log_in(self, request: Request) -> tuple[Response, int]:
+        """Exchange the key, of the link or typed, for the cookie; or return why it is refused.
 
         Not by a redirect: after a click on a foreign page a browser would withhold the new cookie.
         """
-        asked = parse_qs(request.scope["query_string"].decode("latin-1")).get("token", [""])[-1]
-        if request.method != "GET" or not _is_same(asked, self._keys.link):
-            return PlainTextResponse(
-                "This link is from an earlier start, or it is incomplete.", 403
-            )
+        query, code = request.scope["query_string"].decode("latin-1"), 0
+        fields = {name: values[-1] for name, values in parse_qs(query).items()}
+        if request.method == "POST":
+            # In no address, and so in no history of a browser.
+            fields, code = await _read_form(request)
+        asked = fields.get("token", "").strip()
+        if code or not _is_same(asked, self._keys.link):
+            why = "This key is from an earlier start, or it is incomplete." if asked else ""
+            return _sign_in_page(403, why), code
         if self._opened is not None:
             self._opened()
         cookie = f"{self.cookie}={self._keys.session}; HttpOnly; SameSite=Strict; Path=/"
@@ -195,7 +201,47 @@ class PageGuard:
             '<link rel="icon" href="data:,"><meta name="referrer" content="no-referrer">'
             '<meta http-equiv="refresh" content="0;url=/"><a href="/">Continue</a>'
         )
-        return HTMLResponse(text, headers={"set-cookie": cookie})
+        return HTMLResponse(text, headers={"set-cookie": cookie}), 0
+
+
+async def _read_form(request: Request) -> tuple[dict[str, str], int]:
+    """Return the fields of a form, and why it is refused (0: it is not)."""
+    body = b""
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > MOST_BODY_BYTES:
+                    return {}, 413
+        form = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
+    except TimeoutError:
+        return {}, 408
+    except (ClientDisconnect, ValueError):
+        return {}, 400
+    return {name: values[-1] for name, values in form.items()}, 0
+
+
+def _wants_page(request: Request) -> bool:
+    """Return whether a person has opened an address, and no script or program."""
+    mode = request.headers.get("sec-fetch-mode", "navigate")
+    is_page = "text/html" in request.headers.get("accept", "")
+    return request.method == "GET" and mode == "navigate" and is_page
+
+
+def _sign_in_page(status: int, why: str = "") -> Response:
+    """Return the page that asks for the key, and says *why* it does so again."""
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>Sign in · sequencer</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<link rel="icon" href="data:,"><style>{_STYLE}</style><main><h1>sequencer</h1>'
+        f"{f'<p><strong>{why}</strong></p>' if why else ''}"
+        "<p>Open the link that <code>sequencer web</code> printed, or type its key: "
+        "what stands after <code>token=</code>.</p>"
+        '<form method="post" action="/login"><label for="key">Key</label>'
+        '<input id="key" name="token" type="password" autocomplete="current-password" '
+        'autocapitalize="off" required autofocus><button>Sign in</button></form></main>',
+        status,
+    )
 
 
 def ensure_token(bind: str, token: str | None) -> str:

@@ -21,12 +21,13 @@ from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
 from sequencer.documents.textfile import slug
 from sequencer.errors import RemoteUnreachable, SequencerError
+from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
 from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.schedules.schedules import scheduled
 from sequencer.plugins.web.records import Tried
-from sequencer.plugins.web.site import RunRow, ShownProject, Site
+from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
@@ -132,6 +133,8 @@ class Need(Struct):
     """Commands that decide otherwise."""
     token: int = 0
     """Of the attempt that asks."""
+    act: str = ""
+    """The change that its button makes; empty: the page offers none."""
 
 
 def needs(site: Site, _: Query) -> Page:
@@ -167,18 +170,18 @@ def needs_of(row: RunRow) -> Iterator[Need]:
             command = f"sequencer {option}repair"
             yield Need("broken", row, "", "The run can't be read", why, None, command)
         return
+    changed = row.changed
     if row.ask is not None:
-        yield from _questions(row, row.ask)
+        for one in _questions(row, row.ask):
+            # Nothing is accepted until the change is: no button may lead to a refusal.
+            yield one if changed is None else Need(one.kind, row, one.since, one.title, one.text)
     if row.is_stale:
         found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
         gone = (holder_words([claim], here) for claim, here in found if here.allows_take_over)
         command = f"sequencer {option}takeover"
         text = "\n".join(gone)
         yield Need("stale", row, head.last_update, "A claim is stale", text, None, command)
-    if head.status == "failed":
-        title = f"{head.expected_step or 'The run'} failed"
-        command = f"sequencer {option}retry"
-        yield Need("failed", row, head.last_update, title, _failure(row), None, command)
+    yield from _broken_off(row, head, changed)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
         yield Need("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
@@ -186,6 +189,20 @@ def needs_of(row: RunRow) -> Iterator[Need]:
         if post["error"]:
             title = f"{post['sink']} has not accepted {post['pending']} posts"
             yield Need("posts", row, head.last_update, title, str(post["error"]), None)
+
+
+def _broken_off(row: RunRow, head: Head, changed: Changed | None) -> Iterator[Need]:
+    """Yield that the run has failed, and that its workflow is not what it was started with."""
+    at = head.last_update
+    if head.status == "failed":
+        title = f"{row.named(head.expected_step) if head.expected_step else 'The run'} failed"
+        command, act = f"sequencer {Open(row.run).option}retry", "retry"
+        if changed is not None:
+            command, act = "", ""
+        yield Need("failed", row, at, title, _failure(row), None, command, act=act)
+    if changed is not None:
+        act, title = "adopt" if changed.may_adopt else "", "Its workflow was changed"
+        yield Need("changed", row, at, title, changed.why, None, changed.command, act=act)
 
 
 MISSED = (
@@ -201,8 +218,10 @@ def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
     for question in ask.questions:
         command, *others = ask.commands(question)
         title = question.node.label or question.node.id
+        # Its title is its question where nobody wrote another one.
+        text = "" if question.text.split() == title.split() else question.text
         one, at, token = ask._replace(questions=(question,)), question.asked_at, question.token
-        yield Need("question", row, at, title, question.text, one, command, others, token)
+        yield Need("question", row, at, title, text, one, command, others, token)
 
 
 def _failure(row: RunRow) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from sequencer.history.timeline import BEGINNINGS, CLASSIFICATION, is_failed_by_hand
 from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.outcome import Usage, total, used
+from sequencer.model.outcome import Usage, error_words, total, used
 from sequencer.model.transitions import Event
 
 _BEGIN = frozenset({Event.CLAIMED, Event.ASKED, Event.STARTED})
@@ -66,8 +66,8 @@ class Try(Struct):
     def said(self) -> str:
         """Return its answer, or its error; long ones are cut to their end in lists."""
         outcome = self.outcome
-        parts = (outcome.get(key) for key in ("error", "output", "note", "reason"))
-        return next((str(part) for part in parts if part), "")
+        parts = (outcome.get(key) for key in ("output", "note", "reason"))
+        return error_words(outcome) or next((str(part) for part in parts if part), "")
 
 
 class Tried(Struct):
@@ -90,6 +90,10 @@ class Tried(Struct):
         return total(one.usage for one in self.tries)
 
 
+UNKNOWN = "not known"
+"""Who has used something where the journal does not say."""
+
+
 class Spent(NamedTuple):
     """What one attempt has used, and when."""
 
@@ -109,7 +113,7 @@ def spent_in(fact: Mapping[str, Any]) -> Spent:
     outcome = fact["outcome"]
     at = datetime.fromisoformat(fact["at"]).timestamp()
     step = CLASSIFICATION if fact["event"] in BEGINNINGS else fact["step"]
-    return Spent(at, used(outcome["usage"]), str(outcome.get("agent") or "?"), step)
+    return Spent(at, used(outcome["usage"]), str(outcome.get("agent") or UNKNOWN), step)
 
 
 class TriedSteps:

@@ -73,7 +73,8 @@ def plots_svg(settings: Settings, run: str | None) -> str:
     (project,) = site.projects.values()
     row = project.row(DEFAULT_RUN if run is None else slug(run))
     story = project.story(row)
-    spent = sorted(((row.name, one) for one in story.spent), key=lambda one: one[1].at)
+    named = ((row.name, one._replace(step=row.named(one.step))) for one in story.spent)
+    spent = sorted(named, key=lambda one: one[1].at)
     parts, y = list[str](), LINE
     for measure, part in (("cost", "agent"), ("tokens", "step"), ("time", "agent")):
         plot, series = grown(spent, MEASURES[measure], PARTS[part])

@@ -77,7 +77,9 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         "limits": [*snapshot.limit_words(head)],
         "steps": _node_steps(row, view, asked) if view else _line_steps(row, head, snapshot, query),
         "is_net": view is not None,
-        "can": _may(head),
+        "can": _may(head) if row.changed is None else frozenset(),
+        # Its last line says what the card of the change says better.
+        "notices": snapshot.notices[: None if row.changed is None else -1],
         **_pictures(row, head, snapshot, query),
     }
     return Page("run.html", row.name, context, folders, "runs", is_remote=is_remote)
@@ -198,7 +200,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
         chart = _gantt(row, head)
         if chart.rows:
             found["gantt"] = gantt_page_svg(chart)
-            path = " → ".join(chart.critical)
+            path = " → ".join(chart.path)
             found["summary"] = gantt_summary(chart.figures, path, str.strip)
     except (SequencerError, ValueError) as error:
         found["gantt_note"] = str(error)
@@ -230,14 +232,16 @@ def _graph(
 
 
 def _chart(row: RunRow, workflow: Workflow) -> Chart | None:
-    """Return how the author drew the graph; None: it was no chart, or it has changed since."""
+    """Return how the author draws the graph now; None: it is no chart, or can't be read.
+
+    Nodes and edges are the run's own. Of a chart that has changed since, shapes, strokes and
+    groups are still better than none: a decision stays a diamond.
+    """
     try:
         written = written_of(row.project.project, row.run, workflow)
     except ConfigurationError:
         return None
-    if written is None or written.workflow.digest() != workflow.digest():
-        return None
-    return written.chart
+    return None if written is None else written.chart
 
 
 def _line_states(

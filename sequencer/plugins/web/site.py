@@ -9,21 +9,32 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import dropwhile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
 from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
 from sequencer.documents.textfile import slug
+from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import NotTrusted, RemoteUnreachable, SequencerError, UnknownName
+from sequencer.errors import (
+    ConfigurationError,
+    DefinitionChanged,
+    NotTrusted,
+    RemoteUnreachable,
+    SequencerError,
+    UnknownName,
+)
 from sequencer.model.head import Head
+from sequencer.model.net.source import differences
 from sequencer.model.outcome import Quota
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.metrics.facts import Totals
 from sequencer.plugins.schedules.timers import TickPace, pace_of
 from sequencer.plugins.web.records import Spent, TriedSteps, spent_in
@@ -38,6 +49,8 @@ END_BYTES = (64 * 1024, 512 * 1024)
 """Of a journal, in which the newest facts are looked for first."""
 LONG, ENOUGH = 1000, 200
 """Revisions of a long line, and of its end, which is all that most of its pages show."""
+MOST_DIFFERENCES = 8
+"""Of a workflow that was changed, on a card."""
 KEPT_CHARS = 600
 """Of an answer, as far as lists show it; its step's page reads it whole."""
 FIRST_S = 2.0
@@ -48,6 +61,16 @@ UNSEEN_S = 30.0
 """After which nobody looks any more, and nothing is asked."""
 
 Fact = dict[str, Any]
+
+
+class Changed(NamedTuple):
+    """What the project says of a run's workflow, where the run was started with something else."""
+
+    why: str
+    command: str
+    """What helps; to be pasted."""
+    may_adopt: bool
+    """Whether `adopt` would be accepted now."""
 
 
 class RunRow(Struct, dict=True):
@@ -86,6 +109,56 @@ class RunRow(Struct, dict=True):
         return (
             "" if self.ask is None or self.ask.gate is None else asked_at(self.run, self.ask.gate)
         )
+
+    @cached_property
+    def titles(self) -> Mapping[str, str]:
+        """Return what the chart of its run calls each node, where that says more than its id."""
+        head = self.head
+        if head is None or head.flow is None:
+            return {}
+        with suppress(SequencerError):
+            nodes = as_begun(self.run.store, head).workflow.nodes
+            return {one.id: one.title for one in nodes if one.title and one.task is None}
+        return {}
+
+    def named(self, step: str) -> str:
+        """Return *step* with its title, where the chart has one."""
+        title = self.titles.get(step)
+        return f"{step} ({title})" if title else step
+
+    @property
+    def changed(self) -> Changed | None:
+        """Return what has become of its workflow; None: it is as the run has it, or over.
+
+        It is looked at each time: a file may change while its run does not.
+        """
+        head = self.head
+        if head is None or head.status == "complete":
+            return None
+        option = Open(self.run).option
+        try:
+            workflow = self.run.workflow_for(head)
+            ensure_definition(head, workflow)
+        except DefinitionChanged as error:
+            why = "\n".join([error.message, *self._differences(head, workflow)])
+        except ConfigurationError as error:
+            return Changed(str(error), "sequencer check", may_adopt=False)
+        else:
+            return None
+        try:
+            self.run.control.kind.by_hand(head, "adopt", {}, at=datetime.now(UTC), by="")
+        except SequencerError as error:
+            why = f"{why}\n{error.message}"
+            return Changed(why, f"sequencer {option}reset", may_adopt=False)
+        return Changed(why, f"sequencer {option}adopt", may_adopt=True)
+
+    def _differences(self, head: Head, workflow: Workflow) -> Sequence[str]:
+        """Return what differs in *workflow* from what the run of *head* has, line by line."""
+        if head.flow is None or workflow.graph is None:
+            return ()
+        with suppress(SequencerError):
+            return differences(as_begun(self.run.store, head).workflow, workflow)[:MOST_DIFFERENCES]
+        return ()
 
     @property
     def is_stale(self) -> bool:
@@ -261,14 +334,18 @@ class ShownProject:
         Raises:
             ConfigurationError: see `open_project`.
         """
-        config = None if self._project is None else self._project.settings.config_path
-        looks = _looks(config or self.folder / "orchestration.yaml")
-        if self._project is None or looks != self._looks:
+        if self._project is None or self._looks != self._seen(self._project):
             self._project = open_project(self.folder, config=self._config, acts=False)
-            self._looks = _looks(self._project.settings.config_path or self.folder)
+            self._looks = self._seen(self._project)
             self._rows.clear()
             self._names, self._told, self.findings = None, {}, (0.0, [])
         return self._project
+
+    def _seen(self, project: Project) -> object:
+        """Return what changes with its settings, and with the charts that they name."""
+        settings = project.settings
+        config = settings.config_path or self.folder / "orchestration.yaml"
+        return [_looks(path) for path in (config, *settings.registry.flows.values())]
 
     @property
     def is_remote(self) -> bool:

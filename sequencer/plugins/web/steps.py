@@ -53,6 +53,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     found = shown.story(row, is_whole=False).attempts.steps.get(key)
     found = found or shown.story(row).attempts.steps.get(key)
     name = _name(row, key) if found is None else found.name
+    title = row.titles.get(key, "") if is_net else ""
     which = found.tries[_place(query, len(found.tries))] if found else None
     fact = {} if which is None else _whole(row, which)
     log = None if which is None else _log_of(row, which, fact)
@@ -63,6 +64,7 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "row": row,
         "key": key,
         "name": name,
+        "title": title,
         "tried": found,
         "one": which,
         "look": STEP_LOOKS["waiting" if needs and found and which is found.last else look],
@@ -79,10 +81,10 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
         "needs": needs,
         "is_net": is_net,
-        "can_retry": look == "failed" and (is_net or _is_stuck(head, key)),
+        "can_retry": look == "failed" and row.changed is None and (is_net or _is_stuck(head, key)),
     }
     folders = (row.run.store.state_path.parent,)
-    return Page("step.html", name, context, folders, "runs", is_remote=shown.is_remote)
+    return Page("step.html", title or name, context, folders, "runs", is_remote=shown.is_remote)
 
 
 def _is_stuck(head: Head | None, key: str) -> bool:

@@ -12,6 +12,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.net.choices import DEFAULT, TIMEOUT, normalise
 from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.step import Step
+from sequencer.workflows.flowfile.joins import check_joins
 from sequencer.workflows.flowfile.markdown import Heading
 from sequencer.workflows.flowfile.problems import MAX_COMPARED, Findings
 from sequencer.workflows.flowfile.rules import FlowGraph, check, check_templates
@@ -228,14 +229,32 @@ _KIND_OF = {
     "stadium": NodeKind.AGENT,
     "hexagon": NodeKind.HUMAN,
     "circle": NodeKind.MARKER,
+    "doublecircle": NodeKind.MARKER,
     "diamond": NodeKind.DECISION,
 }
 """By what the brackets draw; `ChartNode.bracket` knows the other names."""
 _SHAPES = (
-    "an agent is [text], (text) or ([text]), a person {{text}}, a start or end ((text)), "
-    "a decision {text}; names of these: "
-    + ", ".join(name for names in NAMES.values() for name in names)
+    "an agent is [text] or (text), a person {{text}}, a decision {text}, a start or an end "
+    "([text]) or ((text))"
 )
+_NAMED = f"{_SHAPES}; names of these: " + ", ".join(
+    name for names in NAMES.values() for name in names
+)
+_WITHOUT_MEANING = {
+    "subroutine": "a box with double sides, [[text]],",
+    "cylinder": "a cylinder, [(text)],",
+    "ellipse": "an ellipse, (-text-),",
+    "odd": "a flag, >text],",
+    "lean_right": "a slanted box, [/text/],",
+    "lean_left": "a slanted box, [\\text\\],",
+    "trapezoid": "a box with slanted sides, [/text\\],",
+    "inv_trapezoid": "a box with slanted sides, [\\text/],",
+}
+"""What is drawn, by Mermaid's name of it; an author has never seen that name."""
+_ENDINGS = frozenset(
+    ("start", "begin", "end", "done", "stop", "exit", "finish", "finished", "complete", "completed")
+)
+"""Titles of which nobody thinks that an agent works there."""
 
 
 class GraphBuilder:
@@ -283,13 +302,17 @@ class GraphBuilder:
         if not all(is_usable):
             return None, ()
         headings = self._headings()
+        ways = self._grouping.ways
+        ends = {way.source for way in ways or ()} ^ {way.target for way in ways or ()}
         for name, node in self._nodes.items():
             kind = self._kind_of(node)
+            is_bare = node.bracket == "stadium" and self.sources[name].section is None
+            if needs_sections and is_bare and name in ends:
+                kind = NodeKind.MARKER
             is_agent = kind is NodeKind.DECISION and name in self._agents
             self._kinds[name] = NodeKind.AGENT if is_agent else kind
             if needs_sections:
                 self._ensure_section_fits(node, kind, headings)
-        ways = self._grouping.ways
         if ways is None:
             return None, ()
         leaving: dict[str, list[Way]] = {}
@@ -308,6 +331,7 @@ class GraphBuilder:
             at, refused = tuple(way.position for way in ways), self._grouping.refused
             flow = FlowGraph(drawn, self._front, self.sources, places, at, refused)
             check(flow, self._findings)
+            check_joins(flow, self._findings, has_sections=needs_sections)
             check_templates(flow, self._findings)
         return drawn, steps
 
@@ -324,8 +348,10 @@ class GraphBuilder:
         """Return what happens at *node*; a shape that says nothing is told."""
         kind = _KIND_OF.get(node.bracket)
         if kind is None:
-            detail = f"the shape {node.shape!r} has no meaning in a workflow"
-            self._findings.tell("E-SHAPE", node.id, detail, node.position, _SHAPES)
+            drawing = _WITHOUT_MEANING.get(str(node.shape))
+            shape, hint = (drawing, _SHAPES) if drawing else (f"the shape {node.shape!r}", _NAMED)
+            detail = f"{shape} has no meaning in a workflow"
+            self._findings.tell("E-SHAPE", node.id, detail, node.position, hint)
             return NodeKind.MARKER
         # With a section, an agent's answer picks the branch.
         has_section = self.sources[node.id].section is not None
@@ -348,7 +374,7 @@ class GraphBuilder:
             is_near = wanted in headings or len(headings) > MAX_COMPARED
             near = [wanted] if is_near else get_close_matches(wanted, headings, n=1, cutoff=0.8)
             heading = headings.get(near[0]) if near else None
-        hint = "each agent has one, with its prompt; a circle, ((text)), needs none"
+        hint = "each agent has one, with its prompt; a start or an end, ((text)), needs none"
         if heading is not None:
             hint = f"is it the heading in line {heading.line}? write '### {node.id}' there"
         if kind is NodeKind.AGENT:
@@ -357,6 +383,10 @@ class GraphBuilder:
         elif heading is not None:
             detail = f"{heading.text!r} is part of the prompt above it, so it names no node"
             findings.tell("W-SECTION", node.id, detail, (heading.line, 1), hint)
+        elif kind is NodeKind.MARKER and normalise(drawn(node.label)) not in _ENDINGS:
+            detail = "it has no section, so it is a start or an end and no agent works there"
+            hint = f"write '### {node.id}' with a prompt, or draw it as ((text))"
+            findings.tell("W-SECTION", node.id, detail, node.position, hint)
 
     def _ensure_section_fits(
         self, node: ChartNode, kind: NodeKind, headings: Mapping[str, Heading]
@@ -364,7 +394,7 @@ class GraphBuilder:
         """Tell what the section of *node* lacks, and what it says that would have no effect."""
         source, findings = self.sources[node.id], self._findings
         if source.section is None:
-            if kind is not NodeKind.MARKER:
+            if kind is not NodeKind.MARKER or node.bracket == "stadium":
                 self._ensure_section(node, kind, headings)
             return
         at = (source.section.line, 1)

@@ -87,7 +87,7 @@ def _check_labels(flow: FlowGraph, name: str, findings: Findings) -> None:
         findings.tell("W-LABEL", name, detail, flow.edge_positions[place], hint)
     if is_marker and len(labels) > 1:
         place = graph.outgoing[name][0]
-        detail = "a circle gives no answer, so the output that reached it picks the way"
+        detail = "a start or an end gives no answer: the output that reached it picks the way"
         findings.tell("W-LABEL", name, detail, flow.edge_positions[place], "draw {text} instead")
 
 
@@ -399,10 +399,15 @@ def _below_problem(
     missing = missing_below(node.input, path) if is_input else state.missing(path)
     if missing is None:
         return None
-    hint = findings.known(path[missing[0].count(".")], missing[1])
+    part, known = path[missing[0].count(".")], missing[1]
     if is_input:
-        return f"input has no key {missing[0]!r}", hint
-    return f"nothing sets state.{missing[0]}", f"{hint}; or set it under 'state:'"
+        return f"input has no key {missing[0]!r}", findings.known(part, known)
+    # What the run keeps itself is hardly meant by a name that does not begin as they do.
+    own = known if part.startswith(RESERVED) else [key for key in known if key not in RUN_STATE]
+    hint = "set it under 'state:' in the front matter"
+    if own:
+        hint += f"; {findings.known(part, own)}"
+    return f"nothing sets state.{missing[0]}", hint
 
 
 def _node_problem(flow: FlowGraph, rest: list[str], findings: Findings) -> _Problem | None:

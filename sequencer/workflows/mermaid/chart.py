@@ -218,6 +218,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "stadium": ("stadium", "pill", "terminal"),
     "hexagon": ("hex", "hexagon", "prepare"),
     "circle": ("circle", "circ"),
+    "doublecircle": ("dbl-circ", "double-circle", "doublecircle"),
     "diamond": ("diam", "diamond", "decision", "question"),
 }
 """What ``@{ shape: NAME }`` calls the brackets with a meaning here: the table "Complete List of

@@ -152,7 +152,7 @@ def test_of_a_run_it_goes_by_where_the_run_is(tmp_path: Path) -> None:
 def test_a_person_is_named_as_one(tmp_path: Path) -> None:
     folder = crew(tmp_path / "p")
     found = call(folder, "plan", "--workflow", "chart").out.splitlines()
-    assert found[0].split() == ["NODE", "STATE", "SUBJECT", "BY"]
+    assert found[0].split() == ["NODE", "STATE", "TITLE", "BY"]
     assert found[1].split() == ["ask", "ready", "Fine?", "a", "person"]
 
 

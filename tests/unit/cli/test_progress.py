@@ -51,6 +51,19 @@ def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines == [f"waiting: not due (until {moment(due)})", *["waiting: held"] * 2]
 
 
+def test_a_no_of_a_judge_is_said_with_its_round_and_its_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shown = Saying(PlainProgress(Redaction()))
+    shown.started(attempt(), LOG)
+    refused = outcome(status=OutcomeStatus.FAILED)
+    shown.ended(attempt(), refused, "no (round 2 of 4): two\ntests fail")
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.partition(" ")[2] == (
+        "[13] main: no (round 2 of 4): two tests fail · 1 min 15 s, 1,200 + 34 tokens, 0.5000 USD"
+    )
+
+
 def test_an_attempt_is_accepted_when_the_run_has_recorded_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

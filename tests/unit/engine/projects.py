@@ -109,6 +109,7 @@ class Recorder:
 
     steps: list[tuple[str, int, int]] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
+    verdicts: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     waits: list[tuple[str, str | None]] = field(default_factory=list)
     revisions: list[int] = field(default_factory=list)
@@ -125,8 +126,9 @@ class Recorder:
                 self.output += data
             case AttemptUsed(_, usage):
                 assert usage.steps == 0
-            case AttemptEnded(attempt, outcome):
+            case AttemptEnded(attempt, outcome, verdict):
                 assert attempt.iteration == attempt.step_index + 1
+                self.verdicts += [verdict] if verdict else []
                 self.ends.append(str(outcome.status))
             case HeadMoved(head):
                 self.revisions.append(head.revision)

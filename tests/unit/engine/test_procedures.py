@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.engine.attempt import HeadMoved, RunEvent
 from sequencer.engine.stint import Mode
 from sequencer.errors import (
     CorruptState,
@@ -15,6 +16,7 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.model.head import Loop, Status
+from sequencer.model.line.order import last_no
 from sequencer.project.project import open_project
 from tests.unit.engine.procedures import (
     NO,
@@ -47,12 +49,31 @@ def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:
         work(run)
     head = head_of(run)
     assert (head.status, head.step_index, head.failures_in_row) == (Status.FAILED, 0, 1)
-    assert head.loop == Loop(stage="verify", round=1, exhausted=1)
+    assert head.loop == Loop(stage="verify", round=1, reason="2 fail", exhausted=1)
     assert events(run).count("fixed") == 3
     run.control.retry()
     with pytest.raises(StepFailed, match="said no 4 times"):
         work(reopened(tmp_path))
     assert events(run).count("fixed") == 6
+
+
+def test_a_judge_says_what_it_decided_in_which_round_and_why(tmp_path: Path) -> None:
+    heard, told = Recorder(), []
+    run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
+
+    def listen(event: RunEvent) -> None:
+        heard(event)
+        if isinstance(event, HeadMoved):
+            told.append(last_no(run.workflow, event.head))
+
+    work(run, on_event=listen)
+    assert heard.verdicts == [
+        "no (round 1 of 4): 2 fail",
+        "no (round 2 of 4): 2 fail",
+        "yes (round 3 of 4)",
+    ]
+    said = [f"verify said no (round {number} of 4): 2 fail" for number in (1, 2)]
+    assert told[:5] == [said[0], said[0], said[1], said[1], ""]
 
 
 def logged(folder: Path, part: str) -> int:
@@ -114,8 +135,11 @@ def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Pa
         assert loop is not None
         assert loop.exhausted == number
     run = reopened(tmp_path)
-    with pytest.raises(TooManyFailures, match="said no in all its rounds, 3 times"):
+    with pytest.raises(TooManyFailures, match=r"said no in all its rounds, 3 times .*: 2 fail"):
         work(run)
+    assert last_no(run.workflow, head_of(run)) == (
+        "verify said no in all 4 rounds, 3 times: 2 fail"
+    )
     calls = events(run).count("claimed")
     run.control.retry()
     with pytest.raises(StepFailed, match="said no 4 times"):

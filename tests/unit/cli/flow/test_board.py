@@ -82,7 +82,7 @@ def test_a_line_for_every_fact() -> None:
         "12:03:04 start a",
         "12:03:05 done a 12.3 s 0.01 USD",
         "12:03:05 ask b: Sure?",
-        "12:03:09 done b",
+        "12:03:09 done b (Sure?)",
         "12:03:09 loop 1 of at most 50",
         "12:03:09 start a",
         "12:04:00 stopped by hand",

@@ -51,6 +51,19 @@ def test_the_table() -> None:
     ]
 
 
+def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
+    shape = graph("A[Compile and lint] --> b[B] --> C{{Ship it?}}")
+    shown = FlowView("demo", shape, tuple(map(NodeView, shape.nodes)), "running")
+    table = node_table(shown, NOW).splitlines()
+    assert table[:4] == [
+        "NODE  TITLE             STATE    ATTEMPT  RUNS  TIME  COST  LAST LINE",
+        "A     Compile and lint  pending        -     -     -     -  -",
+        "b                       pending        -     -     -     -  -",
+        "C     Ship it?          pending        -     -     -     -  -",
+    ]
+    assert "Compile and li" in node_table(shown, NOW, 60)
+
+
 def test_what_waits_says_for_how_long() -> None:
     later = "2026-11-22T12:00:20Z"
     assert state_words(node(state=NodeState.RETRYING, due=later), NOW) == "retrying in 20.0 s"

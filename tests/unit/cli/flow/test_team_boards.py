@@ -78,7 +78,7 @@ def test_what_only_teams_know() -> None:
         fact(Event.WARNED, note="80 % of the budget is used"),
         fact(Event.TAKEN_OVER, "build", note="token 3 of process 7"),
     ) == [
-        "no from verify: two tests fail",
+        "no from verify (round 1): two tests fail",
         "add fix-1, fix-2, from verify",
         "message to build from ann: mind the tabs",
         "warning: 80 % of the budget is used",

@@ -39,11 +39,15 @@ def lines(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
         (fact(Event.SUCCEEDED, "a", usage={"cost_usd": 0.004}), "done a"),
         (fact(Event.SUCCEEDED, "a", usage={"cost_usd": 0.005}), "done a 0.01 USD"),
         (fact(Event.PASSED, "j", choice="yes"), "done j"),
-        (fact(Event.ANSWERED, "b", by="ann", output="yes"), "done b"),
+        (fact(Event.ANSWERED, "b", by="ann", output="yes"), "done b (Sure?)"),
         (fact(Event.ASKED, "b"), "ask b: Sure?"),
         (fact(Event.ASKED, "gone"), "ask gone: gone"),
-        (fact(Event.EXPIRED, "b", to="c"), "timeout b -> c"),
+        (fact(Event.EXPIRED, "b", to="c"), "timeout b (Sure?) -> c"),
         (fact(Event.LOOPED, "b", to="a", number=3), "loop 3 of at most 50"),
+        (
+            fact(Event.FAILED, "b", type="NoMatchingBranch", error="x" * 300, hint="'yes', 'no'"),
+            f"fail b (Sure?): {'x' * 200}; 'yes', 'no'",
+        ),
         (fact(Event.RELEASED, "a", status="interrupted"), "release a"),
         (
             fact(Event.RELEASED, "a", attempt=2, status="limited", error="usage limit"),
@@ -57,6 +61,28 @@ def lines(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
 )  # fmt: skip
 def test_words(happened: dict[str, Any], said: str) -> None:
     assert lines(happened) == [said]
+
+
+def test_what_the_chart_calls_a_node_stands_beside_its_id_in_every_line() -> None:
+    view = of(graph("A[Compile and lint] --> B{{Which server?}}\nB --> end_it[End it]"), "running")
+    assert lines(
+        fact(Event.CLAIMED, "A", attempt=2),
+        fact(Event.SUCCEEDED, "A", usage={"seconds": 12.3}),
+        fact(Event.FAILED, "A", attempt=1, error="boom", **{"try": 1}),
+        fact(Event.RELEASED, "A", status="interrupted"),
+        fact(Event.ASKED, "B"),
+        fact(Event.DIVERTED, "A", 2, to="B", cancelled=["end_it"]),
+        view=view,
+    ) == [
+        "start A (Compile and lint), attempt 2",
+        "done A (Compile and lint) 12.3 s",
+        "retry A (Compile and lint) after attempt 1: boom",
+        "release A (Compile and lint)",
+        # What is asked is the title itself, and the other one says no more than its id.
+        "ask B: Which server?",
+        "onError -> B (Which server?)",
+        "cancel end_it",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -73,14 +99,14 @@ def test_the_beginning_and_the_end_have_no_line_of_their_own(happened: dict[str,
         (fact(Event.DIVERTED, "a", to="c", cancelled=["b", "d"]), "onError -> c"),
         (
             fact(Event.EXHAUSTED, "b", to="a", limit=2, cancelled=["b", "d"]),
-            "maxIterations 2 exceeded at b -> a",
+            "maxIterations 2 exceeded at b (Sure?) -> a",
         ),
         (fact(Event.TIMED_OUT, cancelled=["b", "d"]), "workflow timeout"),
         (fact(Event.CANCELLED, cancelled=["b", "d"], by="ann"), "stopped by hand"),
     ],
 )
 def test_a_cut_names_each_node_that_it_ended(happened: dict[str, Any], said: str) -> None:
-    assert lines(happened) == [said, "cancel b", "cancel d"]
+    assert lines(happened) == [said, "cancel b (Sure?)", "cancel d"]
 
 
 # --- questions ---------------------------------------------------------------------------
@@ -118,7 +144,7 @@ def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
     # to a failure of an earlier record.
     assert lines(failed(tries=2), failed(name="b", tries=2), ended) == [
         "retry a after attempt 1: it broke",
-        "fail b: it broke",
+        "fail b (Sure?): it broke",
     ]
     assert lines(failed(tries=2), fact(Event.DIVERTED, "b", to="c"))[0].startswith("retry a")
     assert lines(failed(0, tries=2), ended) == ["retry a after attempt 1: it broke"]
@@ -171,5 +197,6 @@ def test_every_fact_has_its_line_in_the_journals_order(
     for end in (*looks, len(facts)):
         said += lines(*news.of(facts[:end]), view=view)
         assert news.of(facts[:end]) == []
-    expected = [f"{EVENTS[event]} {name}" for event, name, _ in happened if event in EVENTS]
+    titled = {"a": "a", "b": "b (Sure?)", "c": "c"}
+    expected = [f"{EVENTS[event]} {titled[name]}" for event, name, _ in happened if event in EVENTS]
     assert [line for line in said if line.startswith(("start", "done"))] == expected

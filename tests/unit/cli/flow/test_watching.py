@@ -64,5 +64,5 @@ def test_a_run_in_a_pipe_tells_every_fact_in_the_journals_order(tmp_path: Path) 
         "loop 1 of at most 2",
         "loop 2 of at most 2",
     ]
-    assert told[-2][9:].startswith("maxIterations 2 exceeded at f -> b")
+    assert told[-2][9:].startswith("maxIterations 2 exceeded at f (Again?) -> b")
     assert told[-1][9:].startswith("max iterations · ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -140,9 +141,12 @@ def test_so_is_one_whose_answer_is_handed_on_to_a_decision(
 def test_an_answer_that_others_decide_with_is_no_ones_mistake(tmp_path: Path) -> None:
     chart = "s --> a; s --> b; a --> d{D}; b --> d; d -->|yes| c; d -->|no| e"
     made = lab(tmp_path, chart, {"a": "hm", "b": "yes"})
-    with pytest.raises(StepFailed, match=r"no matching branch .* one of 'yes', 'no'"):
+    with pytest.raises(StepFailed, match=r"no matching branch .* one of 'yes', 'no'") as ended:
         made.work()
     assert sorted(made.actor.names) == ["a", "b", "s"]
+    # A retry would choose the same again.
+    assert re.search(r"'sequencer rewind [ab]' goes back", str(ended.value.hint))
+    assert "retry" not in str(ended.value.hint)
 
 
 def test_any_answer_will_do_where_there_is_a_way_for_all_others(tmp_path: Path) -> None:
