@@ -1,0 +1,154 @@
+"""What a person types next about a run: one answer for the terminal, the pages and programs.
+
+It relies on what the caller has looked up: the head, what is in the way, who holds its steps.
+Not promised: that the command succeeds. Another process may be quicker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from sequencer.cli.views.text import moment, one_line
+from sequencer.errors import DefinitionChanged, SequencerError, command, run_option
+from sequencer.model.head import Head, Status
+from sequencer.model.kind import Readiness, Standing
+from sequencer.store.protocol import Liveness
+
+
+class NextCommand(Struct, frozen=True):
+    """One command, and what a person should know before typing it."""
+
+    line: str
+    """As it is typed."""
+    note: str = ""
+    """In a few words; empty where the command says it all."""
+
+    @property
+    def words(self) -> str:
+        """Return both, as the last line of `status` has them."""
+        return f"{self.line} ({self.note})" if self.note else self.line
+
+
+class RunSituation(Struct, frozen=True):
+    """What is known about a run when somebody asks what to type next."""
+
+    name: str | None
+    """Of the run; None: the default one."""
+    head: Head | None
+    """None: it has not started."""
+    here: Standing | None = None
+    """What is in the way, once the claims of holders that are gone are out of it."""
+    holders: Sequence[Liveness] = ()
+    """Of the claims, one each."""
+    is_trusted: bool = True
+    problem: SequencerError | None = None
+    """Why the head and the configuration don't fit together."""
+    lost: SequencerError | None = None
+    """What shows that the run had come further than its files say."""
+    stopped_by: Sequence[str] = ()
+    """For a team: why its tasks can't start."""
+    needs_worker: bool = False
+    """Its steps wait for a worker."""
+    is_graph: bool = False
+    starts: str = ""
+    """When a schedule starts it, in words; empty: no schedule does."""
+    takes_over: str = ""
+    """The options of `run` that continue the step of a process that is gone."""
+
+
+def next_command(run: RunSituation) -> NextCommand:
+    """Return what a person types next, for every state that a run can be in."""
+    return _about_the_files(run) or _about_the_holders(run) or _about_the_run(run)
+
+
+def _about(run: RunSituation, words: str, note: str = "") -> NextCommand:
+    return NextCommand(one_line(f"sequencer {run_option(run.name)}{words}"), one_line(note))
+
+
+def _about_the_files(run: RunSituation) -> NextCommand | None:
+    """Return what has to come first because nothing can continue from these files."""
+    if run.lost is not None:
+        return _about(run, "repair", "accepted steps may be missing")
+    if isinstance(run.problem, DefinitionChanged):
+        return _about(run, "adopt", "the run then continues with the steps as they are now")
+    if run.problem is not None:
+        return NextCommand("sequencer check", "the run and orchestration.yaml don't fit together")
+    is_over = run.here is not None and run.here.kind is Readiness.COMPLETE
+    if not run.is_trusted and not is_over:
+        return NextCommand("sequencer trust", "it shows what the project can do, and asks you")
+    return None
+
+
+def _about_the_holders(run: RunSituation) -> NextCommand | None:
+    """Return what a person does while its steps are held, or its nodes ask; None: neither."""
+    here, free = run.here, [one for one in run.holders if one.allows_take_over]
+    if run.head is None or here is None or here.kind not in _MAY_GO_ON:
+        return None
+    if run.head.asks and not free:
+        return _about(run, "inbox")
+    return _about_its_processes(run, is_free=bool(free)) if run.holders else None
+
+
+def _about_its_processes(run: RunSituation, *, is_free: bool) -> NextCommand:
+    if run.needs_worker:
+        return NextCommand("sequencer worker", "no worker has taken the step yet")
+    if is_free:
+        return _about(run, f"run {run.takes_over}".rstrip(), "it takes the step over")
+    if Liveness.UNKNOWN in run.holders:
+        sure = command(run.name, "takeover --force")
+        return _about(run, "status --watch", f"{sure} if its process is really gone")
+    return _about(run, "status --watch" if run.is_graph else "log -f")
+
+
+_MAY_GO_ON = (Readiness.READY, Readiness.HELD, Readiness.NOT_YET, Readiness.PERSON)
+
+
+def _about_the_run(run: RunSituation) -> NextCommand:
+    """Return what continues a run that nobody works on."""
+    head, here, starts = run.head, run.here, run.starts and f"{run.starts} by itself"
+    found = _about(run, "run", starts)
+    if head is None or here is None:
+        return found
+    match here.kind:
+        case Readiness.STOPPED if head.moved_to is not None:
+            place = "first name the place of the run ('store:') in orchestration.yaml"
+            found = NextCommand("sequencer trust", place)
+        case Readiness.PAUSED | Readiness.STOPPED:
+            found = _about(run, "resume")
+        case Readiness.PERSON:
+            is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
+            found = _about(run, "inbox" if is_question else "resume")
+        case Readiness.COMPLETE:
+            found = _about(run, "report", starts or _again(run))
+        case Readiness.REFUSED:
+            found = _about(run, "retry", f"{command(run.name, 'log')} says what happened")
+        case Readiness.LIMIT:
+            found = _raised(here.message)
+        case Readiness.NOT_YET:
+            due = "" if here.until is None else f"it waits until {moment(here.until)}"
+            found = _about(run, "run", due)
+        case _ if run.stopped_by:
+            found = _at_budgets(run)
+    return found
+
+
+def _again(run: RunSituation) -> str:
+    how = "'sequencer run FLOW --new'" if run.is_graph else command(run.name, "reset")
+    return f"{how} starts it again"
+
+
+def _raised(message: str) -> NextCommand:
+    """Return how to raise the limit that *message* names."""
+    named = re.search(r"\b(?:limits|teams)\.[\w.]*\w", message)
+    where = f"{named[0]} in orchestration.yaml" if named else "the limit where it is set"
+    return NextCommand("sequencer trust", f"first raise {where}")
+
+
+def _at_budgets(run: RunSituation) -> NextCommand:
+    words = "; ".join(run.stopped_by)
+    if "teams.max_failures" in words:
+        return _about(run, "retry", f"{command(run.name, 'log')} says what happened")
+    return _raised(words)
