@@ -28,7 +28,7 @@ from sequencer.model.transitions import (
     moved,
     resting_status,
 )
-from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.model.workflow import Workflow, changed_params, ensure_definition
 
 Placed = Callable[[Head], Place | None]
 """Where a head stands in its workflow; None: that can't be said."""
@@ -231,7 +231,7 @@ def adopt(
     is_same = (head.workflow_name, head.workflow_digest, head.params) == (name, digest, params)
     if is_same:
         raise TransitionRefused("adopt: the run already has this definition and these parameters")
-    note = f"{head.workflow_name} {dict(head.params)} -> {name} {dict(params)}"
+    note = "; ".join((f"{head.workflow_name} -> {name}", *changed_params(head.params, params)))
     new = changed(
         head,
         at,

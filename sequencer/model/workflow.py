@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property
 from shlex import quote
 from typing import Any
@@ -269,8 +270,7 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
         differences.append(f"workflow {head.workflow_name!r} -> {workflow.name!r}")
     elif head.workflow_digest != workflow.digest():
         differences.append(f"the steps of {workflow.name!r} were changed")
-    if head.params != workflow.params:
-        differences.append(f"parameters {head.params} -> {dict(workflow.params)}")
+    differences += changed_params(head.params, workflow.params)
     if differences:
         asked = _asked(head, workflow)
         raise DefinitionChanged(
@@ -279,6 +279,23 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
             hint=f"{command(head.run_name, f'adopt{asked}')} continues under the new definition, "
             f"{command(head.run_name, f'reset{asked}')} starts over",
         )
+
+
+PARAM_KEYS = {"review_every_n_cycles": "review.every"}
+"""Where orchestration.yaml sets what a head keeps as a parameter."""
+
+
+def changed_params(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    """Return in words which parameters differ, by their keys in orchestration.yaml.
+
+    >>> changed_params({"review_every_n_cycles": 3}, {"review_every_n_cycles": 2})
+    ['review.every: 3 -> 2']
+    """
+    return [
+        f"{PARAM_KEYS.get(name, name)}: {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in dict.fromkeys((*before, *after))
+        if before.get(name) != after.get(name)
+    ]
 
 
 def _asked(head: Head, workflow: Workflow) -> str:

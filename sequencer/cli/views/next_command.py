@@ -7,14 +7,17 @@ Not promised: that the command succeeds. Another process may be quicker.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
 from sequencer.cli.views.text import moment, one_line
-from sequencer.errors import DefinitionChanged, SequencerError, command, run_option
-from sequencer.model.head import Head, Status
+from sequencer.engine.run import Run
+from sequencer.errors import DefinitionChanged, SequencerError, command, run_option, typed
+from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing
+from sequencer.model.line.order import position_at
+from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Liveness
 
 
@@ -53,6 +56,8 @@ class RunSituation(Struct, frozen=True):
     needs_worker: bool = False
     """Its steps wait for a worker."""
     is_graph: bool = False
+    until: str = ""
+    """The date of the next try in a graph's run where nothing else may start."""
     starts: str = ""
     """When a schedule starts it, in words; empty: no schedule does."""
     takes_over: str = ""
@@ -108,10 +113,10 @@ _MAY_GO_ON = (Readiness.READY, Readiness.HELD, Readiness.NOT_YET, Readiness.PERS
 
 def _about_the_run(run: RunSituation) -> NextCommand:
     """Return what continues a run that nobody works on."""
-    head, here, starts = run.head, run.here, run.starts and f"{run.starts} by itself"
-    found = _about(run, "run", starts)
+    head, here = run.head, run.here
     if head is None or here is None:
-        return found
+        return _about_the_next_step(run, None)
+    found = _about_the_next_step(run, here.until)
     match here.kind:
         case Readiness.STOPPED if head.moved_to is not None:
             place = "first name the place of the run ('store:') in orchestration.yaml"
@@ -122,17 +127,24 @@ def _about_the_run(run: RunSituation) -> NextCommand:
             is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
             found = _about(run, "inbox" if is_question else "resume")
         case Readiness.COMPLETE:
-            found = _about(run, "report", starts or _again(run))
+            found = _about(run, "report", _by_itself(run) or _again(run))
         case Readiness.REFUSED:
             found = _about(run, "retry", f"{command(run.name, 'log')} says what happened")
         case Readiness.LIMIT:
             found = _raised(here.message)
-        case Readiness.NOT_YET:
-            due = "" if here.until is None else f"it waits until {moment(here.until)}"
-            found = _about(run, "run", due)
-        case _ if run.stopped_by:
-            found = _at_budgets(run)
     return found
+
+
+def _about_the_next_step(run: RunSituation, until: str | None) -> NextCommand:
+    """Return what starts the next step, which may have to wait."""
+    if run.stopped_by:
+        return _at_budgets(run)
+    due = until or run.until
+    return _about(run, "run", f"it waits until {moment(due)}" if due else _by_itself(run))
+
+
+def _by_itself(run: RunSituation) -> str:
+    return f"{run.starts} by itself" if run.starts else ""
 
 
 def _again(run: RunSituation) -> str:
@@ -152,3 +164,21 @@ def _at_budgets(run: RunSituation) -> NextCommand:
     if "teams.max_failures" in words:
         return _about(run, "retry", f"{command(run.name, 'log')} says what happened")
     return _raised(words)
+
+
+def takes_over(
+    run: Run, workflow: Workflow | None, holders: Iterable[tuple[Claim, Liveness]]
+) -> str:
+    """Return the options of `run` that continue the step of a process that is gone.
+
+    Who waits for another position in mode sync leaves this step to a process of its own.
+    """
+    gone = next((claim for claim, known in holders if known.allows_take_over), None)
+    if gone is None or workflow is None or workflow.nodes:
+        return ""
+    names = {position_at(workflow, index) for index in range(len(workflow.steps))}
+    position = position_at(workflow, gone.step_index)
+    others = names - {position}
+    queues = {frozenset((name,)) for name in others} | ({frozenset(others)} if others else set())
+    is_pair = any(run.store.turnstile(queue).is_awaited() for queue in queues)
+    return f"--mode sync --position {typed(position)}" if is_pair else ""
