@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
-from sequencer.cli.views.standing import Snapshot, look
+from sequencer.cli.views.standing import Snapshot, in_project, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
@@ -21,7 +22,7 @@ from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, scheduled, starts_at
+from sequencer.plugins.schedules.schedules import as_utc, next_start, scheduled, starts_at
 from sequencer.plugins.teams.nodes import Frame
 from sequencer.project.project import Project
 
@@ -77,8 +78,16 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
 def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     """Yield the state of *run* each time, with what its activity sinks have not taken yet."""
     project = invocation.project()
+    logs = project.logs(run.name, lambda _: None)
     while True:
-        yield look(project, run)
+        snapshot = in_project(project, run, take(run, logs))
+        if (date := next_start(project, run)) is not None:
+            snapshot = replace(snapshot, starts=date)
+        if snapshot.head is not None and (posting := project.posting) is not None:
+            snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
+        if left := project.stranded(run.name):
+            snapshot = replace(snapshot, notices=(*snapshot.notices, *left))
+        yield snapshot
 
 
 def _watch(invocation: Invocation, run: Run) -> None:

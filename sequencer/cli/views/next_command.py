@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -15,7 +18,7 @@ from sequencer.cli.views.text import moment, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import DefinitionChanged, SequencerError, command, run_option, typed
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, Standing
+from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.line.order import position_at
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Liveness
@@ -164,6 +167,41 @@ def _at_budgets(run: RunSituation) -> NextCommand:
     if "teams.max_failures" in words:
         return _about(run, "retry", f"{command(run.name, 'log')} says what happened")
     return _raised(words)
+
+
+class Interrupted(NamedTuple):
+    """A run whose steps nobody runs any more, though they were not given back."""
+
+    run: Run
+    claims: tuple[Claim, ...]
+    next_command: NextCommand
+
+    @property
+    def words(self) -> str:
+        """Return in one line which steps were interrupted, and who ran them."""
+        steps = ", ".join(repr(claim.step) for claim in self.claims)
+        makers = self.run.makers() or {}
+        who = dict.fromkeys(makers.get(one.token) or one.owner.words for one in self.claims)
+        return one_line(f"{steps} was interrupted: {', '.join(who)} is gone")
+
+
+def interrupted(run: Run, head: Head) -> Interrupted | None:
+    """Return what a person continues in *run*, which is at *head*; None: nothing was interrupted.
+
+    A run that is stopped, or where another process still runs a step, is left alone.
+    """
+    gone = [one for one in head.claims if run.store.liveness(one).allows_take_over]
+    if not gone or len(gone) < len(head.claims) or head.exit or head.pause_requested:
+        return None
+    options, here = "", None
+    with suppress(SequencerError):  # `status` says what else is wrong with it
+        workflow = run.workflow_for(head)
+        here = standing(head.replace(claims=()), workflow, run.limits, datetime.now(UTC))
+        options = takes_over(run, workflow, ((one, Liveness.DEAD) for one in gone))
+    situation = RunSituation(
+        run.name, head, here, [Liveness.DEAD for _ in gone], takes_over=options
+    )
+    return Interrupted(run, tuple(gone), next_command(situation))
 
 
 def takes_over(

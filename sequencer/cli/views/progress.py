@@ -227,12 +227,15 @@ def _ended_words(outcome: Outcome, well: str) -> str:
     return text
 
 
+_FOR = "waiting for "
+
+
 def waiting_line(reason: str, until: str | None) -> str:
     """Return the line that says that nothing runs for now."""
     if until:
         due = moment(until)
         reason = reason.replace(until, due) if until in reason else f"{reason} (until {due})"
-    return one_line(f"waiting: {reason}")
+    return one_line(reason if reason.startswith(_FOR) else f"waiting: {reason}")
 
 
 def timed(line: str) -> str:

@@ -42,7 +42,7 @@ from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, clock, next_start, starts_at
+from sequencer.plugins.schedules.schedules import as_utc, clock, starts_at
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps
@@ -414,22 +414,15 @@ def holder_words(
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
-def look(project: Project, run: Run, known: list[Any] | None = None) -> Snapshot:
-    """Look at *run* and at what only its *project* knows about it; see `take`."""
-    logs = project.logs(run.name, lambda _: None)
-    snapshot = take(run, logs, known)
+def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
+    """Return *snapshot*, of *run*, with what only its *project* knows about it."""
     head, is_bare = snapshot.head, project.rehearses and project.settings.store.kind == "file"
-    snapshot = replace(
+    logs = project.logs(run.name, lambda _: None)
+    return replace(
         snapshot,
-        starts=next_start(project, run),
         is_trusted=is_bare or project.trust.is_known,
         lost=None if head is None else _lost(project, run, head, logs),
     )
-    if head is not None and (posting := project.posting) is not None:
-        snapshot = replace(snapshot, posts=posting.pending(run, head))
-    if left := project.stranded(run.name):
-        snapshot = replace(snapshot, notices=(*snapshot.notices, *left))
-    return snapshot
 
 
 def _lost(project: Project, run: Run, head: Head, logs: FileLogs) -> SequencerError | None:
