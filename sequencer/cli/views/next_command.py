@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer.cli.views.text import moment, one_line
 from sequencer.engine.run import Run
-from sequencer.errors import DefinitionChanged, SequencerError, command, run_option, typed
+from sequencer.errors import (
+    ConfigurationError,
+    DefinitionChanged,
+    SequencerError,
+    command,
+    run_option,
+    typed,
+)
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.line.order import position_at
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Liveness
 
 
@@ -193,15 +200,22 @@ def interrupted(run: Run, head: Head) -> Interrupted | None:
     gone = [one for one in head.claims if run.store.liveness(one).allows_take_over]
     if not gone or len(gone) < len(head.claims) or head.exit or head.pause_requested:
         return None
-    options, here = "", None
-    with suppress(SequencerError):  # `status` says what else is wrong with it
+    return Interrupted(run, tuple(gone), next_command(situation_of(run, head)))
+
+
+def situation_of(run: Run, head: Head) -> RunSituation:
+    """Return what *run* and its *head* alone say, for those who need not know more."""
+    held = [(claim, run.store.liveness(claim)) for claim in head.claims]
+    kept = tuple(claim for claim, known in held if not known.allows_take_over)
+    situation = RunSituation(run.name, head, holders=[known for _, known in held])
+    try:
         workflow = run.workflow_for(head)
-        here = standing(head.replace(claims=()), workflow, run.limits, datetime.now(UTC))
-        options = takes_over(run, workflow, ((one, Liveness.DEAD) for one in gone))
-    situation = RunSituation(
-        run.name, head, here, [Liveness.DEAD for _ in gone], takes_over=options
-    )
-    return Interrupted(run, tuple(gone), next_command(situation))
+        ensure_definition(head, workflow)
+        here = standing(head.replace(claims=kept), workflow, run.limits, datetime.now(UTC))
+    except (ConfigurationError, DefinitionChanged) as error:
+        return replace(situation, problem=error)
+    options, is_graph = takes_over(run, workflow, held), bool(workflow.nodes)
+    return replace(situation, here=here, is_graph=is_graph, takes_over=options)
 
 
 def takes_over(

@@ -113,6 +113,13 @@ class Snapshot(Struct, frozen=True):
         return any(not liveness.allows_take_over for _, liveness in self.holders)
 
     @property
+    def is_ready(self) -> bool:
+        """Return whether its next step starts as soon as a process works on the run."""
+        is_held_up = self.lost or self.problem or self.stopped_by or not self.is_trusted
+        is_free = self.standing is not None and self.standing.kind is Readiness.READY
+        return is_free and not is_held_up
+
+    @property
     def end(self) -> str | None:
         """Return why nothing starts until someone changes the run; None: it continues."""
         here = self.standing
