@@ -14,7 +14,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import REVIEW_EVERY, WORKFLOW, pass_invocation, verb
-from sequencer.cli.views.text import one_line
+from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ClaimHeld,
@@ -55,13 +55,11 @@ def _next(run: Run, head: Head) -> str:
         return f"none: {error.message}"
     if here is None:
         return f"step {head.expected_step!r}"
-    # The message says on a line of its own what to do about it.
-    message = here.message.replace("\n  ", "; ")
     if not here.place.step:
-        return message
+        return here.message
     prompt = f" ({here.place.prompt})" if here.place.prompt else ""
     at = f"step {here.place.step!r}{prompt}, step_index {here.place.step_index}"
-    return at if here.kind == "ready" else f"{at}; but {message}"
+    return at if here.kind == "ready" else f"{at}; but {here.message}"
 
 
 def _begun(run: Run, verb_name: str) -> Head:
@@ -216,7 +214,7 @@ def reset(
     if lost and not is_sure:
         question = (
             f"the run of {before.workflow_name!r} is at step_index {before.step_index}, with "
-            f"{before.usage.steps} accepted steps"
+            f"{plural(before.usage.steps, 'accepted step')}"
         )
         if not sys.stdin.isatty():
             raise UsageRefused(question, where="sequencer reset", hint="add --yes to reset it")

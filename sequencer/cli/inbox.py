@@ -267,7 +267,7 @@ def _interrupted_json(one: Interrupted) -> dict[str, Any]:
 
 def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
     for run, error in unread.items():
-        invocation.say(f"warning: {name_of(run)} is left out: {error}")
+        invocation.say(f"warning: {name_of(run)} is left out: {error.in_one_line}")
 
 
 def _told_gate(one: Open, gate: Gate) -> list[str]:

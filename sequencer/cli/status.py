@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
-from sequencer.cli.views.standing import Snapshot, in_project, take
+from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, in_project, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
@@ -71,8 +71,22 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
     elif invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
-        invocation.echo(snapshot.text(columns_of(sys.stdout)))
+        invocation.echo(snapshot.text(columns_of(sys.stdout)), colored=partial(_colored, snapshot))
     invocation.notices(snapshot.notices)
+
+
+_COLORS = {"failed": "red", "interrupted": "yellow", "at its limit": "yellow", "complete": "green"}
+_ROW_COLORS = {"in the way": "yellow", "failures  ": "red", "warning   ": "yellow"}
+
+
+def _colored(snapshot: Snapshot, line: str) -> str:
+    """Return a *line* of `status` as a terminal shows it."""
+    if line.startswith("next: "):
+        return click.style(line, bold=True)
+    color = _ROW_COLORS.get(line[:LABEL_WIDTH])
+    if line.startswith("status  "):
+        color = _COLORS.get(snapshot.state_word)
+    return click.style(line, fg=color) if color else line
 
 
 def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:

@@ -12,6 +12,7 @@ import pytest
 from sequencer.store.user_state import own_state
 from tests.acceptance.cli_process import launched, until
 from tests.unit.cli.calling import Called, call, project
+from tests.unit.cli.flow.terminals import terminal
 
 CONFIGURATION = """\
 workflow: {name: mine}
@@ -256,3 +257,21 @@ def test_a_named_run_is_named_and_the_line_can_be_pasted(folder: Path) -> None:
     last = said.rstrip("\n").splitlines()[-1]
     assert last == "next: sequencer --run 'a night' resume"
     assert call(folder, *shlex.split(last.removeprefix("next: sequencer "))).code == 0
+
+
+@pytest.mark.parametrize("variables", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
+def test_a_failure_is_red_on_a_terminal_that_shows_colors(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
+    folder = project(tmp_path / "p")
+    for _ in range(3):
+        assert call(folder, "skip", "--as-failed").code == 0
+    with terminal(80, 24) as screen:
+        options = {"TERM": "xterm", **variables}
+        process = launched(folder, "status", variables=options, stdout=screen.stream)
+        screen.wait_for("next: sequencer retry")
+        assert process.wait(30) == 0
+        has_color = not variables
+        assert (b"\x1b[31mstatus      failed since" in screen.raw) is has_color
+        assert (b"\x1b[1mnext: sequencer retry" in screen.raw) is has_color
+    assert "\x1b" not in call(folder, "status").out

@@ -12,7 +12,7 @@ from sequencer.cli.views.standing import Snapshot, in_project, take
 from sequencer.cli.views.states import CLASSES
 from sequencer.cli.views.text import plural
 from sequencer.engine.view import FlowView, NodeState, NodeView
-from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line
 from sequencer.model.head import Head
 from sequencer.model.line.order import describe
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
@@ -198,7 +198,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
             found["graph"] = _graph(row, head, snapshot.graph_view, workflow, asked)
             found["nodes"] = len(workflow.nodes) if is_part else 0
         except (UsageRefused, ValueError) as error:
-            found["graph_note"] = str(error)
+            found["graph_note"] = in_one_line(str(error))
     try:
         chart = _gantt(row, head)
         if chart.rows:
@@ -206,7 +206,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
             path = " → ".join(chart.critical)
             found["summary"] = gantt_summary(chart.figures, path, str.strip)
     except (SequencerError, ValueError) as error:
-        found["gantt_note"] = str(error)
+        found["gantt_note"] = in_one_line(str(error))
     return found
 
 
