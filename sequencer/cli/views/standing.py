@@ -433,7 +433,7 @@ def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
 
 
 def _lost(project: Project, run: Run, head: Head, logs: FileLogs) -> SequencerError | None:
-    found = lost_steps(project.settings, run.store.state_path, head, logs.folders[:1])
+    found = lost_steps(project.settings, run.store.state_path, head, [logs.folder])
     if found is None:
         return None
     # A worker may have gone on after the head was read: then the next look judges the new one.
