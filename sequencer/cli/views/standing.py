@@ -442,16 +442,14 @@ def _lost(project: Project, run: Run, head: Head, logs: FileLogs) -> SequencerEr
 
 
 def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
-    """Look at *run*, and at what the nodes of a graph wrote into *logs*.
-
-    Facts that are already *known* are not read again.
+    """Look at *run* and at its nodes' *logs*; facts that are *known* are not read again.
 
     Raises:
         CorruptState: its state can't be read.
     """
     view = run.view()
     head, notices = view.head, view.notices
-    workflow, upcoming, here, problem = None, None, None, None
+    workflow, upcoming, here, problem, is_over = None, None, None, None, False
     claims = head.claims if head is not None else ()
     holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
     try:
@@ -460,9 +458,8 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head is not None:
             there = present(workflow, head)
             ensure_definition(head, workflow)
-            held = tuple(claim for claim, known in holders if not known.allows_take_over)
-            kept = head if held == claims else head.replace(claims=held)
-            here = standing(kept, workflow, run.limits, datetime.now(UTC))
+            free = _without_gone(head, holders)
+            here = standing(free, workflow, run.limits, datetime.now(UTC))
         is_over = here is not None and here.kind is Readiness.COMPLETE
         if not is_over and not there.is_end:
             upcoming = describe_at(workflow, there)
@@ -474,7 +471,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes and problem is None:
         seen = look_closely(run, workflow.name, known)[0]
-        if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
+        if head is not None and not is_over:
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
         name=run.name,
@@ -488,14 +485,25 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
-        makers=run.makers() if claims else None,
-        elsewhere=run.elsewhere() if claims else "",
-        detached=run.detached() if head is not None else (),
+        **_its_processes(run, head),
         heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
         failure=last_failure(run, head, seen),
         problem=problem,
         takes_over=takes_over(run, workflow, holders) if problem is None else "",
     )
+
+
+def _its_processes(run: Run, head: Head | None) -> dict[str, Any]:
+    """Return who works on *run* if its claims don't say it, by field of `Snapshot`."""
+    if head is None:
+        return {}
+    found: dict[str, Any] = {"detached": run.detached()}
+    return found | ({"makers": run.makers(), "elsewhere": run.elsewhere()} if head.claims else {})
+
+
+def _without_gone(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
+    held = tuple(claim for claim, known in holders if not known.allows_take_over)
+    return head if held == head.claims else head.replace(claims=held)
 
 
 def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
