@@ -39,10 +39,33 @@ class SequencerError(Exception):
         """Return the errors that this one stands for: itself, or several at once."""
         return (self,)
 
+    @property
+    def in_one_line(self) -> str:
+        """Return the three parts on one line; see `in_one_line`."""
+        return in_one_line(str(self))
+
     def __str__(self) -> str:
         """Return the three parts in the order in which a person needs them."""
         text = f"{self.where}: {self.message}" if self.where else self.message
         return f"{text}\n  {self.hint}" if self.hint else text
+
+
+_ENDS_A_PART = (":", ";", ",", ".", "!", "?", "…")
+
+
+def in_one_line(text: str) -> str:
+    r"""Return the lines of *text* on one, told apart where nothing else does.
+
+    >>> in_one_line("the run is held\n  'sequencer resume' lets it continue")
+    "the run is held; 'sequencer resume' lets it continue"
+    >>> in_one_line("these changed:\n    agents\n    hooks")
+    'these changed: agents; hooks'
+    """
+    found = ""
+    for part in filter(None, map(str.strip, text.splitlines())):
+        between = " " if found.endswith(_ENDS_A_PART) else "; "
+        found = f"{found}{between}{part}" if found else part
+    return found
 
 
 class StepFailed(SequencerError):

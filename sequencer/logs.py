@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -25,6 +25,7 @@ from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.executors.redaction import Redaction
 from sequencer.model.evidence import evidence_words
+from sequencer.model.head import Head
 from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
@@ -263,6 +264,18 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
                 yield Trace(path, token=token, has_ended=b"\n# ended " in end)
 
     return witness
+
+
+def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[Trace]:
+    """Yield what shows that the attempt that *head* has still to begin was begun before.
+
+    One small read in each folder, where `witness_of` looks at many logs.
+    """
+    name = log_name(head.step_index, head.expected_step, head.attempt + 1)
+    for path in (folder / name for folder in folders_of_logs):
+        told = _told(path)
+        if told is not None and f" run {head.run_id} ".encode() in told[1]:
+            yield Trace(path, token=told[0])
 
 
 def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -26,6 +25,7 @@ from sequencer.errors import (
     run_option,
 )
 from sequencer.model.head import Head
+from sequencer.model.workflow import changed_params
 from sequencer.store.strictjson import parse_object
 
 MAX_LISTED_STEPS = 12
@@ -55,13 +55,11 @@ def _next(run: Run, head: Head) -> str:
         return f"none: {error.message}"
     if here is None:
         return f"step {head.expected_step!r}"
-    # The message says on a line of its own what to do about it.
-    message = here.message.replace("\n  ", "; ")
     if not here.place.step:
-        return message
+        return here.message
     prompt = f" ({here.place.prompt})" if here.place.prompt else ""
     at = f"step {here.place.step!r}{prompt}, step_index {here.place.step_index}"
-    return at if here.kind == "ready" else f"{at}; but {message}"
+    return at if here.kind == "ready" else f"{at}; but {here.message}"
 
 
 def _begun(run: Run, verb_name: str) -> Head:
@@ -296,21 +294,17 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         for what, old, now in (
             ("workflow", before.workflow_name, new.name),
             ("definition", before.workflow_digest[:19], new.digest()[:19]),
-            ("parameters", _shown(before.params), _shown(new.params)),
             ("step", before.expected_step, head.expected_step),
         )
         if old != now
     ]
+    changes += changed_params(before.params, new.params)
     if new.nodes and (note := _last_note(run, "adopted")) is not None:
         # A digest doesn't say what changed; the history does.
         changes.append(note)
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
         invocation.say("notice: set the same in orchestration.yaml, or pass it to run and tick too")
-
-
-def _shown(params: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in params.items()) or "none"
 
 
 @verb("takeover")

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -202,16 +202,22 @@ class Invocation(Struct):
         """Return how many columns a table has on standard output; None: as many as it needs."""
         return columns_of(sys.stdout)
 
-    def echo(self, text: str, *, is_verbatim: bool = False) -> None:
+    def echo(
+        self, text: str, *, is_verbatim: bool = False, colored: Callable[[str], str] | None = None
+    ) -> None:
         """Write a fact that was asked for to standard output, in lines that fit a terminal.
 
-        What is *is_verbatim* stays as it is: a program reads it, or a person copies it.
+        What is *is_verbatim* stays as it is: a program reads it, or a person copies it. Where
+        a terminal shows colors, each line is as *colored* returns it.
 
         Raises:
             BrokenPipeError: nobody reads any more.
             StorageFailed: it can't be written, because the disk is full for example.
         """
-        _write(sys.stdout, text if is_verbatim else fitted(near(text), self.room))
+        shown = plain(text if is_verbatim else fitted(near(text), self.room))
+        if colored is not None and has_color(sys.stdout):
+            shown = "\n".join(map(colored, shown.split("\n")))
+        _write(sys.stdout, shown)
 
     def print_json(self, value: object, *, indent: int | None = None) -> None:
         """Write *value* as one JSON document and a line end; see `echo`."""
@@ -372,9 +378,16 @@ def complain(text: str) -> None:
         _write_to(sys.stderr, text)
 
 
+def has_color(stream: IO[str] | None) -> bool:
+    """Return whether *stream* is a terminal whose person wants colors."""
+    is_terminal = stream is not None and stream.isatty()
+    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 def _write(stream: IO[str] | None, text: str) -> None:
+    """Write *text*, which may have colors of our own."""
     try:
-        _write_to(stream, text)
+        _write_as_it_is(stream, text)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -391,8 +404,12 @@ def _is_device(stream: IO[str]) -> bool:
 
 
 def _write_to(stream: IO[str] | None, text: str) -> None:
+    _write_as_it_is(stream, plain(text))
+
+
+def _write_as_it_is(stream: IO[str] | None, text: str) -> None:
     # None: it was closed before the program began, so nobody wants to read.
     if stream is None:
         return
-    stream.write(plain(text) + "\n")
+    stream.write(text + "\n")
     stream.flush()

@@ -107,7 +107,7 @@ def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> 
         ensure_definition(head, workflow)
         here = run.standing()
     except SequencerError as error:
-        yield str(error)
+        yield error.in_one_line
         return
     if here is None or here.kind is Readiness.COMPLETE:
         yield "the run is complete"
@@ -172,6 +172,6 @@ def _tried(
         return look()
     except SequencerError as error:
         place_error(error)
-        if str(error) not in obstacles:
-            obstacles.append(str(error))
+        if error.in_one_line not in obstacles:
+            obstacles.append(error.in_one_line)
         return None

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation, is_watched
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.views.next_command import Interrupted, interrupted
 from sequencer.cli.views.runs import (
     Open,
     asked_at,
     decider,
+    each_run,
     name_of,
     question_json,
     waiting,
@@ -223,6 +225,11 @@ def inbox(invocation: Invocation) -> None:
     _warn(invocation, {run: e for run, e in unread.items() if meant in (None, run.name)})
     at_gates = [(one, one.gate) for one in found if one.gate is not None]
     asked = [(one, question) for one in found for question in one.questions]
+    gone = [
+        one
+        for _, one in each_run(invocation.project(), interrupted)
+        if isinstance(one, Interrupted) and meant in (None, one.run.name)
+    ]
     if invocation.is_json:
         rows = [
             {
@@ -233,9 +240,10 @@ def inbox(invocation: Invocation) -> None:
             }
             for one, gate in at_gates
         ]
-        invocation.print_json(rows + [question_json(one.run, each) for one, each in asked])
+        rows += [question_json(one.run, each) for one, each in asked]
+        invocation.print_json(rows + [_interrupted_json(one) for one in gone])
         return
-    if not found:
+    if not found and not gone:
         whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
         invocation.echo(f"{whose} decision")
         return
@@ -245,13 +253,21 @@ def inbox(invocation: Invocation) -> None:
         for line in (*_told_question(one, question), *_pasteable(one, question))
     ]
     lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
+    for one in gone:
+        lines += [f"{one_line(name_of(one.run))}: {one.words}", f"  {one.next_command.line}"]
     for line in lines:
         invocation.echo(line)
 
 
+def _interrupted_json(one: Interrupted) -> dict[str, Any]:
+    """Return a run whose process is gone as ``inbox --json`` prints it."""
+    steps, command = [claim.step for claim in one.claims], one.next_command.line
+    return {"run": one.run.name, "interrupted": steps, "text": one.words, "next_command": command}
+
+
 def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
     for run, error in unread.items():
-        invocation.say(f"warning: {name_of(run)} is left out: {error}")
+        invocation.say(f"warning: {name_of(run)} is left out: {error.in_one_line}")
 
 
 def _told_gate(one: Open, gate: Gate) -> list[str]:

@@ -237,15 +237,20 @@ class WorkCount(Struct):
     noticed: bool = False
     """Whether something was restored or edited, so that the next look may differ."""
     _accepted_last: bool = False
+    _under_way: int = 0
+    """Attempts that this process has begun and not ended."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, event: RunEvent) -> None:
         """Take an event."""
         match event:
             case AttemptStarted():
-                self._accepted_last = False
+                with self._lock:
+                    self._under_way += 1
+                    self._accepted_last = False
             case AttemptEnded(_, outcome) | MadeElsewhere(outcome=Outcome() as outcome):
                 with self._lock:
+                    self._under_way -= isinstance(event, AttemptEnded)
                     self._accepted_last = outcome.is_accepted
                     steps = int(outcome.is_accepted)
                     self.usage = self.usage.plus(outcome.usage, steps=steps)
@@ -254,6 +259,10 @@ class WorkCount(Struct):
                 self.noticed = True
             case _:
                 pass
+
+    def is_working(self) -> bool:
+        """Return whether a step is under way."""
+        return self._under_way > 0
 
     def summary(self, error: SequencerError) -> Summary:
         """Return what was done before *error*."""
@@ -369,7 +378,9 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
             _posted(posting, run, seen, workflow, last) as post,
-            EndOnSignal(last.before(lambda text: shown(Noticed(text)))) as signals,
+            EndOnSignal(
+                last.before(lambda text: shown(Noticed(text))), tally.is_working
+            ) as signals,
         ):
             begin(project, run)
             summary = run.work(

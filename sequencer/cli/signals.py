@@ -33,9 +33,11 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class EndOnSignal:
     """A context in which a signal asks the work to end. Use it only on the main thread."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        """Report the first signal through *tell*."""
-        self._tell = tell
+    def __init__(
+        self, tell: Callable[[str], None], is_working: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Report the first signal through *tell*, and whether a step is under way."""
+        self._tell, self._is_working = tell, is_working
         self._lock = threading.Lock()
         self._interrupt: Callable[[], None] | None = None
         self._has_come = False
@@ -87,7 +89,8 @@ class EndOnSignal:
                 is_first, self._has_come = not self._has_come, True
                 interrupt = self._interrupt
             if is_first:
-                self._tell("ending: stopping the running step and releasing it")
+                what = "stopping the running step and releasing it"
+                self._tell(f"ending: {what if self._is_working() else 'no step is running'}")
             if interrupt is not None:
                 interrupt()
 

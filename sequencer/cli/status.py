@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
-from sequencer.cli.views.standing import Snapshot, take
+from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, in_project, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
@@ -71,8 +71,22 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
     elif invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
-        invocation.echo(snapshot.text(columns_of(sys.stdout)))
+        invocation.echo(snapshot.text(columns_of(sys.stdout)), colored=partial(_colored, snapshot))
     invocation.notices(snapshot.notices)
+
+
+_COLORS = {"failed": "red", "interrupted": "yellow", "at its limit": "yellow", "complete": "green"}
+_ROW_COLORS = {"in the way": "yellow", "failures  ": "red", "warning   ": "yellow"}
+
+
+def _colored(snapshot: Snapshot, line: str) -> str:
+    """Return a *line* of `status` as a terminal shows it."""
+    if line.startswith("next: "):
+        return click.style(line, bold=True)
+    color = _ROW_COLORS.get(line[:LABEL_WIDTH])
+    if line.startswith("status  "):
+        color = _COLORS.get(snapshot.state_word)
+    return click.style(line, fg=color) if color else line
 
 
 def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
@@ -80,7 +94,7 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     project = invocation.project()
     logs = project.logs(run.name, lambda _: None)
     while True:
-        snapshot = take(run, logs)
+        snapshot = in_project(project, run, take(run, logs))
         if (date := next_start(project, run)) is not None:
             snapshot = replace(snapshot, starts=date)
         if snapshot.head is not None and (posting := project.posting) is not None:
@@ -145,11 +159,16 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
                 snapshot.heard,
                 datetime.now(UTC),
                 above=[(line, "") for line in above],
-                below=[(END, "dim")],
+                below=[*_follows(snapshot), (END, "dim")],
             )
             live.update(text, refresh=True)
 
         _follow(invocation, run, show, lambda snapshot: AGE_S if snapshot.busy else RECHECK_S)
+
+
+def _follows(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Return the line that names the next command, unless somebody works on the run."""
+    return [] if snapshot.busy else [(f"next: {snapshot.next_command.words}", "")]
 
 
 def _follow(

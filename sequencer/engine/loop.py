@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sequencer.engine.attempt import HeadMoved, Noticed, Running, Waiting, left
+from sequencer.engine.awaited import AwaitedStep
 from sequencer.engine.patience import followed
 from sequencer.engine.queue import Queue
 from sequencer.engine.stint import LineStint, Mode, Summary
@@ -54,7 +55,7 @@ class EngineLoop(ABC):
         self._default_wait_s: float | None = None
         """How long it waits for others by default."""
         self._waiting_since: float | None = None
-        self._last_notice = ""
+        self._last_notice, self._told_wait = "", ""
         self.summary = Summary(head=head)
 
     def work(self) -> Summary:
@@ -120,8 +121,10 @@ class EngineLoop(ABC):
         own = self._limits.max_wait_s
         return self._default_wait_s if own is None else own
 
-    def _left_to_wait(self, message: str, hint: str, told: str | None = None) -> float | None:
-        """Report a wait for others once; return how long it may last, None: without limit.
+    def _left_to_wait(self, message: str, hint: str, told: str) -> float | None:
+        """Report a wait for others; return how long it may last, None: without limit.
+
+        What was *told* last is not said again.
 
         Raises:
             ClaimHeld: this mode has waited as long as it may.
@@ -129,8 +132,9 @@ class EngineLoop(ABC):
         limit, now = self._longest_wait_s, time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
-            if limit != 0.0:
-                self._performer.emit(Waiting(told or message))
+        if limit != 0.0 and told != self._told_wait:
+            self._told_wait = told
+            self._performer.emit(Waiting(told))
         rest = left(limit, now - self._waiting_since)
         if rest is not None and rest <= 0:
             raise ClaimHeld(message, hint=hint)
@@ -154,6 +158,7 @@ class LineLoop(EngineLoop):
         """The step that this process holds and will run."""
         self._default_wait_s = None if mode is Mode.SYNC else 0.0
         self._queue = self._new_queue()
+        self._awaited = AwaitedStep(worker.workflow, worker.store, mode, worker.positions, head)
 
     def _begin(self) -> None:
         self._seen()
@@ -212,7 +217,7 @@ class LineLoop(EngineLoop):
                 if self._longest_wait_s == 0.0:
                     raise
                 return None
-            self._waiting_since = None
+            self._waiting_since, self._told_wait = None, ""
             if claimed is not None and self._queue is not None:
                 self._queue.leave()
             return claimed
@@ -239,10 +244,11 @@ class LineLoop(EngineLoop):
         Raises:
             ClaimHeld: this mode has waited as long as it may.
         """
-        hint = "wait for it with --max-wait"
-        if here.claim is not None:
-            hint += ", or 'sequencer takeover --force' if its holder is gone"
-        rest = self._left_to_wait(self._waits_for(here, head), hint)
+        awaited = self._awaited
+        awaited.see(here, head)
+        rest = self._left_to_wait(*awaited.refusal, awaited.words)
+        if (soon := awaited.looks_again_in_s) is not None:
+            rest = soon if rest is None else min(rest, soon)
         if self._queue is None or self._queue.enter():
             # A turn that comes while we sleep must start at once.
             self._worker.performer.agents.warm_up()
@@ -255,14 +261,6 @@ class LineLoop(EngineLoop):
         if self._queue is not None:
             return self._queue.wait(head, timeout_s, fd, claim)
         return self._worker.store.wait(head.revision, timeout_s, wake_fd=fd, claim=claim)
-
-    def _waits_for(self, here: Standing, head: Head) -> str:
-        if here.kind is Readiness.READY:
-            why = "goes to a process that has waited longer"
-            if not self._stint.is_mine(head.step_index):
-                why = "is not at a position of this process"
-            return f"step {head.expected_step!r} (step_index {head.step_index}) {why}"
-        return here.message
 
     def _sleep_until(self, here: Standing, head: Head) -> None:
         due = parse_time(here.until or "")

@@ -314,7 +314,7 @@ class Run:
                 performer = self._current().performer(on_event)
                 performer.tell_completed(head.step_index - 1, head)
             except SequencerError as error:
-                on_event(Noticed(f"the run is complete, but: {error}"))
+                on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
         return head
 
     # --- working -------------------------------------------------------------------

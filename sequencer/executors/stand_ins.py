@@ -13,6 +13,7 @@ import json
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from sequencer.executors.answers import schema_of, with_answer, with_structured
@@ -83,19 +84,32 @@ class RehearsalExecutor:
             shown.append(f"    … and {len(lines) - _SHOWN_LINES} more lines")
         size = len(request.prompt.encode("utf-8", "surrogateescape"))
         asked = request.step.model_dump(exclude_defaults=True, exclude={"name"}, mode="json")
-        told = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in asked.items())
-        fields = ", ".join(told) or "none"
+        fields = ", ".join(f"{name}: {_as_written(value)}" for name, value in asked.items())
         return "\n".join(
             (
                 f"Rehearsal ({self.name}): no agent runs, and nothing is changed.",
                 f"  step    {request.step.name}",
-                f"  fields  {fields}",
+                f"  fields  {fields or 'none'}",
                 f"  folder  {request.cwd}",
                 f"  prompt  {size} bytes, {len(lines)} line{'s' * (len(lines) != 1)}:",
                 *shown,
                 "",
             )
         )
+
+
+def _as_written(value: object) -> str:
+    """Return *value* as orchestration.yaml has it, on one line.
+
+    >>> _as_written({"max_attempts": 3, "backoff": "fixed", "tags": ["a", None, True]})
+    '{max_attempts: 3, backoff: fixed, tags: [a, null, true]}'
+    """
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{key}: {_as_written(item)}" for key, item in value.items())
+        return f"{{{inner}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_as_written, value))}]"
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 class ScriptedOutcome(Frozen):

@@ -24,7 +24,7 @@ from sequencer.model.line.order import Description, place, present
 from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Decision, Outcome, Verdict
 from sequencer.model.step import Step
-from sequencer.model.transitions import Fact, Place, Transition
+from sequencer.model.transitions import RETRY, Fact, Place, Transition
 from sequencer.model.workflow import Workflow
 
 STAGNATED = "stagnated"
@@ -100,7 +100,7 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
         return Standing(kind, message, here)
     due = parse_time(head.not_before) if head.not_before else None
     if due is not None and due > now and not _is_from_another_clock(head, now):
-        message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
+        message = _not_yet(head, here.step)
         return Standing(Readiness.NOT_YET, message, here, until=head.not_before)
     return Standing(Readiness.READY, f"step {here.step!r} is ready", here)
 
@@ -111,6 +111,18 @@ def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
         title = graph.by_id[name].title if name in graph.by_id else ""
         message = message.replace(repr(name), f"{name!r} ({title})", 1) if title else message
     return message
+
+
+def tried_again(step: str, at: str, run_name: str | None) -> str:
+    """Return in words that *step* has failed and is tried again, and how that is now."""
+    return f"{step!r} failed; tried again at {at} ({command(run_name, 'retry')}: now)"
+
+
+def _not_yet(head: Head, step: str) -> str:
+    """Return what the run of *head* waits for, and how a person need not."""
+    if head.not_before_reason == RETRY:
+        return tried_again(step, str(head.not_before), head.run_name)
+    return f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
 
 
 def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[Readiness, str] | None:
@@ -142,7 +154,7 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
     if head.status is Status.PAUSED or head.pause_requested:
         # With a reason it was no person, and somebody has to look.
         why = f": {head.exit_reason}" if head.exit_reason else ""
-        message = f"the run is paused{why}; 'sequencer resume' lets it continue"
+        message = f"the run is paused{why}; {command(head.run_name, 'resume')} lets it continue"
         return Readiness.PERSON if why else Readiness.PAUSED, message
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
@@ -159,7 +171,7 @@ def _stopped_words(head: Head) -> str:
     if head.moved_to is not None:
         return f"the run was moved to {head.moved_to}; this is a closed copy"
     reason = f": {head.exit_reason}" if head.exit_reason else ""
-    return f"the run was stopped{reason}; 'sequencer resume' lets it continue"
+    return f"the run was stopped{reason}; {command(head.run_name, 'resume')} lets it continue"
 
 
 def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:
@@ -181,7 +193,7 @@ def _by_limits(head: Head, limits: RunLimits) -> tuple[Readiness, str] | None:
     try:
         limits.ensure_may_try(head)
     except TooManyFailures as error:
-        return Readiness.REFUSED, str(error)
+        return Readiness.REFUSED, error.in_one_line
     return None
 
 

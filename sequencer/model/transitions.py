@@ -354,6 +354,10 @@ def ended(
     return Transition(at_rest(new), (fact,))
 
 
+RETRY = "retry"
+"""Reason of a head whose step has failed and is tried again at its date."""
+
+
 def _waits(not_before: str | None, reason: str | None, at: str) -> dict[str, Any]:
     """Return the fields of a head in which no step starts before *not_before*, if that is set."""
     return {
@@ -378,7 +382,7 @@ def fail(
 
     Raises: see `ended`.
     """
-    failures, waits = head.failures_in_row + 1, _waits(not_before, "retry", at)
+    failures, waits = head.failures_in_row + 1, _waits(not_before, RETRY, at)
     return ended(
         head,
         token,

@@ -281,20 +281,20 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
         )
 
 
-_PARAMS = {"review_every_n_cycles": "review.every"}
-"""Parameters by the keys that people write."""
+PARAM_KEYS = {"review_every_n_cycles": "review.every"}
+"""Where orchestration.yaml sets what a head keeps as a parameter."""
 
 
-def changed_params(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return what differs, as people write it.
+def changed_params(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
+    """Return in words which parameters differ, by their keys in orchestration.yaml.
 
     >>> changed_params({"review_every_n_cycles": 3}, {"review_every_n_cycles": 2})
     ['review.every: 3 -> 2']
     """
     return [
-        f"{_PARAMS.get(key, key)}: {before.get(key, 'none')} -> {after.get(key, 'none')}"
-        for key in sorted({*before, *after})
-        if before.get(key) != after.get(key)
+        f"{PARAM_KEYS.get(name, name)}: {before.get(name, 'none')} -> {after.get(name, 'none')}"
+        for name in sorted({*before, *after})
+        if before.get(name) != after.get(name)
     ]
 
 

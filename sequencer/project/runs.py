@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
-from sequencer.logs import git_folder, witness_of
+from sequencer.logs import git_folder, later_logs, witness_of
 from sequencer.model.by_hand import Placed
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, Head
@@ -46,7 +46,7 @@ from sequencer.store.head import migrate, read_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
-from sequencer.store.recovery import Witness, no_witness
+from sequencer.store.recovery import Witness, beyond, missing, no_witness
 
 
 def definition_of(store: Store) -> Definition | None:
@@ -376,6 +376,23 @@ def witness_for(settings: Settings, state_path: Path) -> Witness:
     if settings.store.kind != "file":
         return no_witness
     return HighWaterMark(state_path).beside(_log_witness(settings, state_path))
+
+
+def lost_steps(
+    settings: Settings, state_path: Path, head: Head, folders_of_logs: Iterable[Path]
+) -> CorruptState | None:
+    """Return why no process continues the run of *head*; None: nothing shows that it should not.
+
+    For those who only look: where this user has a record of the run, that record and the log of
+    the next attempt are read, and otherwise all that `witness_for` tells. What is shown counts
+    only if a newer head does not explain it.
+    """
+    if settings.store.kind != "file" or head.moved_to is not None:
+        return None
+    own, logs = tuple(HighWaterMark(state_path).traces(head.run_id)), _log_witness
+    more = later_logs(folders_of_logs, head) if own else logs(settings, state_path)(head.run_id)
+    shown = beyond(head, head.revision, (*own, *more))
+    return None if shown is None else missing(state_path, head, head.revision, shown)
 
 
 def _log_witness(settings: Settings, state_path: Path) -> Witness:

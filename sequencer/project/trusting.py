@@ -131,6 +131,11 @@ class Trust:
         named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
         return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
 
+    @property
+    def is_known(self) -> bool:
+        """Return whether somebody has trusted it, perhaps as it was before: one small read."""
+        return self._is_sure or self.is_vouched_for or read(self.key) is not None
+
     def refusal(self) -> NotTrusted | None:
         """Return why nothing of it may run; None: it may.
 

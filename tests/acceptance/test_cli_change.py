@@ -110,6 +110,6 @@ def test_a_changed_definition_waits_for_adopt(folder: Path) -> None:
     config.write_text(config.read_text().replace("review_every_n: 2", "review_every_n: 3"))
     assert cli(folder, "run").returncode == 3
     adopted = cli(folder, "adopt")
-    assert "review_every_n_cycles=2 -> review_every_n_cycles=3" in adopted.stdout
+    assert "review.every: 2 -> 3" in adopted.stdout
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
     assert done(folder) == [0, 1, 2]

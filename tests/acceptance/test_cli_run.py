@@ -214,7 +214,7 @@ def test_a_signal_while_waiting_for_a_turn(folder: Path) -> None:
         started(folder, "run", "--mode", "sync", "--position", "main") as process,
     ):
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("waiting: ")
+        assert process.stderr.readline().startswith("waiting for ")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 130
         (folder / "go").touch()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +36,31 @@ def test_approve_lets_the_run_continue_and_says_who_did(client: Client) -> None:
     assert head_of(client, "release-1.4").gate is None
     fact = newest(client, "release-1.4")
     assert (fact["event"], bool(fact["outcome"]["by"])) == ("approved", True)
+
+
+def test_after_an_answer_the_pages_say_what_continues_the_run(client: Client) -> None:
+    row, gate = row_of(client, "release-1.4"), head_of(client, "release-1.4").gate
+    assert gate is not None
+    assert "answered;" not in words(client.get("/").text)
+    client.post(f"{row.url}/do/approve", {"token": gate.token, "back": "/"})
+    told = "sequencer --run release-1.4 run or a timer continues it"
+    assert f"answered; {told}" in words(client.get("/").text)
+    assert told in words(client.get(row.url).text)
+    client.post(f"{row.url}/do/stop", {"back": "/"})
+    page = words(client.get(row.url).text)
+    assert "Next: sequencer --run release-1.4 resume" in page
+    assert "answered;" not in words(client.get("/").text)
+
+
+def test_a_page_says_that_a_run_was_taken_back(client: Client, tmp_path: Path) -> None:
+    folder = tmp_path / "shop" / "sync"
+    older = shutil.copytree(folder, tmp_path / "older")
+    row_of(client, None).run.control.skip()
+    shutil.rmtree(folder)
+    shutil.copytree(older, folder)
+    page = words(client.get("/p/shop/-").text)
+    assert "accepted steps may be missing" in page
+    assert "Next: sequencer repair" in page
 
 
 def test_feedback_sends_it_back_with_the_text_and_without_secrets(

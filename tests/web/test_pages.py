@@ -441,9 +441,9 @@ def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_pat
         "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
-    assert "! stale claim" in words(client.get("/p/shop/-").text)
-    assert "A claim is stale" in (needed := words(client.get("/").text))
-    assert "sequencer takeover" in needed
+    assert "! interrupted" in words(client.get("/p/shop/-").text)
+    assert "The process that worked on it is gone" in (needed := words(client.get("/").text))
+    assert "sequencer run" in needed
     assert "gone; the next run or tick takes over" in words(client.get("/health").text)
 
 

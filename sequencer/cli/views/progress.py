@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from sequencer.cli.context import complain, near, tell_fitted
-from sequencer.cli.views.text import Sanitiser, clock, file_size, fitted, moment, one_line, plural
+from sequencer.cli.views.text import (
+    Sanitiser,
+    clock,
+    file_size,
+    fitted,
+    moment,
+    one_line,
+    plural,
+    width,
+)
 from sequencer.engine.attempt import (
     Attempt,
     AttemptAccepted,
@@ -164,6 +173,8 @@ class Feed:
 
 REDRAW_S = 0.1
 TICK_S = 1.0
+CLOCK_COLUMNS = 12
+"""At the end of the live line, for how long it has stood there."""
 CLOSE_S = 2.0
 """How long the end waits for a terminal that takes nothing."""
 PIECE_LINES = 200
@@ -231,12 +242,15 @@ def _ended_words(outcome: Outcome, well: str, verdict: str = "") -> str:
     return text
 
 
+_FOR = "waiting for "
+
+
 def waiting_line(reason: str, until: str | None) -> str:
     """Return the line that says that nothing runs for now."""
     if until:
         due = moment(until)
         reason = reason.replace(until, due) if until in reason else f"{reason} (until {due})"
-    return one_line(f"waiting: {reason}")
+    return one_line(reason if reason.startswith(_FOR) else f"waiting: {reason}")
 
 
 def timed(line: str) -> str:
@@ -435,6 +449,12 @@ class LiveProgress(Painter, PlainProgress):
     def _wait(self, line: str) -> None:
         if self._waiting is None:
             self._since = time.monotonic()
+        is_cut = width(line) + CLOCK_COLUMNS > self._console.width
+        if is_cut and line != self._waiting:
+            # The end, which is not on the screen, may be what to type: on a line of its own.
+            what, between, typed = line.rpartition(": sequencer ")
+            whole = f"{what}:\n  sequencer {typed}" if between else line
+            self._lines.append(FeedLine(Piece.NOTICE, fitted(whole, self._console.width)))
         self._waiting = line
 
     def _tick_s(self) -> float:
@@ -470,7 +490,7 @@ def summary_line(summary: Summary) -> str:
     if usage.steps or summary.failures or usage.seconds:
         failed = f"{summary.failures} failed" if summary.failures else ""
         steps = plural(usage.steps, "step")
-        is_said = any(words in f"{summary.reason} " for words in (" steps ", " 1 step "))
+        is_said = any(words in f" {summary.reason} " for words in (" steps ", " 1 step "))
         used = ("" if is_said else steps, failed, spent(usage), duration(usage.seconds))
         parts += filter(None, used)
     return one_line(" · ".join(parts))

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
+from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import SequencerError, run_option, typed
 from sequencer.model.head import Gate, Head
+from sequencer.model.transitions import Event
 from sequencer.project.project import Project
 from sequencer.store.journal import JournalFile, facts_of
 
@@ -154,13 +156,13 @@ def open_at(run: Run, head: Head) -> Open | None:
 
 def asked_at(run: Run, gate: Gate) -> str:
     """Return what the step before the gate said, which is what is to be decided about."""
-    for facts in (_newest_facts, Run.history):
+    for facts in (newest_facts, Run.history):
         with suppress(KeyError, SequencerError):
             return recall(run.store.state_path.parent, facts(run)).output(gate.step)
     return ""
 
 
-def _newest_facts(run: Run) -> Iterator[dict[str, Any]]:
+def newest_facts(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the facts at the end of the journal: of a long run all of it takes seconds."""
     if not isinstance(run.store, Dispatching):
         for record in JournalFile(run.store.state_path.parent, 0, 0).newest(END_BYTES):
@@ -188,3 +190,23 @@ def decider() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"uid {os.getuid()}"
+
+
+def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
+    """Return the first line of what failed last in *run*, if it still counts there.
+
+    *view* has the nodes of a graph's run.
+    """
+    if view is not None:
+        failed = [node for node in view.nodes if node.state is NodeState.FAILED]
+        words = [f"{node.node.id!r} failed: {node.last_line}" for node in failed[:1]]
+        return one_line(", ".join((*words, *(f"{len(failed)} in all" for _ in failed[1:2]))))
+    if head is None or not head.failures_in_row:
+        return ""
+    for facts in (newest_facts, Run.history):
+        with suppress(SequencerError):
+            for fact in reversed([*facts(run)]):
+                if fact["event"] == Event.FAILED:
+                    error = str((fact.get("outcome") or {}).get("error") or "no reason given")
+                    return one_line(f"{fact['step']!r} failed: {error.strip().splitlines()[0]}")
+    return ""

@@ -13,26 +13,41 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sequencer.cli.views.facts import look_closely
+from sequencer.cli.views.next_command import (
+    NextCommand,
+    RunSituation,
+    next_command,
+    takes_over,
+)
+from sequencer.cli.views.runs import last_failure
 from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import age_s, one_line, plain, plural
+from sequencer.cli.views.text import age_s, moment, one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
-from sequencer.engine.view import LINE_CHARS, FlowView
-from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
+from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView
+from sequencer.errors import (
+    ConfigurationError,
+    CorruptState,
+    DefinitionChanged,
+    SequencerError,
+)
 from sequencer.logs import FileLogs, log_name, sent_texts
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, Standing, standing
+from sequencer.model.kind import Readiness, Standing, standing, tried_again
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, last_no, place, present
 from sequencer.model.outcome import duration, spent
-from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, clock
+from sequencer.plugins.schedules.schedules import as_utc, clock, starts_at
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
+from sequencer.project.project import Project
+from sequencer.project.runs import lost_steps
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
@@ -56,6 +71,7 @@ class Snapshot(Struct, frozen=True):
     next: Description | None
     """None: the run is complete, or started with another definition."""
     standing: Standing | None
+    """As it is once the claims of processes that are gone are out of the way."""
     holders: tuple[tuple[Claim, Liveness], ...]
     limits: RunLimits
     denials: tuple[str, ...]
@@ -83,11 +99,27 @@ class Snapshot(Struct, frozen=True):
     """Detached permissions to work, which no process waits for."""
     starts: float | None = None
     """When it starts by itself, in seconds since 1970; None: by no schedule, or it is under way."""
+    failure: str = ""
+    """The first line of what failed last, if that still counts."""
+    problem: SequencerError | None = None
+    """Why the head and the configuration don't fit together."""
+    lost: SequencerError | None = None
+    """What shows that the run had come further than its files say."""
+    is_trusted: bool = True
+    takes_over: str = ""
+    """The options of `run` that continue the step of a process that is gone."""
 
     @property
     def busy(self) -> bool:
         """Return whether a process that may be alive runs a step."""
         return any(not liveness.allows_take_over for _, liveness in self.holders)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether its next step starts as soon as a process works on the run."""
+        is_held_up = self.lost or self.problem or self.stopped_by or not self.is_trusted
+        is_free = self.standing is not None and self.standing.kind is Readiness.READY
+        return is_free and not is_held_up
 
     @property
     def end(self) -> str | None:
@@ -97,8 +129,50 @@ class Snapshot(Struct, frozen=True):
             return None
         return here.message
 
+    @property
+    def next_command(self) -> NextCommand:
+        """Return what a person types next."""
+        is_taken = self.makers is None or any(self.makers.values())
+        return next_command(
+            RunSituation(
+                name=self.name,
+                head=self.head,
+                here=self.standing,
+                holders=[liveness for _, liveness in self.holders],
+                is_trusted=self.is_trusted,
+                problem=self.problem,
+                lost=self.lost,
+                stopped_by=self.stopped_by,
+                needs_worker=self.busy and not is_taken,
+                is_graph=self.graph_view is not None,
+                until="" if self.next_try is None else self.next_try.due or "",
+                starts="" if self.starts is None else starts_at(self.starts),
+                takes_over=self.takes_over,
+            )
+        )
+
+    @property
+    def next_try(self) -> NodeView | None:
+        """Return the node of a graph that is tried again first, if nothing else may start."""
+        nodes = () if self.graph_view is None else self.graph_view.nodes
+        waiting = [one for one in nodes if one.state is NodeState.RETRYING and one.due]
+        moves = any(one.state in (NodeState.READY, NodeState.RUNNING) for one in nodes)
+        return None if moves else min(waiting, key=lambda one: one.due or "", default=None)
+
+    @property
+    def in_the_way(self) -> list[str]:
+        """Return why nothing starts before somebody or something acts, a line each."""
+        found = [] if self.lost is None else [self.lost.in_one_line]
+        here = self.standing
+        if here is not None and here.kind not in (*_FREE, Readiness.COMPLETE):
+            due = moment(here.until) if here.until else ""
+            found.append(here.message.replace(here.until or due, due))
+        if (node := self.next_try) is not None:
+            found.append(tried_again(node.node.id, moment(node.due or ""), self.name))
+        return [*found, *(f"{reason}: no task starts" for reason in self.stopped_by)]
+
     def as_json(self) -> dict[str, Any]:
-        """Return the fields of the head, plus ``next`` and ``busy``."""
+        """Return the fields of the head, plus what comes next and what is in the way."""
         facts: dict[str, Any] = {}
         if self.head is not None:
             facts = self.head.model_dump(mode="json")
@@ -107,6 +181,11 @@ class Snapshot(Struct, frozen=True):
             facts |= {"run_id": None, "last_update": None}
         posts = [one.as_json() for one in self.posts]
         seen = {**facts, "next": self.next, "busy": self.busy, "posts": posts}
+        then, blocked = self.next_command, self.in_the_way
+        blocked += [] if self.problem is None else [self.problem.in_one_line]
+        seen |= {"next_command": then.line, "next_note": then.note or None}
+        seen |= {"failure": self.failure or None, "in_the_way": blocked}
+        seen |= {"held_by": [*self._held_by()]}
         if self.makers:
             seen["makers"] = {str(token): who or None for token, who in self.makers.items()}
         if self.detached:
@@ -120,11 +199,12 @@ class Snapshot(Struct, frozen=True):
 
     def text(self, width: int | None = None) -> str:
         """Return the view for people, in several lines; a table may be as narrow as *width*."""
-        text = "\n".join(self.lines())
+        text, following = "\n".join(self.lines()), f"next: {self.next_command.words}"
         if self.graph_view is None:
-            return text
+            return f"{text}\n{following}"
 
-        return f"{text}\n\n{node_table(self.graph_view, datetime.now(UTC), width, self.heard)}"
+        table = node_table(self.graph_view, datetime.now(UTC), width, self.heard)
+        return f"{text}\n\n{table}\n\n{following}"
 
     def lines(self) -> list[str]:
         """Return the view for people without the nodes of a graph."""
@@ -166,9 +246,7 @@ class Snapshot(Struct, frozen=True):
     def _rows(self) -> Iterator[tuple[str, str]]:
         head = self.head
         yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
-        since = "idle: not started; 'sequencer run' starts it"
-        word = "" if head is None else head.ended_as or head.status
-        yield "status", since if head is None else f"{word} since {head.last_update}"
+        yield "status", self._state_words()
         yield "starts", "" if self.starts is None else clock(self.starts)
         yield "next step", self.next_words()
         yield "purpose", self._next_description()
@@ -177,14 +255,9 @@ class Snapshot(Struct, frozen=True):
         for held, liveness in _by_owner(self.holders, self.makers or {}):
             yield "held by", holder_words(held, liveness, self.makers, self.elsewhere)
         yield from (("permitted", _permitted(one)) for one in self.detached)
-        if self.standing is not None and self.standing.kind not in (
-            Readiness.READY,
-            Readiness.HELD,
-        ):
-            is_over = self.standing.kind is Readiness.COMPLETE
-            yield "ended" if is_over else "in the way", self.standing.message
-        for reason in self.stopped_by:
-            yield "in the way", f"{reason}: no task starts"
+        if self.standing is not None and self.standing.kind is Readiness.COMPLETE:
+            yield "ended", self.standing.message
+        yield from (("in the way", line) for line in self.in_the_way)
         if head.told:
             waiting = dict.fromkeys(to or "the next step" for to, _ in head.told)
             yield "messages", f"waiting for {_first([*waiting])}"
@@ -203,13 +276,37 @@ class Snapshot(Struct, frozen=True):
             yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
 
     def _failure_rows(self, head: Head) -> Iterator[tuple[str, str]]:
-        """Yield how often the present step has failed, and why its judge says no."""
+        """Yield how often the present step has failed and how, and why its judge says no."""
         exhausted = 0 if head.loop is None else head.loop.exhausted
         # The failure after each last round ends the row of failures, and the rounds count on.
-        if failed := max(head.failures_in_row, exhausted):
-            yield "failures", f"{failed} in a row, limit {self.limits.failures_in_row}"
+        failed = max(head.failures_in_row, exhausted)
+        row = f"{failed} in a row, limit {self.limits.failures_in_row}" if failed else ""
+        yield "failures", ": ".join(filter(None, (row, self.failure)))
         if self.workflow is not None and self.next is not None:
             yield "verdict", last_no(self.workflow, head)
+
+    @property
+    def state_word(self) -> str:
+        """Return what the run is doing, as a person says it."""
+        head, here = self.head, self.standing
+        if head is None:
+            return "idle"
+        if head.ended_as is not None or here is None:
+            return head.ended_as or str(head.status)
+        if head.claims and not self.busy:
+            return "interrupted"
+        return _STATE_WORDS.get(here.kind) or str(head.status)
+
+    def _state_words(self) -> str:
+        if self.head is None:
+            return "idle: not started; 'sequencer run' starts it"
+        return f"{self.state_word} since {self.head.last_update}"
+
+    def _held_by(self) -> Iterator[dict[str, Any]]:
+        """Yield who holds each claim, and what is known about that process."""
+        for claim, liveness in self.holders:
+            maker = claim.owner.words if self.makers is None else self.makers.get(claim.token)
+            yield {"step": claim.step, "token": claim.token, "by": maker, "state": str(liveness)}
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()
@@ -217,7 +314,8 @@ class Snapshot(Struct, frozen=True):
             name, params = self.head.workflow_name, self.head.params
         elif self.workflow is not None:
             name, params = self.workflow.name, self.workflow.params
-        return ", ".join((name, *(f"{key} {value}" for key, value in params.items())))
+        set_to = (f"{PARAM_KEYS.get(key, key)} {value}" for key, value in params.items())
+        return ", ".join((name, *set_to))
 
     def next_words(self) -> str:
         """Return the next step, with its place and prompt; empty if there is none."""
@@ -264,6 +362,15 @@ class Snapshot(Struct, frozen=True):
             yield f"{known} of {limits.cost_usd:.2f} USD"
         if limits.seconds is not None:
             yield f"{duration(usage.seconds)} of {duration(limits.seconds)}"
+
+
+_FREE = (Readiness.READY, Readiness.HELD)
+_STATE_WORDS = {
+    Readiness.STOPPED: "stopped",
+    Readiness.PAUSED: "paused",
+    Readiness.LIMIT: "at its limit",
+    Readiness.REFUSED: "failed",
+}
 
 
 def _first(names: Sequence[str]) -> str:
@@ -324,6 +431,26 @@ def holder_words(
     return f"{text}, attempt {claim.attempt}{age}: {state}"
 
 
+def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
+    """Return *snapshot*, of *run*, with what only its *project* knows about it."""
+    head, is_bare = snapshot.head, project.rehearses and project.settings.store.kind == "file"
+    logs = project.logs(run.name, lambda _: None)
+    return replace(
+        snapshot,
+        is_trusted=is_bare or project.trust.is_known,
+        lost=None if head is None else _lost(project, run, head, logs),
+    )
+
+
+def _lost(project: Project, run: Run, head: Head, logs: FileLogs) -> SequencerError | None:
+    found = lost_steps(project.settings, run.store.state_path, head, [logs.folder])
+    if found is None:
+        return None
+    # A worker may have gone on after the head was read: then the next look judges the new one.
+    newest = run.store.view().head
+    return found if newest is not None and newest.revision == head.revision else None
+
+
 def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow | None:
     """Return the graph that the run of *head* was started with, where that is not *configured*.
 
@@ -337,21 +464,24 @@ def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow
 
 
 def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
-    """Look at *run*, and at what its nodes wrote into *logs*; *known* facts are not read again.
+    """Look at *run* and at its nodes' *logs*; facts that are *known* are not read again.
 
     Raises:
         CorruptState: its state can't be read.
     """
     view = run.view()
     head, notices = view.head, view.notices
-    workflow, upcoming, here, is_as_begun = None, None, None, True
+    workflow, upcoming, here, problem, is_over = None, None, None, None, False
+    claims = head.claims if head is not None else ()
+    holders = tuple((claim, run.store.liveness(claim)) for claim in claims)
     try:
         workflow = run.workflow_for(head)
         there = place(workflow, 0)
         if head is not None:
             there = present(workflow, head)
             ensure_definition(head, workflow)
-            here = standing(head, workflow, run.limits, datetime.now(UTC))
+            free = _without_gone(head, holders)
+            here = standing(free, workflow, run.limits, datetime.now(UTC))
         is_over = here is not None and here.kind is Readiness.COMPLETE
         if not is_over and not there.is_end:
             upcoming = describe_at(workflow, there)
@@ -360,14 +490,12 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head is None:
             raise
         if head.status is not Status.COMPLETE:
-            notices = (*notices, one_line(str(error)))
-        is_as_begun, workflow = False, _own_workflow(run, head, workflow)
-    claims = head.claims if head is not None else ()
+            notices, problem = (*notices, error.in_one_line), error
+        workflow = _own_workflow(run, head, workflow)
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes:
         seen = look_closely(run, workflow.name, known)[0]
-        is_over = here is not None and here.kind is Readiness.COMPLETE
-        if head is not None and is_as_begun and not is_over:
+        if here is not None and not is_over:
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
         name=run.name,
@@ -375,17 +503,31 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         workflow=workflow,
         next=upcoming,
         standing=here,
-        holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
+        holders=holders,
         limits=run.limits,
         **_newest_words(run, head),
         notices=notices,
         graph_view=seen,
         stopped_by=stopped_by,
-        makers=run.makers() if claims else None,
-        elsewhere=run.elsewhere() if claims else "",
-        detached=run.detached() if head is not None else (),
+        **_its_processes(run, head),
         heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
+        failure=last_failure(run, head, seen),
+        problem=problem,
+        takes_over=takes_over(run, workflow, holders) if problem is None else "",
     )
+
+
+def _its_processes(run: Run, head: Head | None) -> dict[str, Any]:
+    """Return who works on *run* if its claims don't say it, by field of `Snapshot`."""
+    if head is None:
+        return {}
+    found: dict[str, Any] = {"detached": run.detached()}
+    return found | ({"makers": run.makers(), "elsewhere": run.elsewhere()} if head.claims else {})
+
+
+def _without_gone(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head:
+    held = tuple(claim for claim, known in holders if not known.allows_take_over)
+    return head if held == head.claims else head.replace(claims=held)
 
 
 def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -42,6 +42,7 @@ from sequencer.plugins.temporal.connection import (
     FleetOptions,
     Inquiry,
     connection,
+    is_gone,
     is_without_namespace,
 )
 from sequencer.plugins.temporal.editions import ensure_known, take_over
@@ -58,8 +59,9 @@ from sequencer.plugins.temporal.wire import (
     owner_of,
     packed,
     sizes_of,
+    worker_name,
 )
-from sequencer.plugins.temporal.workflow import OVERTAKEN, WORKFLOW
+from sequencer.plugins.temporal.workflow import LOST, OVERTAKEN, WORKFLOW
 from sequencer.store import results
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.protocol import Change, Liveness, View
@@ -89,10 +91,10 @@ Heard = Callable[[EventReader, list[dict[str, Any]]], None]
 def process_words(who: str) -> str:
     """Return the process whose `identity` is *who*, for people.
 
-    >>> process_words("12@there"), process_words("")
+    >>> process_words("12@there#m/b/n/7"), process_words("")
     ('process 12 on there', '')
     """
-    pid, _, host = who.partition("@")
+    pid, _, host = worker_name(who).partition("@")
     return f"process {pid} on {host}" if who else ""
 
 
@@ -478,8 +480,28 @@ class FleetStore:
     def liveness(self, claim: Claim) -> Liveness:
         """See `Store.liveness`."""
         seen = self._seen or self.look()
-        is_pending = seen is not None and claim.token in seen.pending
-        return Liveness.ALIVE if is_pending else Liveness.EXPIRED
+        if seen is None or claim.token not in seen.pending:
+            return Liveness.EXPIRED
+        return Liveness.DEAD if is_gone(seen.pending[claim.token]) else Liveness.ALIVE
+
+    async def give_back(self, seen: RunSeen) -> list[int]:
+        """Give back what in *seen* is made by processes that are provably gone from here.
+
+        The server would wait for their heartbeats. Returns the tokens of these attempts.
+        """
+        gone = {token: who for token, who in seen.pending.items() if is_gone(who)}
+        for token, who in gone.items():
+            client = await self.connection.client()
+            attempt = client.get_async_activity_handle(
+                workflow_id=self.id, run_id=seen.execution, activity_id=str(token)
+            )
+            lost = ApplicationError(f"{process_words(who)} is gone", who, type=LOST)
+            try:
+                await attempt.fail(lost, rpc_timeout=CALL_S)
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND:
+                    raise
+        return [*gone]
 
     def beat(self, claim: Claim, number: int) -> None:
         """See `Store.beat`: the activity beats; here shows whether the server can be reached."""

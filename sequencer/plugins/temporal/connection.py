@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import re
 import socket
 import threading
@@ -27,7 +26,9 @@ from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
 from sequencer.documents.textfile import slug
 from sequencer.errors import ConfigurationError, NewerSchema, RemoteUnreachable
+from sequencer.model.head import Owner
 from sequencer.plugins.temporal.wire import EDITION, UPDATE
+from sequencer.store.identity import is_proven_dead, this_process
 
 CALL_S = timedelta(seconds=30)
 DEFAULT_RUN = "default"
@@ -101,8 +102,29 @@ class Inquiry(Struct):
 
 
 def identity() -> str:
-    """Return how this process is called among workers."""
-    return f"{os.getpid()}@{socket.gethostname()}"
+    """Return how this process is called among workers.
+
+    Behind the ``#`` is what proves on its machine, and only there, that it is gone.
+    """
+    own = this_process()
+    proof = "/".join((own.machine, own.boot_id, own.pid_ns, str(own.pid_start)))
+    return f"{own.pid}@{socket.gethostname()}#{proof}"
+
+
+_PROOF = re.compile(r"(\d{1,9})@([^#]*)#([^/]*)/([^/]*)/([^/]*)/(\d{1,18})")
+
+
+def is_gone(who: str) -> bool:
+    """Return whether the process with the `identity` *who* is provably gone from this machine."""
+    found = _PROOF.fullmatch(who)
+    if found is None:
+        return False
+    pid, host, machine, boot, namespace, start = found.groups()
+    owner = Owner(
+        host=host, machine=machine, boot_id=boot, pid_ns=namespace, pid=int(pid),
+        pid_start=int(start), nonce="",
+    )  # fmt: skip
+    return is_proven_dead(owner)
 
 
 class Connection:

@@ -23,7 +23,16 @@ from sequencer.model.head import Status
 from sequencer.plugins.temporal.connection import CALL_S, FleetOptions, unreachable
 from sequencer.plugins.temporal.events import EventReader, RunSeen, Tell
 from sequencer.plugins.temporal.memo import MemoStore
-from sequencer.plugins.temporal.wire import COUNTED, DETACHED, EDITION, FACTS, RUN, UPDATE, head_of
+from sequencer.plugins.temporal.wire import (
+    COUNTED,
+    DETACHED,
+    EDITION,
+    FACTS,
+    RUN,
+    UPDATE,
+    head_of,
+    worker_name,
+)
 from sequencer.plugins.temporal.workflow import WORKFLOW
 
 if TYPE_CHECKING:
@@ -97,7 +106,8 @@ async def take_over(store: FleetStore) -> str:
     if seen.queue == (queue := _queue_of(store, seen)):
         return queue
     if makers := {one for one in seen.pending.values() if one}:
-        message = f"a worker of an older release runs a step and does not answer: {min(makers)}"
+        who = worker_name(min(makers))
+        message = f"a worker of an older release runs a step and does not answer: {who}"
         raise ClaimHeld(
             message, where=store.id, hint="its step is given up when its heartbeat stops"
         )

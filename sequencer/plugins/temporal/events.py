@@ -28,6 +28,7 @@ from sequencer.plugins.temporal.wire import (
     amended,
     fact_of,
     head_of,
+    worker_name,
 )
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class EventReader:
         for fact in facts:
             log = (fact["outcome"] or {}).get("log")
             if log and fact["token"] in self.makers:
-                host = self.makers[fact["token"]].partition("@")[2]
+                host = worker_name(self.makers[fact["token"]]).partition("@")[2]
                 place = fact["step"], fact["step_index"], fact["attempt"]
                 self.made[fact["token"]] = Made(*place, fact["token"], host, log)
         self.records += facts
@@ -176,7 +177,7 @@ class Elsewhere:
             by = pending.get(one.token, "")
             if by not in ("", self._own, self.running.get(one.token)):
                 self.running[one.token] = by
-                yield MadeElsewhere(one.step, one.step_index, one.attempt, by)
+                yield MadeElsewhere(one.step, one.step_index, one.attempt, worker_name(by))
 
     def ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
         """Yield what the records are about that *reader* has read, which forgets them."""
@@ -186,7 +187,8 @@ class Elsewhere:
             is_end = fact["event"] in _ENDS and fact["revision"] > self._revision
             if not is_end or token in self._ended or by in ("", self._own):
                 continue
-            begun = MadeElsewhere(fact["step"], fact["step_index"], fact["attempt"], by)
+            place = fact["step"], fact["step_index"], fact["attempt"]
+            begun = MadeElsewhere(*place, worker_name(by))
             if token not in self.running:
                 yield begun
             self.running.pop(token, None)

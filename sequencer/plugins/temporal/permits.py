@@ -48,6 +48,7 @@ from sequencer.plugins.temporal.wire import (
     owner_of,
     packed_error,
     team_of,
+    worker_name,
 )
 from sequencer.store.protocol import Store
 
@@ -119,7 +120,9 @@ class Permit(ABC):
 
     def vanish(self) -> None:
         """End it because its process is gone."""
-        self.finish("", Interrupted(f"{self.by} is gone", hint="start again to continue"))
+        self.finish(
+            "", Interrupted(f"{worker_name(self.by)} is gone", hint="start again to continue")
+        )
 
     def merging(self, token: int, record: Mapping[str, Any]) -> Ticket | None:
         """Return how the work in the *record* of its attempt is merged with what was accepted.

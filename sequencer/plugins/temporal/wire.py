@@ -402,6 +402,17 @@ def own_facts(
 
 LONGEST_TTL_S = 86_400.0
 _PERMIT_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def worker_name(who: str) -> str:
+    """Return what people read of the `identity` *who*.
+
+    >>> worker_name("12@there#m/b/n/7"), worker_name("12@there")
+    ('12@there', '12@there')
+    """
+    return who.partition("#")[0]
+
+
 _QUEUE = re.compile(r"(?P<project>[^@]+)@(?P<edition>[0-9]{1,6})(?:/(?P<place>.+))?", re.DOTALL)
 
 

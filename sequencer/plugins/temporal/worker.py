@@ -387,8 +387,11 @@ def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | N
     seen = store.look()
     if seen is None:
         return None
+    if gone := store.connection.call(store.give_back(seen)):
+        seen = store.look() or seen
     here = MemoStore(seen.memo, lambda _: None)
-    if untaken := [token for token, who in seen.pending.items() if not who]:
+    # Who decides over the run may hear of what was given back after this permit has come.
+    if untaken := [*gone, *(token for token, who in seen.pending.items() if not who)]:
         data["untaken"] = untaken
     permit, revision = permit_of(data, here), here.head.revision
     permit.advance(seen.pending, datetime.now(UTC), may_claim=False)

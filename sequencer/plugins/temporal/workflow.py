@@ -48,6 +48,7 @@ from sequencer.plugins.temporal.wire import (
     is_permit_id,
     packed,
     packed_error,
+    worker_name,
 )
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
@@ -375,7 +376,7 @@ class RunWorkflow:
                 permit.give_back(token, facts, now)
             else:
                 # What one machine lacks, another one may have.
-                why = f"{facts['by']}: {facts['message']}"
+                why = f"{worker_name(facts['by'])}: {facts['message']}"
                 hint = f"; {facts['hint']}" if "hint" in facts else ""
                 permit.put_off(token, why + hint, live, now)
         elif isinstance(cause, TimeoutError):
@@ -386,6 +387,8 @@ class RunWorkflow:
                     permit.vanish()
             elif permit.by in cause.last_heartbeat_details:
                 permit.vanish()
+        elif _is_gone(cause, permit.by):
+            permit.vanish()
         elif not isinstance(cause, CancelledError) and not _is_lost(cause):
             permit.give_back(token, {"type": "", "message": str(cause)}, now)
 
@@ -401,6 +404,11 @@ def _unread(what: str, error: Exception) -> NewerSchema:
     """Return that *what* came in can't be read, because of *error*."""
     text = f"{what} can't be read by this release: {type(error).__name__}: {error}"
     return NewerSchema(text[:NOTE_CHARS], hint=UPDATE)
+
+
+def _is_gone(cause: BaseException | None, by: str) -> bool:
+    """Return whether another process has given the attempt back because *by* is gone."""
+    return isinstance(cause, ApplicationError) and cause.type == LOST and by in cause.details
 
 
 def _is_lost(cause: BaseException | None) -> bool:

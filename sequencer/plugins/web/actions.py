@@ -69,6 +69,9 @@ _POSTED = frozenset({"approve", "reject", "feedback", "stop"})
 """What the activity sinks are told of at once, as by the commands."""
 
 
+_LETS_GO_ON = frozenset({"approve", "feedback", "answer", "resume", "retry"})
+
+
 def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     """Do *verb* with what *form* says, in the *run* of the *project* at these addresses.
 
@@ -82,17 +85,23 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     with site.lock:
         shown = site.project(project)
         name = shown.row(run).run.name
-    decide(shown.acting(), name, verb, form, decider())
+    head = decide(shown.acting(), name, verb, form, decider())
+    with site.lock:
+        shown.answered[name] = head.revision if verb in _LETS_GO_ON else 0
     shown.changed()
 
 
-def decide(project: Project, run: str | None, verb: str, form: Form, by: str) -> None:
-    """Do *verb* with what *form* says in the run called *run*, as said by *by*; see `act`."""
+def decide(project: Project, run: str | None, verb: str, form: Form, by: str) -> Head:
+    """Do *verb* with what *form* says in the run called *run*, as said by *by*; see `act`.
+
+    Returns the head that stands afterwards.
+    """
     # What a person writes may hold a secret that they have copied along.
     said = {key: project.redaction.hide_text(text) for key, text in form.items()}
-    ACTS[verb](project.run(run), said, by)
+    head = ACTS[verb](project.run(run), said, by)
     if verb in _POSTED and project.settings.activity.sinks:
         threading.Thread(target=_deliver, args=(project, run), daemon=True).start()
+    return head
 
 
 def _deliver(project: Project, run: str | None) -> None:

@@ -68,7 +68,7 @@ def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
         settings = shown.project.settings
         refused = shown.distrust()
     except SequencerError as error:
-        yield HealthCheck(Level.ERROR, "Settings", str(error), "sequencer check")
+        yield HealthCheck(Level.ERROR, "Settings", error.in_one_line, "sequencer check")
         return
     yield HealthCheck(Level.NOTICE, "Settings", str(settings.config_path or "defaults"))
     if refused is None:
@@ -87,7 +87,7 @@ def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
     try:
         rows = [*shown.rows()]
     except RemoteUnreachable as error:
-        yield HealthCheck(Level.ERROR, "Store", str(error))
+        yield HealthCheck(Level.ERROR, "Store", error.in_one_line)
         return
     where = "the server answers" if shown.is_remote else settings.state_file.parent
     text = f"{settings.store.kind}, {where}, {plural(len(rows), 'run')}"

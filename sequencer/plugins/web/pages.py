@@ -16,12 +16,14 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from sequencer.cli.views.next_command import next_command, situation_of
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
 from sequencer.documents.textfile import slug
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
+from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
 from sequencer.plugins.schedules.dates import Schedule
@@ -66,7 +68,7 @@ LOOKS = {
     "rejected": StateLook("✕", "rejected", "failed"),
     "complete": STEP_LOOKS["done"],
     "idle": STEP_LOOKS["pending"],
-    "stale": StateLook("!", "stale claim", "waiting"),
+    "stale": StateLook("!", "interrupted", "waiting"),
     "unreadable": StateLook("✕", "can't be read", "failed"),
 }
 
@@ -140,7 +142,19 @@ class Need(Struct):
 def needs(site: Site, _: Query) -> Page:
     """Return the page of all that waits for a person."""
     found = sorted(every_need(site), key=lambda one: _when(one.since))
-    return Page("needs.html", "Needs you", {"needs": found}, **every_folder(site), tab="needs")
+    context = {"needs": found, "answered": [*_answered(site)]}
+    return Page("needs.html", "Needs you", context, **every_folder(site), tab="needs")
+
+
+def _answered(site: Site) -> Iterator[tuple[RunRow, str]]:
+    """Yield the runs that were answered here and that nobody works on, with the command."""
+    for row in site.rows():
+        head = row.head
+        if head is None or not row.is_answered:
+            continue
+        situation = situation_of(row.run, head)
+        if situation.here is not None and situation.here.kind is Readiness.READY:
+            yield row, next_command(situation).line
 
 
 def _when(at: str) -> float:
@@ -178,9 +192,9 @@ def needs_of(row: RunRow) -> Iterator[Need]:
     if row.is_stale:
         found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
         gone = (holder_words([claim], here) for claim, here in found if here.allows_take_over)
-        command = f"sequencer {option}takeover"
-        text = "\n".join(gone)
-        yield Need("stale", row, head.last_update, "A claim is stale", text, None, command)
+        command = next_command(situation_of(row.run, head)).line
+        title, text = "The process that worked on it is gone", "\n".join(gone)
+        yield Need("stale", row, head.last_update, title, text, None, command)
     yield from _broken_off(row, head, changed)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)

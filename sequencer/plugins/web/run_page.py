@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.standing import Snapshot, take
+from sequencer.cli.views.standing import Snapshot, in_project, take
 from sequencer.cli.views.states import CLASSES
 from sequencer.cli.views.text import plural
 from sequencer.engine.view import FlowView, NodeState, NodeView
-from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line
 from sequencer.model.head import Head
 from sequencer.model.line.order import describe
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
@@ -69,10 +69,15 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
         return Page("unread.html", row.name, context, folders, "runs", is_remote=is_remote)
     logs = row.project.project.logs(row.run.name, lambda _: None)
     snapshot = take(row.run, logs, row.project.story(row, is_whole=False).facts)
+    snapshot = in_project(row.project.project, row.run, snapshot)
     view, asked = snapshot.graph_view, query.get("at", "")
     context |= {
         "head": head,
         "snapshot": snapshot,
+        # What a card below asks has its own words and buttons.
+        "ways": [] if context["needs"] and snapshot.lost is None else snapshot.in_the_way,
+        "then": None if context["needs"] and snapshot.lost is None else snapshot.next_command,
+        "is_idle": not snapshot.busy and snapshot.is_ready,
         "usage": head.usage,
         "limits": [*snapshot.limit_words(head)],
         "steps": _node_steps(row, view, asked) if view else _line_steps(row, head, snapshot, query),
@@ -195,7 +200,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
             found["graph"] = _graph(row, head, snapshot.graph_view, workflow, asked)
             found["nodes"] = len(workflow.nodes) if is_part else 0
         except (UsageRefused, ValueError) as error:
-            found["graph_note"] = str(error)
+            found["graph_note"] = in_one_line(str(error))
     try:
         chart = _gantt(row, head)
         if chart.rows:
@@ -203,7 +208,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
             path = " → ".join(chart.path)
             found["summary"] = gantt_summary(chart.figures, path, str.strip)
     except (SequencerError, ValueError) as error:
-        found["gantt_note"] = str(error)
+        found["gantt_note"] = in_one_line(str(error))
     return found
 
 

@@ -103,6 +103,12 @@ class RunRow(Struct, dict=True):
             return open_at(self.run, head)
         return None
 
+    @property
+    def is_answered(self) -> bool:
+        """Return whether somebody has answered it here, and nothing has happened since."""
+        head = self.head
+        return head is not None and self.project.answered.get(self.run.name) == head.revision
+
     @cached_property
     def shown_at_gate(self) -> str:
         """Return what is to be decided about at its gate, looked up once."""
@@ -319,6 +325,8 @@ class ShownProject:
         self._names: dict[str, str | None] | None = None
         self._remote = RemoteRuns(self._ask)
         self._told: dict[str, RunRow] = {}
+        self.answered: dict[str | None, int] = {}
+        """Runs that these pages have let go on, by name, with the revision that they had then."""
         self.findings: tuple[float, list[Finding]] = (0.0, [])
         """What the page of the checks has found, and until when it believes that."""
 

@@ -133,7 +133,7 @@ def test_adopt_says_what_changed(tmp_path: Path) -> None:
     called = call(tmp_path, "adopt")
     assert called.code == 0, called.err
     first = called.out.splitlines()[0]
-    assert "review_every_n_cycles=2 -> review_every_n_cycles=5" in first
+    assert "review.every: 2 -> 5" in first
     assert "step reviewer -> supervisor" in first
     assert "definition" not in first
     assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0

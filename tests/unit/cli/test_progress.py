@@ -133,6 +133,24 @@ def test_waiting_counts_on_the_live_line(monkeypatch: pytest.MonkeyPatch) -> Non
         view.close()
 
 
+def test_a_command_to_type_is_whole_where_the_live_line_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    command = "sequencer run --mode sync --position supervisor"
+    with at_a_terminal(monkeypatch) as screen:
+        view = LiveProgress(Redaction())
+        shown = Saying(view)
+        for _ in range(2):
+            shown.waiting(
+                f"the process that ran 'supervisor' is gone; start it again: {command}", None
+            )
+        screen.wait_for(f"\n  {command}")
+        shown.notice("and no more")
+        screen.wait_for("and no more")
+        assert screen.raw.count(command.encode()) == 1
+        view.close()
+
+
 @pytest.mark.parametrize(
     ("bytes_per_s", "most_chars"),
     [(0, BURST_BYTES), (10**9, MAX_HELD_CHARS)],

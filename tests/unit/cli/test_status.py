@@ -62,7 +62,7 @@ def test_before_the_run_began(tmp_path: Path) -> None:
     assert facts["busy"] is False
     text = call(folder, "status").out
     assert "not started" in text
-    assert "review_cadence, review_every_n_cycles 2" in text
+    assert "review_cadence, review.every 2" in text
     assert not (folder / "sync").exists()
 
 

@@ -1,0 +1,236 @@
+"""What a person types next about a run: one answer for the terminal, the pages and programs.
+
+It relies on what the caller has looked up: the head, what is in the way, who holds its steps.
+Not promised: that the command succeeds. Another process may be quicker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sequencer.cli.views.text import moment, one_line
+from sequencer.engine.run import Run
+from sequencer.errors import (
+    ConfigurationError,
+    DefinitionChanged,
+    SequencerError,
+    command,
+    run_option,
+    typed,
+)
+from sequencer.model.head import Claim, Head, Status
+from sequencer.model.kind import Readiness, Standing, standing
+from sequencer.model.line.order import position_at
+from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.store.protocol import Liveness
+
+
+class NextCommand(Struct, frozen=True):
+    """One command, and what a person should know before typing it."""
+
+    line: str
+    """As it is typed."""
+    note: str = ""
+    """In a few words; empty where the command says it all."""
+
+    @property
+    def words(self) -> str:
+        """Return both, as the last line of `status` has them."""
+        return f"{self.line} ({self.note})" if self.note else self.line
+
+
+class RunSituation(Struct, frozen=True):
+    """What is known about a run when somebody asks what to type next."""
+
+    name: str | None
+    """Of the run; None: the default one."""
+    head: Head | None
+    """None: it has not started."""
+    here: Standing | None = None
+    """What is in the way, once the claims of holders that are gone are out of it."""
+    holders: Sequence[Liveness] = ()
+    """Of the claims, one each."""
+    is_trusted: bool = True
+    problem: SequencerError | None = None
+    """Why the head and the configuration don't fit together."""
+    lost: SequencerError | None = None
+    """What shows that the run had come further than its files say."""
+    stopped_by: Sequence[str] = ()
+    """For a team: why its tasks can't start."""
+    needs_worker: bool = False
+    """Its steps wait for a worker."""
+    is_graph: bool = False
+    until: str = ""
+    """The date of the next try in a graph's run where nothing else may start."""
+    starts: str = ""
+    """When a schedule starts it, in words; empty: no schedule does."""
+    takes_over: str = ""
+    """The options of `run` that continue the step of a process that is gone."""
+
+
+def next_command(run: RunSituation) -> NextCommand:
+    """Return what a person types next, for every state that a run can be in."""
+    return _about_the_files(run) or _about_the_holders(run) or _about_the_run(run)
+
+
+def _about(run: RunSituation, words: str, note: str = "") -> NextCommand:
+    return NextCommand(one_line(f"sequencer {run_option(run.name)}{words}"), one_line(note))
+
+
+def _about_the_files(run: RunSituation) -> NextCommand | None:
+    """Return what has to come first because nothing can continue from these files."""
+    if run.lost is not None:
+        return _about(run, "repair", "accepted steps may be missing")
+    if isinstance(run.problem, DefinitionChanged):
+        return _about(run, "adopt", "the run then continues with the steps as they are now")
+    if run.problem is not None:
+        return NextCommand("sequencer check", "the run and orchestration.yaml don't fit together")
+    is_over = run.here is not None and run.here.kind is Readiness.COMPLETE
+    if not run.is_trusted and not is_over:
+        return NextCommand("sequencer trust", "it shows what the project can do, and asks you")
+    return None
+
+
+def _about_the_holders(run: RunSituation) -> NextCommand | None:
+    """Return what a person does while its steps are held, or its nodes ask; None: neither."""
+    here, free = run.here, [one for one in run.holders if one.allows_take_over]
+    if run.head is None or here is None or here.kind not in _MAY_GO_ON:
+        return None
+    if run.head.asks and not free:
+        return _about(run, "inbox")
+    return _about_its_processes(run, is_free=bool(free)) if run.holders else None
+
+
+def _about_its_processes(run: RunSituation, *, is_free: bool) -> NextCommand:
+    if run.needs_worker:
+        return NextCommand("sequencer worker", "no worker has taken the step yet")
+    if is_free:
+        return _about(run, f"run {run.takes_over}".rstrip(), "it takes the step over")
+    if Liveness.UNKNOWN in run.holders:
+        sure = command(run.name, "takeover --force")
+        return _about(run, "status --watch", f"{sure} if its process is really gone")
+    return _about(run, "status --watch" if run.is_graph else "log -f")
+
+
+_MAY_GO_ON = (Readiness.READY, Readiness.HELD, Readiness.NOT_YET, Readiness.PERSON)
+
+
+def _about_the_run(run: RunSituation) -> NextCommand:
+    """Return what continues a run that nobody works on."""
+    head, here = run.head, run.here
+    if head is None or here is None:
+        return _about_the_next_step(run, None)
+    found = _about_the_next_step(run, here.until)
+    match here.kind:
+        case Readiness.STOPPED if head.moved_to is not None:
+            place = "first name the place of the run ('store:') in orchestration.yaml"
+            found = NextCommand("sequencer trust", place)
+        case Readiness.PAUSED | Readiness.STOPPED:
+            found = _about(run, "resume")
+        case Readiness.PERSON:
+            is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
+            found = _about(run, "inbox" if is_question else "resume")
+        case Readiness.COMPLETE:
+            found = _about(run, "report", _by_itself(run) or _again(run))
+        case Readiness.REFUSED:
+            found = _about(run, "retry", f"{command(run.name, 'log')} says what happened")
+        case Readiness.LIMIT:
+            found = _raised(here.message)
+    return found
+
+
+def _about_the_next_step(run: RunSituation, until: str | None) -> NextCommand:
+    """Return what starts the next step, which may have to wait."""
+    if run.stopped_by:
+        return _at_budgets(run)
+    due = until or run.until
+    return _about(run, "run", f"it waits until {moment(due)}" if due else _by_itself(run))
+
+
+def _by_itself(run: RunSituation) -> str:
+    return f"{run.starts} by itself" if run.starts else ""
+
+
+def _again(run: RunSituation) -> str:
+    how = "'sequencer run FLOW --new'" if run.is_graph else command(run.name, "reset")
+    return f"{how} starts it again"
+
+
+def _raised(message: str) -> NextCommand:
+    """Return how to raise the limit that *message* names."""
+    named = re.search(r"\b(?:limits|teams)\.[\w.]*\w", message)
+    where = f"{named[0]} in orchestration.yaml" if named else "the limit where it is set"
+    return NextCommand("sequencer trust", f"first raise {where}")
+
+
+def _at_budgets(run: RunSituation) -> NextCommand:
+    words = "; ".join(run.stopped_by)
+    if "teams.max_failures" in words:
+        return _about(run, "retry", f"{command(run.name, 'log')} says what happened")
+    return _raised(words)
+
+
+class Interrupted(NamedTuple):
+    """A run whose steps nobody runs any more, though they were not given back."""
+
+    run: Run
+    claims: tuple[Claim, ...]
+    next_command: NextCommand
+
+    @property
+    def words(self) -> str:
+        """Return in one line which steps were interrupted, and who ran them."""
+        steps = ", ".join(repr(claim.step) for claim in self.claims)
+        makers = self.run.makers() or {}
+        who = dict.fromkeys(makers.get(one.token) or one.owner.words for one in self.claims)
+        return one_line(f"{steps} was interrupted: {', '.join(who)} is gone")
+
+
+def interrupted(run: Run, head: Head) -> Interrupted | None:
+    """Return what a person continues in *run*, which is at *head*; None: nothing was interrupted.
+
+    A run that is stopped, or where another process still runs a step, is left alone.
+    """
+    gone = [one for one in head.claims if run.store.liveness(one).allows_take_over]
+    if not gone or len(gone) < len(head.claims) or head.exit or head.pause_requested:
+        return None
+    return Interrupted(run, tuple(gone), next_command(situation_of(run, head)))
+
+
+def situation_of(run: Run, head: Head) -> RunSituation:
+    """Return what *run* and its *head* alone say, for those who need not know more."""
+    held = [(claim, run.store.liveness(claim)) for claim in head.claims]
+    kept = tuple(claim for claim, known in held if not known.allows_take_over)
+    situation = RunSituation(run.name, head, holders=[known for _, known in held])
+    try:
+        workflow = run.workflow_for(head)
+        ensure_definition(head, workflow)
+        here = standing(head.replace(claims=kept), workflow, run.limits, datetime.now(UTC))
+    except (ConfigurationError, DefinitionChanged) as error:
+        return replace(situation, problem=error)
+    options, is_graph = takes_over(run, workflow, held), bool(workflow.nodes)
+    return replace(situation, here=here, is_graph=is_graph, takes_over=options)
+
+
+def takes_over(
+    run: Run, workflow: Workflow | None, holders: Iterable[tuple[Claim, Liveness]]
+) -> str:
+    """Return the options of `run` that continue the step of a process that is gone.
+
+    Who waits for another position in mode sync leaves this step to a process of its own.
+    """
+    gone = next((claim for claim, known in holders if known.allows_take_over), None)
+    if gone is None or workflow is None or workflow.nodes:
+        return ""
+    names = {position_at(workflow, index) for index in range(len(workflow.steps))}
+    position = position_at(workflow, gone.step_index)
+    others = names - {position}
+    queues = {frozenset((name,)) for name in others} | ({frozenset(others)} if others else set())
+    is_pair = any(run.store.turnstile(queue).is_awaited() for queue in queues)
+    return f"--mode sync --position {typed(position)}" if is_pair else ""

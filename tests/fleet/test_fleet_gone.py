@@ -1,0 +1,68 @@
+"""A process that is provably gone from this machine holds up no run on a server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sequencer.plugins.temporal.connection import identity, is_gone
+from tests.fleet.fleet_projects import CYCLE, FleetProject, until
+
+pytestmark = [pytest.mark.fleet, pytest.mark.timeout(240)]
+Make = Callable[[str], FleetProject]
+LEASE_S = 60
+
+
+@pytest.mark.sample
+@pytest.mark.parametrize("options", [(), ("--mode", "sync", "--position", "supervisor")])
+def test_a_killed_run_is_called_gone_and_its_step_given_back_at_once(
+    project: Make, options: tuple[str, ...]
+) -> None:
+    here = project(CYCLE)
+    config = here.folder / "orchestration.yaml"
+    # Long enough for the lease to prove nothing here.
+    config.write_text(config.read_text().replace("ttl_s: 3", f"ttl_s: {LEASE_S}"))
+    hold = here.hold()
+    with here.process("run", "--max-steps", "1", *options) as process:
+        until(lambda: here.done)
+        until(lambda: f"process {process.pid} on" in here.cli("status").stdout)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        killed = time.monotonic()
+        (held,) = here.facts("status")["held_by"]
+        assert held["state"] == "dead"
+        said = here.cli("status").stdout
+        assert "gone; the next run or tick takes over" in said
+        assert ": alive" not in said
+        assert said.rstrip().endswith("next: sequencer run (it takes the step over)")
+        hold.unlink()
+        ended = here.cli("run", "--max-steps", "1", *options)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert time.monotonic() - killed < LEASE_S / 2
+    assert here.facts("status")["step_index"] == 1
+    # The step was made again under a claim of its own, and accepted once.
+    assert [(step, index) for step, index, *_ in here.done] == [("supervisor", "0")] * 2
+    assert len({token for _, _, token, _ in here.done}) == 2
+
+
+@pytest.mark.sample
+def test_only_what_is_proven_here_is_gone() -> None:
+    own = identity()
+    name, proof = own.split("#")
+    machine, boot, namespace, start = proof.split("/")
+    assert not is_gone(own)
+    assert is_gone(f"{name}#{machine}/{boot}/{namespace}/{int(start) + 1}")
+    for other in (
+        name,
+        "",
+        f"{name}#",
+        f"{name}#x/{boot}x/{namespace}/{start}",
+        f"{name}#{machine}/{boot}/pid:[1]/{int(start) + 1}",
+        f"{name}#{machine}/{boot}/{namespace}/x",
+        f"1{own}x",
+    ):
+        assert not is_gone(other), other

@@ -1,0 +1,160 @@
+"""What a person types next: one line for every state of a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sequencer.cli.views.next_command import RunSituation, next_command
+from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
+from sequencer.model.head import Flow, Gate, Head, Status
+from sequencer.model.kind import Readiness, standing
+from sequencer.model.limits import RunLimits
+from sequencer.model.moving import closed
+from sequencer.model.outcome import Usage
+from sequencer.store.protocol import Liveness
+from tests.contract.store_cases import WORKFLOW, make_claim, new_head
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LIMITS = RunLimits(steps=10)
+LATER = "2026-01-01T00:00:01Z"
+GATE = Gate(step="main", step_index=1, token=1, opened_at="2026-01-01T00:00:00Z")
+HELD = {"claims": (make_claim(),), "status": Status.RUNNING}
+LOG = "'sequencer log' says what happened"
+
+
+def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
+    """Return what is known of a run whose head has *update*; None: it has not started."""
+    if update is None:
+        return RunSituation(None, None, **facts)
+    head = new_head(**update)
+    is_free = any(one.allows_take_over for one in facts.get("holders", ()))
+    seen = head.replace(claims=()) if is_free else head
+    here = None if "problem" in facts else standing(seen, WORKFLOW, LIMITS, NOW)
+    return RunSituation(None, head, here, **facts)
+
+
+@pytest.mark.parametrize(
+    ("update", "facts", "words"),
+    [
+        (None, {}, "run"),
+        (None, {"is_trusted": False}, "trust (it shows what the project can do, and asks you)"),
+        (None, {"starts": "it starts at 02:00"}, "run (it starts at 02:00 by itself)"),
+        ({}, {}, "run"),
+        ({"status": Status.WAITING_NEXT}, {}, "run"),
+        ({"status": Status.WAITING_NEXT}, {"is_trusted": False}, "trust (it shows"),
+        ({"status": Status.FAILED, "failures_in_row": 1}, {}, "run"),
+        (HELD, {"holders": [Liveness.ALIVE]}, "log -f"),
+        (HELD, {"holders": [Liveness.ALIVE], "is_graph": True}, "status --watch"),
+        (HELD, {"holders": [Liveness.UNKNOWN]}, "status --watch ('sequencer takeover --force' if"),
+        (HELD, {"holders": [Liveness.DEAD]}, "run (it takes the step over)"),
+        (HELD, {"holders": [Liveness.EXPIRED]}, "run (it takes the step over)"),
+        (HELD, {"holders": [Liveness.ALIVE, Liveness.DEAD]}, "run (it takes the step over)"),
+        (
+            HELD,
+            {"holders": [Liveness.DEAD], "takes_over": "--mode sync --position main"},
+            "run --mode sync --position main (it takes the step over)",
+        ),
+        ({**HELD, "exit": True}, {"holders": [Liveness.DEAD]}, "resume"),
+        ({**HELD, "exit": True}, {"holders": [Liveness.ALIVE]}, "log -f"),
+        (HELD, {"holders": [Liveness.ALIVE], "needs_worker": True}, "worker (no worker has"),
+        ({"exit": True}, {}, "resume"),
+        ({"status": Status.PAUSED}, {}, "resume"),
+        ({"pause_requested": True}, {}, "resume"),
+        ({"status": Status.PAUSED, "exit_reason": "it repeats itself"}, {}, "resume"),
+        ({"status": Status.WAITING_APPROVAL, "gate": GATE}, {}, "inbox"),
+        ({"status": Status.WAITING_APPROVAL}, {}, "inbox"),
+        ({"gate": GATE.replace(expires_at="2025-12-31T00:00:00Z")}, {}, "run"),
+        (
+            {"status": Status.WAITING_APPROVAL, "flow": Flow(asks=("b",))},
+            {"is_graph": True},
+            "inbox",
+        ),
+        (
+            {**HELD, "flow": Flow(asks=("b",))},
+            {"is_graph": True, "holders": [Liveness.ALIVE]},
+            "inbox",
+        ),
+        (
+            {**HELD, "flow": Flow(asks=("b",))},
+            {"is_graph": True, "holders": [Liveness.DEAD]},
+            "run (it takes the step over)",
+        ),
+        (
+            {"status": Status.FAILED, "flow": Flow(status="failed", rest=Status.FAILED)},
+            {"is_graph": True},
+            f"retry ({LOG})",
+        ),
+        ({"failures_in_row": 3}, {}, f"retry ({LOG})"),
+        ({"attempt": 20}, {}, f"retry ({LOG})"),
+        (
+            {"usage": Usage(steps=10)},
+            {},
+            "trust (first raise limits.steps in orchestration.yaml)",
+        ),
+        ({"not_before": LATER}, {}, "run (it waits until "),
+        ({"status": Status.COMPLETE}, {}, "report ('sequencer reset' starts it again)"),
+        ({"status": Status.COMPLETE}, {"is_trusted": False}, "report ("),
+        (
+            {"status": Status.COMPLETE},
+            {"starts": "it starts at 02:00"},
+            "report (it starts at 02:00 by itself)",
+        ),
+        (
+            {"status": Status.COMPLETE},
+            {"is_graph": True},
+            "report ('sequencer run FLOW --new' starts it again)",
+        ),
+        ({}, {"lost": CorruptState("older files")}, "repair (accepted steps may be missing)"),
+        ({}, {"problem": DefinitionChanged("other steps")}, "adopt (the run then continues"),
+        ({}, {"problem": ConfigurationError("no such workflow")}, "check (the run and"),
+        (
+            {},
+            {"stopped_by": ["the team has used 6 of 5 USD (teams.budget)"]},
+            "trust (first raise teams.budget in orchestration.yaml)",
+        ),
+        (
+            {},
+            {"stopped_by": ["task a has used 6 of 5 USD (the task's budget)"]},
+            "trust (first raise the limit where it is set)",
+        ),
+        (
+            {},
+            {"stopped_by": ["3 attempts in a row failed (teams.max_failures: 3)"]},
+            f"retry ({LOG})",
+        ),
+    ],
+    ids=str,
+)
+def test_every_state_has_a_next_command(
+    update: dict[str, Any] | None, facts: dict[str, Any], words: str
+) -> None:
+    found = next_command(situation(update, **facts)).words
+    assert found.startswith(f"sequencer {words}")
+    assert not words.endswith(")") or found == f"sequencer {words}"
+
+
+def test_a_closed_copy_names_the_place_of_the_run() -> None:
+    head = closed(new_head(), "temporal", at="2026-01-01T00:00:00Z").head
+    here = standing(head, WORKFLOW, LIMITS, NOW)
+    assert "store:" in next_command(RunSituation(None, head, here)).words
+
+
+def test_each_answer_to_whether_a_step_may_start_has_a_command() -> None:
+    head = new_head()
+    here = standing(head, WORKFLOW, LIMITS, NOW)
+    for kind in Readiness:
+        found = next_command(RunSituation(None, head, here.__class__(kind, "x", here.place)))
+        assert found.line.startswith("sequencer ")
+
+
+@pytest.mark.parametrize("name", ["nightly", "a b", "--odd", "a\nb"])
+def test_the_command_names_the_run_and_is_one_line(name: str) -> None:
+    head: Head = new_head(run_name=name, failures_in_row=3)
+    here = standing(head, WORKFLOW, LIMITS, NOW)
+    found = next_command(RunSituation(name, head, here)).words
+    assert found.startswith("sequencer --run")
+    assert found.count("--run") == found.replace("--odd", "").count("--run") == 2
+    assert "\n" not in found
