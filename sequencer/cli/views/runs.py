@@ -7,14 +7,19 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import SequencerError, run_option, typed
+from sequencer.errors import SequencerError, command, run_option, typed
 from sequencer.model.head import Gate, Head
+from sequencer.model.kind import Readiness, Standing, standing
+from sequencer.model.limits import parse_time
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.transitions import Event
 from sequencer.project.project import Project
 from sequencer.store.journal import JournalFile, facts_of
 
@@ -24,6 +29,10 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 END_BYTES = 64 * 1024
 """Of a journal, in which the newest facts are looked for first."""
+CAUSE_LINES, CAUSE_CHARS = 6, 300
+"""Of what an attempt said before it failed."""
+LONG_PAUSE = timedelta(hours=1)
+"""A wait for a date that is further away is told to a person."""
 
 
 def each_run(
@@ -128,6 +137,114 @@ class Open(NamedTuple):
     @property
     def _answer(self) -> str:
         return f"sequencer {self.option}answer"
+
+
+class Need(NamedTuple):
+    """What keeps a run from going on by itself: for most of it a person has to act."""
+
+    kind: Readiness
+    key: str
+    """What makes it the same need at another time, whatever its words count."""
+    text: str
+    todo: str = ""
+    """The commands to type; empty: none."""
+    cause: tuple[str, ...] = ()
+    """The last lines of what failed."""
+    log: str = ""
+    """Its step log."""
+    until: datetime | None = None
+    """When a pause ends; None: nobody knows."""
+
+    @property
+    def is_of_a_person(self) -> bool:
+        """Return whether nothing happens before somebody acts."""
+        return self.kind not in (Readiness.NOT_YET, Readiness.COMPLETE)
+
+    def lines(self) -> list[str]:
+        """Return what there is to say besides `text`."""
+        lines = ["cause:", *(f"  {line}" for line in self.cause)] if self.cause else []
+        lines += [f"log: {self.log}"] if self.log else []
+        return [*lines, *([f"to do: {self.todo}"] if self.todo else [])]
+
+
+def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
+    """Return why *run*, which is at *head*, does not go on by itself; None: it does.
+
+    Raises:
+        DefinitionChanged: it was started under another definition.
+    """
+    now = datetime.now(UTC) if now is None else now
+    here = standing(head, run.workflow_for(head), run.limits, now)
+    text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
+    if here.kind is Readiness.REFUSED:
+        failed = _last_failure(run)
+        key += f" {head.expected_step} {head.step_index}"
+        todo = command(run.name, "retry")
+        if head.flow is None:
+            todo += f", or {command(run.name, 'skip')}"
+        cause, log = _cause_of(failed)
+        return Need(here.kind, key, text, todo, cause, log)
+    if here.kind is Readiness.NOT_YET:
+        return _pause(run, head, here, now)
+    if here.kind is Readiness.LIMIT:
+        todo = "raise it in orchestration.yaml, then 'sequencer trust'"
+        return Need(here.kind, key, text, f"{todo}; or {command(run.name, 'reset')} starts again")
+    if here.kind is Readiness.PERSON and (asked := open_at(run, head)) is not None:
+        shown = command(run.name, "inbox")
+        first = asked.commands(asked.questions[0] if asked.questions else None)[0]
+        key += "".join(f" {one.node.id} {one.token}" for one in asked.questions)
+        key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
+        return Need(here.kind, key, text, f"{shown} shows it; '{first}', for example")
+    if here.kind in (Readiness.PERSON, Readiness.PAUSED, Readiness.STOPPED):
+        return Need(here.kind, key, text, command(run.name, "resume"))
+    return Need(here.kind, key, text) if here.kind is Readiness.COMPLETE else None
+
+
+def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
+    """Return the wait for a date if it is long, or may go on for long; None: it is neither."""
+    due, why = parse_time(here.until or ""), head.not_before_reason or "not due"
+    if due is None:
+        return None
+    at = f"{due.astimezone():%Y-%m-%d %H:%M %Z}"
+    if due > now + LONG_PAUSE:
+        text = f"{one_line(why)}: nothing starts before {at}; then it goes on by itself"
+        return Need(here.kind, f"pause {head.run_id}", text, until=due)
+    status = (_newest_outcome(run) or {}).get("status")
+    if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
+        return None
+    text = f"{one_line(why)}; it is tried again by itself"
+    return Need(here.kind, f"{status} {head.run_id}", text, command(run.name, "log"))
+
+
+def _newest_outcome(run: Run) -> dict[str, Any] | None:
+    """Return how the newest attempt ended."""
+    found = None
+    with suppress(SequencerError):
+        for fact in _newest_facts(run):
+            found = fact.get("outcome") if fact["event"] in _ENDINGS else found
+    return found
+
+
+_ENDINGS = frozenset((Event.SUCCEEDED, Event.FAILED, Event.RELEASED))
+
+
+def _last_failure(run: Run) -> dict[str, Any]:
+    """Return the outcome of the attempt that failed last; empty: it can't be found."""
+    found: dict[str, Any] = {}
+    for facts in (_newest_facts, Run.history):
+        with suppress(SequencerError):
+            for fact in facts(run):
+                found = (fact.get("outcome") or {}) if fact["event"] == Event.FAILED else found
+        if found:
+            break
+    return found
+
+
+def _cause_of(outcome: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """Return the last lines of what an attempt of *outcome* said, and its log."""
+    said = str(outcome.get("error") or "").splitlines()
+    lines = [one_line(line)[:CAUSE_CHARS] for line in said if line.strip()]
+    return (*lines[:1], *lines[1:][1 - CAUSE_LINES :]), one_line(outcome.get("log") or "")
 
 
 def name_of(run: Run) -> str:
