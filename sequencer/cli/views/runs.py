@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import SequencerError, command, run_option, typed
-from sequencer.model.head import Gate, Head
+from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
+from sequencer.model.head import Gate, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Event
+from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
 from sequencer.store.journal import JournalFile, facts_of
 
@@ -146,14 +147,18 @@ class Need(NamedTuple):
     key: str
     """What makes it the same need at another time, whatever its words count."""
     text: str
-    todo: str = ""
-    """The commands to type; empty: none."""
+    commands: tuple[str, ...] = ()
+    """What to type, as it stands; one of them is enough."""
+    advice: str = ""
+    """What to do before that."""
     cause: tuple[str, ...] = ()
     """The last lines of what failed."""
     log: str = ""
     """Its step log."""
     until: datetime | None = None
     """When a pause ends; None: nobody knows."""
+    is_asked: bool = False
+    """Whether a gate or a node asks; see `Open`."""
 
     @property
     def is_of_a_person(self) -> bool:
@@ -164,7 +169,8 @@ class Need(NamedTuple):
         """Return what there is to say besides `text`."""
         lines = ["cause:", *(f"  {line}" for line in self.cause)] if self.cause else []
         lines += [f"log: {self.log}"] if self.log else []
-        return [*lines, *([f"to do: {self.todo}"] if self.todo else [])]
+        typed_ = ", or ".join(one if "'" in one else f"'{one}'" for one in self.commands)
+        return [*lines, *([f"to do: {f'{self.advice} {typed_}'.strip()}"] if typed_ else [])]
 
 
 def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
@@ -174,30 +180,75 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
         DefinitionChanged: it was started under another definition.
     """
     now = datetime.now(UTC) if now is None else now
-    here = standing(head, run.workflow_for(head), run.limits, now)
+    workflow = run.workflow_for(head)
+    if head.status is not Status.COMPLETE:
+        ensure_definition(head, workflow)
+    here = standing(head, workflow, run.limits, now)
     text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
+    option = run_option(run.name)
     if here.kind is Readiness.REFUSED:
-        failed = _last_failure(run)
+        verbs = ("retry",) if head.flow is not None else ("retry", "skip")
+        cause, log = _cause_of(_last_failure(run))
         key += f" {head.expected_step} {head.step_index}"
-        todo = command(run.name, "retry")
-        if head.flow is None:
-            todo += f", or {command(run.name, 'skip')}"
-        cause, log = _cause_of(failed)
-        return Need(here.kind, key, text, todo, cause, log)
+        return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
     if here.kind is Readiness.NOT_YET:
         return _pause(run, head, here, now)
     if here.kind is Readiness.LIMIT:
-        todo = "raise it in orchestration.yaml, then 'sequencer trust'"
-        return Need(here.kind, key, text, f"{todo}; or {command(run.name, 'reset')} starts again")
+        advice = "raise it in orchestration.yaml, then"
+        return Need(here.kind, key, text, ("sequencer trust",), advice)
     if here.kind is Readiness.PERSON and (asked := open_at(run, head)) is not None:
-        shown = command(run.name, "inbox")
-        first = asked.commands(asked.questions[0] if asked.questions else None)[0]
+        first = asked.questions[0] if asked.questions else None
         key += "".join(f" {one.node.id} {one.token}" for one in asked.questions)
         key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
-        return Need(here.kind, key, text, f"{shown} shows it; '{first}', for example")
+        return Need(here.kind, key, text, tuple(asked.commands(first)), is_asked=True)
     if here.kind in (Readiness.PERSON, Readiness.PAUSED, Readiness.STOPPED):
-        return Need(here.kind, key, text, command(run.name, "resume"))
+        return Need(here.kind, key, text, _commands(option, "resume"))
     return Need(here.kind, key, text) if here.kind is Readiness.COMPLETE else None
+
+
+def _commands(option: str, *verbs: str) -> tuple[str, ...]:
+    return tuple(f"sequencer {option}{verb}" for verb in verbs)
+
+
+def needs(project: Project) -> Iterator[tuple[Run, Need]]:
+    """Yield what needs a person in every run that asks nobody: it failed for good, say."""
+    for run, need in each_run(project, need_of):
+        if isinstance(need, DefinitionChanged):
+            key = f"changed {run.name}"
+            commands = _commands(run_option(run.name), "adopt", "reset")
+            yield run, Need(Readiness.REFUSED, key, one_line(need.message), commands)
+        elif isinstance(need, Need) and need.kind in _OF_A_PERSON and not need.is_asked:
+            yield run, need
+
+
+def untrusted_need(refused: NotTrusted) -> Need:
+    """Return what a person has to do about a project that may not act."""
+    changed = tuple(one_line(line)[:CAUSE_CHARS] for line in refused.changed)
+    what = "it is not trusted on this machine"
+    if changed:
+        what = "it has changed since you trusted it"
+    shown = changed[:CAUSE_LINES]
+    if changed[CAUSE_LINES:]:
+        shown += (f"and {len(changed) - CAUSE_LINES} more",)
+    text = f"{what}, so nothing starts"
+    return Need(Readiness.REFUSED, "trust", text, ("sequencer trust",), cause=shown)
+
+
+def need_json(run: Run | None, need: Need) -> dict[str, Any]:
+    """Return *need* as ``inbox --json`` prints it; of no *run*, it is the project's."""
+    return {
+        "run": None if run is None else run.name,
+        "need": "untrusted" if run is None else str(need.kind),
+        "text": need.text,
+        "cause": list(need.cause),
+        "log": need.log or None,
+        "advice": need.advice or None,
+        "commands": list(need.commands),
+    }
+
+
+_OF_A_PERSON = frozenset((Readiness.REFUSED, Readiness.LIMIT, Readiness.PERSON))
+"""Nobody has decided that the run is to stand still; see `FINAL` and PAUSED for the others."""
 
 
 def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
@@ -213,7 +264,7 @@ def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
     if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
         return None
     text = f"{one_line(why)}; it is tried again by itself"
-    return Need(here.kind, f"{status} {head.run_id}", text, command(run.name, "log"))
+    return Need(here.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log"))
 
 
 def _newest_outcome(run: Run) -> dict[str, Any] | None:
