@@ -27,7 +27,7 @@ from sequencer.cli.views.progress import (
     summary_line,
 )
 from sequencer.cli.views.runs import Need, need_of
-from sequencer.cli.views.text import one_line
+from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.attempt import (
     Noticed,
     RunEvent,
@@ -37,12 +37,14 @@ from sequencer.engine.attempt import (
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
+    ClaimHeld,
     SequencerError,
     StepFailed,
     TooManyFailures,
     UnknownName,
     UsageRefused,
     WaitsForPerson,
+    command,
 )
 from sequencer.model.head import Head
 from sequencer.model.kind import FINAL
@@ -53,13 +55,14 @@ from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
-from sequencer.plugins.schedules.unattended import News, news_of
+from sequencer.plugins.schedules.unattended import DECISION, HOUR_S, News, news_of
 from sequencer.project.agents import (
     AgentOverrides,
     ensure_known_names,
     known_agents,
     permissions,
     prompt_files,
+    without_time_limit,
 )
 from sequencer.project.costs import cost_warnings
 from sequencer.project.flows import locate, written_of
@@ -513,6 +516,8 @@ def _told(invocation: Invocation, need: Need | None, prefix: str = "") -> News:
 
 def _explain(invocation: Invocation, run: Run, head: Head | None, error: SequencerError) -> None:
     """Say in the news what *error* means for a person: often that the next tick tries again."""
+    if head is not None and isinstance(error, ClaimHeld):
+        explain_held(invocation, run, head, error)
     if head is None or type(error) not in (StepFailed, TooManyFailures, WaitsForPerson):
         return
     need = _need(run, head)
@@ -523,6 +528,29 @@ def _explain(invocation: Invocation, run: Run, head: Head | None, error: Sequenc
         need = need._replace(text=one_line(error.message.partition("\n")[0]))
     prefix = "waiting: " if isinstance(error, WaitsForPerson) else "error: "
     invocation.news, invocation.explained = _told(invocation, need, prefix), error
+
+
+def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld) -> None:
+    """Say in the news that a step of *run* is held by a client that nothing ends.
+
+    Whoever started it may have meant it to take long, so it is told after an hour.
+    """
+    project = invocation.project()
+    with suppress(SequencerError):
+        untimed = without_time_limit(project.settings, project.agents, run.workflow_for(head))
+        names = {name for steps in untimed.values() for name in steps}
+        for claim in head.claims:
+            if claim.step in names and (age_s(claim.claimed_at) or 0.0) > HOUR_S:
+                text = f"step {claim.step!r} has been at work since {claim.claimed_at}, and no "
+                text += "time limit ends it"
+                watch, end = command(run.name, "log -f"), command(run.name, "stop --now")
+                todo = [
+                    f"to do: {watch} shows what it does, and {end} ends it",
+                    "set for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}",
+                ]
+                key = f"held {head.run_id} {claim.token}"
+                invocation.news = News(invocation.letter(hidden(text), todo), key, DECISION)
+                invocation.explained = error
 
 
 def _remember(

@@ -68,15 +68,15 @@ MISSING = 2
 """How a tick ends whose client is not there."""
 SOLVED = r"^solved: "
 FAILED = r"^error: step 'build' failed 3 times(.|\n)*API Error: 400 no such model(.|\n)*retry'"
-ASKS = r"^\w+: 'publish' waits for a decision(.|\n)*'sequencer answer approve'"
+ASKS = r"'publish' waits for a decision(.|\n)*'sequencer answer approve'"
 LIMIT = r"^usage limit of agent 'worker': nothing starts before .* then it goes on by itself"
 SHORT = (
     Hour("ok", 0),
     Hour("fails", 1),
     Hour("", 1),
     Hour("ok", 0),
-    Hour("ok", 0),
-    Hour("", 4, ASKS),
+    Hour("ok", 0, rf"^{ASKS}"),
+    Hour("", 4),
     Hour("", 4),
     Hour("answer approve", 0),
     Hour("limit", 0, LIMIT),
@@ -84,10 +84,10 @@ SHORT = (
     Hour("ok", 0),
     Hour("gone", MISSING, "our-claude"),
     Hour("", MISSING),
-    Hour("back", 0, SOLVED),
+    Hour("back", 0, rf"{SOLVED}(.|\n)*{ASKS}"),
     Hour("damage", 2, r"^error: .*orchestration.yaml"),
     Hour("", 2),
-    Hour("undo", 4, rf"{SOLVED}(.|\n)*\n\w+: 'publish' waits for a decision"),
+    Hour("undo", 4, SOLVED),
     Hour("answer approve", 0),
 )
 LONG = (
@@ -97,18 +97,16 @@ LONG = (
     Hour("", 1, FAILED),
     *[Hour("", 3)] * 6,
     Hour("ok, retry", 0, SOLVED),
-    Hour("", 0),
-    Hour("", 4, ASKS),
-    *[Hour("", 4)] * 6,
+    Hour("", 0, rf"^{ASKS}"),
+    *[Hour("", 4)] * 7,
     Hour("answer approve", 0),
     Hour("limit", 0, LIMIT),
     Hour("", 0),
     Hour("ok", 0),
     Hour("stop", 0, r"^the run was stopped"),
     *[Hour("", 0)] * 3,
-    Hour("resume", 0),
-    Hour("", 4, ASKS),
-    Hour("", 4),
+    Hour("resume", 0, rf"^{ASKS}"),
+    *[Hour("", 4)] * 2,
     Hour("answer approve", 0),
 )
 
