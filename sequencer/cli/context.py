@@ -27,13 +27,15 @@ from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
 from sequencer.documents.textfile import slug
 from sequencer.errors import (
     NotTrusted,
+    SequencerError,
     StorageFailed,
     UnknownName,
     UsageRefused,
+    command,
     summary_of,
 )
 from sequencer.executors.redaction import Redaction
-from sequencer.plugins.schedules.unattended import News
+from sequencer.plugins.schedules.unattended import DECISION, News
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -92,6 +94,10 @@ class Invocation(Struct):
     """How it ended, for a timer that tells a person only what has changed."""
     run_id: str = ""
     """Of the run in which an error ended the work; empty: of none."""
+    explained: SequencerError | None = None
+    """The error that `news` is about; of another one its words are the news."""
+    happened: list[News] = field(default_factory=list)
+    """What a person has to know besides how it ended."""
     _project: Project | None = None
     _runs: dict[str | None, Run] = field(default_factory=dict)
 
@@ -227,6 +233,22 @@ class Invocation(Struct):
         """Write progress or a confirmation to standard error, unless ``--quiet``."""
         if not self.is_quiet:
             tell(text)
+
+    def announce(self, text: str, key: str) -> None:
+        """Write *text* as `say` does; a timer tells a person too, once for what has the *key*."""
+        self.say(text)
+        said = hidden(text.removeprefix("notice: "))
+        more = [f"to do: {command(self.run_name, 'status')} shows what comes next"]
+        self.happened.append(News(self.letter(said, more), key, DECISION))
+
+    def letter(self, text: str, more: Iterable[str] = ()) -> str:
+        """Return *text*, and *more* lines, with the project and the run that they are about."""
+        folder = Path() if self._project is None else self._project.settings.project_dir
+        about = (
+            f"project: {one_line(str(folder.absolute()))}",
+            f"run: {self.run_name or 'default'}",
+        )
+        return "\n".join([text, *(f"  {line}" for line in (*about, *map(hidden, more)))])
 
     def notices(self, texts: Iterable[str] | View) -> None:
         """Show what a person should know about how the facts were come by."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,16 @@ from sequencer.cli.context import Invocation, is_watched
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.next_command import Interrupted, interrupted
 from sequencer.cli.views.runs import (
+    Need,
     Open,
     asked_at,
     decider,
     each_run,
     name_of,
+    need_json,
+    needs,
     question_json,
+    untrusted_need,
     waiting,
 )
 from sequencer.cli.views.text import one_line, plain
@@ -208,9 +212,10 @@ def _decide(
 @verb("inbox")
 @pass_invocation
 def inbox(invocation: Invocation) -> None:
-    """List what waits for a person in all runs, and what to type.
+    """List what needs a person in all runs, and what to type.
 
-    With --run, list only what that run waits for.
+    Questions come first; then what failed for good, what is at a limit of its run, and changes
+    of the project that nobody has trusted. With --run, list only what that run needs.
 
     \b
     Examples:
@@ -230,6 +235,8 @@ def inbox(invocation: Invocation) -> None:
         for _, one in each_run(invocation.project(), interrupted)
         if isinstance(one, Interrupted) and meant in (None, one.run.name)
     ]
+    others = [(run, need) for run, need in needs(invocation.project()) if meant in (None, run.name)]
+    untrusted = None if meant is not None else _untrusted(invocation, found, others)
     if invocation.is_json:
         rows = [
             {
@@ -241,9 +248,12 @@ def inbox(invocation: Invocation) -> None:
             for one, gate in at_gates
         ]
         rows += [question_json(one.run, each) for one, each in asked]
-        invocation.print_json(rows + [_interrupted_json(one) for one in gone])
+        rows += [_interrupted_json(one) for one in gone]
+        rows += [need_json(run, need) for run, need in others]
+        rows += [] if untrusted is None else [need_json(None, untrusted)]
+        invocation.print_json(rows)
         return
-    if not found and not gone:
+    if not found and not gone and not others and untrusted is None:
         whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
         invocation.echo(f"{whose} decision")
         return
@@ -255,6 +265,8 @@ def inbox(invocation: Invocation) -> None:
     lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
     for one in gone:
         lines += [f"{one_line(name_of(one.run))}: {one.words}", f"  {one.next_command.line}"]
+    lines += [line for run, need in others for line in _told_need(one_line(name_of(run)), need)]
+    lines += [] if untrusted is None else _told_need("this project", untrusted)
     for line in lines:
         invocation.echo(line)
 
@@ -263,6 +275,28 @@ def _interrupted_json(one: Interrupted) -> dict[str, Any]:
     """Return a run whose process is gone as ``inbox --json`` prints it."""
     steps, command = [claim.step for claim in one.claims], one.next_command.line
     return {"run": one.run.name, "interrupted": steps, "text": one.words, "next_command": command}
+
+
+def _untrusted(
+    invocation: Invocation, found: Sequence[Open], others: Sequence[tuple[Run, Need]]
+) -> Need | None:
+    """Return what has to be trusted before anything goes on; None: nothing."""
+    project = invocation.project()
+    refused = project.trust.refusal()
+    has_runs = (
+        found or others or any(project.run(name).head for name in (None, *project.run_names()))
+    )
+    if refused is None or not (refused.changed or has_runs):
+        return None
+    return untrusted_need(refused)
+
+
+def _told_need(name: str, need: Need) -> list[str]:
+    """Return the lines that show why a run does not go on."""
+    lines = [f"{name}: {need.text}", *(f"  | {line}" for line in need.cause)]
+    lines += [f"  log: {need.log}"] if need.log else []
+    lines += [f"  {need.advice}"] if need.advice else []
+    return [*lines, *(f"  {one}" for one in need.commands)]
 
 
 def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:

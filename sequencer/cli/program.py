@@ -11,7 +11,7 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -23,8 +23,12 @@ from click.shell_completion import CompletionItem
 from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, tell
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
+    AgentMissing,
+    ClaimHeld,
     Interrupted,
     MachineBusy,
+    NotTrusted,
+    RemoteUnreachable,
     SequencerError,
     StorageFailed,
     UnknownName,
@@ -352,9 +356,12 @@ def _run_logged(arguments: Sequence[str]) -> int:
     log = unattended.log_of(arguments) if "tick" in arguments else None
     if log is None:
         return _run(invocation, report)
-    code, news = unattended.recorded(
-        log, lambda: (_run(invocation, partial(_heard, invocation)), invocation.news)
-    )
+
+    def work() -> tuple[int, unattended.News]:
+        code = _run(invocation, partial(_heard, invocation))
+        return code, invocation.news._replace(also=tuple(invocation.happened))
+
+    code, news = unattended.recorded(log, work)
     if news:
         complain(news)
     return code
@@ -389,9 +396,44 @@ def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) ->
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = report(error, is_verbose=is_verbose)
     text = said.getvalue().rstrip("\n")
-    invocation.news = unattended.News(text, run_id=invocation.run_id)
+    if invocation.explained is None or invocation.explained is not error:
+        invocation.news = _news_of(invocation, _as_shortage(error), text)
     complain(text)
     return code
+
+
+def _news_of(invocation: Invocation, error: BaseException, text: str) -> unattended.News:
+    """Return what a person has to know of *error*, which *text* tells."""
+    if isinstance(error, (Interrupted, KeyboardInterrupt, ClaimHeld)):
+        return unattended.News()
+    kind = unattended.FAILURE
+    # A program that is missing may be missed only when a step is due.
+    if isinstance(error, (UsageRefused, click.ClickException)) and not isinstance(
+        error, AgentMissing
+    ):
+        kind = unattended.REFUSAL
+    elif isinstance(error, MachineBusy) or (
+        isinstance(error, RemoteUnreachable) and not error.is_denied
+    ):
+        kind = unattended.LASTING
+    parts = [type(error).__name__, invocation.run_id, getattr(error, "where", None) or ""]
+    if isinstance(error, UsageRefused) and not isinstance(error, NotTrusted):
+        parts.append(error.message)  # it names what a person wrote, and counts nothing
+    key = " ".join([*parts, *_raised_at(error)])
+    return unattended.News(invocation.letter(text), key, kind)
+
+
+def _raised_at(error: BaseException) -> Iterator[str]:
+    """Yield where *error*, and what it came from, were raised: for one reason it is one place."""
+    cause: BaseException | None = error
+    while cause is not None:
+        found = cause.__traceback__
+        while found is not None and found.tb_next is not None:
+            found = found.tb_next
+        if found is not None:
+            code = found.tb_frame.f_code
+            yield f"{code.co_qualname}+{found.tb_lineno - code.co_firstlineno}"
+        cause = cause.__cause__
 
 
 def _fill_closed_descriptors() -> None:

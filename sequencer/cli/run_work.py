@@ -5,26 +5,30 @@ from __future__ import annotations
 import math
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli import idle, inbox
-from sequencer.cli.context import Invocation, complain, in_short, json_text, near
+from sequencer.cli.context import Invocation, complain, hidden, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
-from sequencer.cli.views.progress import PlainProgress, progress, summary_json, summary_line
+from sequencer.cli.views.progress import (
+    PlainProgress,
+    Unseen,
+    WorkCount,
+    progress,
+    summary_json,
+    summary_line,
+)
+from sequencer.cli.views.runs import Need, need_of
+from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.attempt import (
-    AttemptEnded,
-    AttemptStarted,
-    MadeElsewhere,
     Noticed,
     RunEvent,
     ignore,
@@ -33,28 +37,32 @@ from sequencer.engine.attempt import (
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
+    ClaimHeld,
     SequencerError,
-    StateRefused,
+    StepFailed,
+    TooManyFailures,
     UnknownName,
     UsageRefused,
     WaitsForPerson,
+    command,
 )
 from sequencer.model.head import Head
-from sequencer.model.kind import FINAL, standing
+from sequencer.model.kind import FINAL
 from sequencer.model.kind import Readiness as Answer
 from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
-from sequencer.plugins.schedules.unattended import News
+from sequencer.plugins.schedules.unattended import DECISION, HOUR_S, News, news_of
 from sequencer.project.agents import (
     AgentOverrides,
     ensure_known_names,
     known_agents,
     permissions,
     prompt_files,
+    without_time_limit,
 )
 from sequencer.project.costs import cost_warnings
 from sequencer.project.flows import locate, written_of
@@ -75,10 +83,6 @@ agent forever that has nothing left to do."""
 STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 """Answers that a tick without work gets again while nothing changes. READY here means a step at
 a position of another process."""
-
-
-LONG_PAUSE = timedelta(days=1)
-"""A wait for a date that is further away is told to a person."""
 
 
 class Plan(Struct, frozen=True):
@@ -229,50 +233,6 @@ def _chosen_flow(
     return source
 
 
-class WorkCount(Struct):
-    """Counts the events, for when the work ends with an error."""
-
-    usage: Usage = field(default_factory=Usage)
-    failures: int = 0
-    noticed: bool = False
-    """Whether something was restored or edited, so that the next look may differ."""
-    _accepted_last: bool = False
-    _under_way: int = 0
-    """Attempts that this process has begun and not ended."""
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def __call__(self, event: RunEvent) -> None:
-        """Take an event."""
-        match event:
-            case AttemptStarted():
-                with self._lock:
-                    self._under_way += 1
-                    self._accepted_last = False
-            case AttemptEnded(_, outcome) | MadeElsewhere(outcome=Outcome() as outcome):
-                with self._lock:
-                    self._under_way -= isinstance(event, AttemptEnded)
-                    self._accepted_last = outcome.is_accepted
-                    steps = int(outcome.is_accepted)
-                    self.usage = self.usage.plus(outcome.usage, steps=steps)
-                    self.failures += int(outcome.status == "failed")
-            case Noticed():
-                self.noticed = True
-            case _:
-                pass
-
-    def is_working(self) -> bool:
-        """Return whether a step is under way."""
-        return self._under_way > 0
-
-    def summary(self, error: SequencerError) -> Summary:
-        """Return what was done before *error*."""
-        usage = self.usage
-        if isinstance(error, StateRefused) and self._accepted_last:
-            # The agent was done, but the store no longer accepted the result.
-            usage = usage.replace(steps=usage.steps - 1)
-        return Summary(error.message, usage, self.failures)
-
-
 def _started_at(
     invocation: Invocation, project: Project, plan: Plan, name: str, is_dry: bool
 ) -> Plan:
@@ -331,7 +291,8 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
-    if run and (date := start_due(project, run, invocation.say)):
+    said = partial(invocation.announce, key=f"date of {invocation.run_name}")
+    if run and (date := start_due(project, run, said)):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
     while True:
@@ -399,6 +360,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
         locate(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
         _tell_failed(invocation, run, head, tally.summary(error), error.exit_code)
+        _explain(invocation, run, head, error)
         raise error from error.__cause__
     finally:
         shown.close()
@@ -444,9 +406,14 @@ def _tell_end(
         if run.head is not None and (date := next_start(invocation.project(), run)):
             summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
-    invocation.news = _news(run, plan, summary)
+    need = _need(run, summary.head)
+    invocation.news = _news(invocation, run, plan, summary, need)
     text = json_text(summary_json(run, summary, 0)) if invocation.is_json else summary_line(summary)
-    invocation.echo(text)
+    # Asked to be quiet, it says why nothing goes on, and nothing of what went well.
+    if invocation.is_quiet and not invocation.is_json:
+        text = text if need is not None and need.is_of_a_person else ""
+    if text:
+        invocation.echo(text)
     return text
 
 
@@ -500,16 +467,6 @@ def places(project: Project, workflow: Workflow) -> int:
     return size or project.settings.run.max_parallel
 
 
-class Unseen:
-    """Shows nothing."""
-
-    def __call__(self, event: RunEvent) -> None:
-        """Ignore it."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 def _view(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
 ) -> PlainProgress | Board | Unseen:
@@ -529,18 +486,73 @@ def _view(
     return Board(screen(sys.stderr, project.redaction), own, workflow.name)
 
 
-def _news(run: Run, plan: Plan, summary: Summary) -> News:
+def _need(run: Run, head: Head | None) -> Need | None:
+    """Return what keeps *run* from going on by itself; None: nothing, or it can't be told."""
+    with suppress(SequencerError):
+        return None if head is None else need_of(run, head)
+    return None
+
+
+def _news(
+    invocation: Invocation, run: Run, plan: Plan, summary: Summary, need: Need | None
+) -> News:
     """Return what a person must know about a tick that did not fail."""
     head = summary.head
     if plan.mode is not Mode.TICK or head is None:
         return News()
-    now = datetime.now(UTC)
-    here = standing(head, run.workflow_for(head), run.limits, now)
-    due = parse_time(here.until or "")
-    # A pause of minutes or hours ends by itself; a person should know of one that takes days.
-    is_news = here.kind in RESTS or (due is not None and due > now + LONG_PAUSE)
-    text = here.message if is_news else ""
-    return News(text, has_moved=bool(summary.usage.steps), run_id=head.run_id)
+    is_done = need is not None and need.kind is Answer.COMPLETE
+    if is_done and next_start(invocation.project(), run) is not None:
+        need = None  # it starts again by itself
+    told = _told(invocation, need)
+    has_moved = bool(summary.usage.steps)
+    waits = need is None or need.kind is Answer.NOT_YET
+    return told._replace(has_moved=has_moved, is_waiting=waits and not (has_moved or is_done))
+
+
+def _told(invocation: Invocation, need: Need | None, prefix: str = "") -> News:
+    """Return what a timer tells of *need*."""
+    if need is None:
+        return News()
+    return news_of(need, invocation.letter(f"{prefix}{hidden(need.text)}", need.lines()))
+
+
+def _explain(invocation: Invocation, run: Run, head: Head | None, error: SequencerError) -> None:
+    """Say in the news what *error* means for a person: often that the next tick tries again."""
+    if head is not None and isinstance(error, ClaimHeld):
+        explain_held(invocation, run, head, error)
+    if head is None or type(error) not in (StepFailed, TooManyFailures, WaitsForPerson):
+        return
+    need = _need(run, head)
+    if need is None and type(error) is not StepFailed:
+        return
+    if need is not None and head.flow is not None:
+        # It knows which node it was.
+        need = need._replace(text=one_line(error.message.partition("\n")[0]))
+    prefix = "waiting: " if isinstance(error, WaitsForPerson) else "error: "
+    invocation.news, invocation.explained = _told(invocation, need, prefix), error
+
+
+def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld) -> None:
+    """Say in the news that a step of *run* is held by a client that nothing ends.
+
+    Whoever started it may have meant it to take long, so it is told after an hour.
+    """
+    project = invocation.project()
+    with suppress(SequencerError):
+        untimed = without_time_limit(project.settings, project.agents, run.workflow_for(head))
+        names = {name for steps in untimed.values() for name in steps}
+        for claim in head.claims:
+            if claim.step in names and (age_s(claim.claimed_at) or 0.0) > HOUR_S:
+                text = f"step {claim.step!r} has been at work since {claim.claimed_at}, and no "
+                text += "time limit ends it"
+                watch, end = command(run.name, "log -f"), command(run.name, "stop --now")
+                todo = [
+                    f"to do: {watch} shows what it does, and {end} ends it",
+                    "set for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}",
+                ]
+                key = f"held {head.run_id} {claim.token}"
+                invocation.news = News(invocation.letter(hidden(text), todo), key, DECISION)
+                invocation.explained = error
 
 
 def _remember(

@@ -213,12 +213,18 @@ class LineStint:
         self.summary.failures += 1
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
         if head.not_before is None or self.mode is Mode.TICK:
-            raise self._step_failed(ended)
+            raise self._step_failed(ended, head)
 
-    def _step_failed(self, ended: Ended) -> StepFailed:
+    def _step_failed(self, ended: Ended, head: Head) -> StepFailed:
         claim, hint = ended.claim, "start again to retry it, or skip it with 'sequencer skip'"
         if self.mode is Mode.ASYNC:
             hint = f"use --step-index {claim.step_index} to start with it again"
+        elif self.mode is Mode.TICK:
+            hint = "the next tick tries it again"
+            try:
+                self.run_limits.ensure_may_try(head)
+            except TooManyFailures as last:
+                hint = f"{last.message}: {last.hint}"
         return StepFailed(
             f"step {claim.step!r} (iteration {claim.step_index + 1}, attempt "
             f"{claim.attempt}) failed: {ended.performed.outcome.error or 'no reason given'}",

@@ -40,6 +40,8 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.store import folder as folders
 
+LAST_LINES, LINE_CHARS = 2, 300
+"""Of its output that an error quotes, as `describe_exit` does of standard error."""
 ANSWER_BYTES = 65_536
 """How much of the end of stdout is kept as the answer; the log has all of it."""
 PLACEHOLDERS = ("model", "prompt_file", "python", "system_prompt")
@@ -243,7 +245,10 @@ class _Answer:
         cut = self._bytes if self._bytes > ANSWER_BYTES else None
         status, error = OutcomeStatus.OK, None
         if end.exit_code != 0:
-            status, error = OutcomeStatus.FAILED, describe_exit(end)
+            # Many a program says on standard output what went wrong.
+            lines = [line.strip() for line in output.splitlines() if line.strip()]
+            said = (line[:LINE_CHARS] for line in lines[-LAST_LINES:])
+            status, error = OutcomeStatus.FAILED, "\n".join([describe_exit(end), *said])
         # Its exit code is all that it says of how it ended.
         shown = Evidence(has_text=bool(output))
         return Outcome(

@@ -369,7 +369,8 @@ class Conversation:
         if "Timeout" in name:
             if self._idle_s is not None:
                 silent = f"no progress for {self._idle_s:g} s; the call was broken off\n"
-                return _Trouble(f"{silent}raise idle_timeout_s, or leave it out", is_passing=False)
+                slow = "raise idle_timeout_s only if its answers take that long"
+                return _Trouble(f"{silent}{slow}", is_passing=False)
             return _Trouble(f"the API was silent for too long ({name})")
         if isinstance(error, anthropic.APIConnectionError):
             return _Trouble(f"the API can't be reached: {error.__cause__ or error}")

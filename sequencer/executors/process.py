@@ -431,6 +431,10 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
         return self.ended_by is not None or is_signal
 
 
+LOOK_FIRST = "look at its log for what it did last"
+"""What to do about a client that made no progress."""
+
+
 def describe_exit(end: ProcessEnd) -> str:
     """Return one to three lines that say how a process ended, its last words included.
 
@@ -469,7 +473,7 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
     if end.ended_by == "idle":
         return (
             f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
-            f"raise idle_timeout_s of step {step!r} if it may be silent for that long"
+            f"{LOOK_FIRST}; raise idle_timeout_s of step {step!r} only if it was at work in silence"
         )
     if end.ended_by == STUCK:
         return f"{repeats_itself(request)}; {gone}"

@@ -10,7 +10,6 @@ from pathlib import Path
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import (
     Objection,
-    Permitting,
     Walled,
     Withholding,
     without_tools,
@@ -24,7 +23,7 @@ from sequencer.executors.wall import (
 )
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project.agents import performed
+from sequencer.project.agents import performed, without_time_limit
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.named_files import named
 from sequencer.project.project import Project
@@ -66,23 +65,9 @@ def check_classifier(project: Project) -> Iterator[Finding]:
 
 
 def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Finding]:
-    """Yield the clients that nothing ends if they hang in a step of *workflow*.
-
-    A program of your own ends by itself; a client waits for a service.
-    """
-    settings = project.settings
-    whole_run = (settings.run.step_timeout_s, settings.limits.seconds)
-    flow_ms = workflow.whole_graph.timeout_ms if workflow.nodes else None
-    if any(limit is not None for limit in (*whole_run, flow_ms)):
-        return
-    steps: dict[str, list[str]] = {}
-    for step in performed(settings, workflow):
-        whole = with_defaults(step, settings.step_defaults)
-        with suppress(ConfigurationError):  # another check reports it
-            name, executor = project.agents.choose(whole, step.name)
-            if isinstance(executor, Permitting) and not (whole.timeout_s or whole.idle_timeout_s):
-                steps.setdefault(name, []).append(step.name)
-    for name, names in steps.items():
+    """Yield the clients that nothing ends if they hang in a step of *workflow*."""
+    found = without_time_limit(project.settings, project.agents, workflow)
+    for name, names in found.items():
         shown, more = ", ".join(names[:MAX_STEPS]), len(names) - MAX_STEPS
         shown += f" and {more} more" if more > 0 else ""
         message = f"no time limit in {shown}: if the client hangs, the run hangs with it"

@@ -491,6 +491,27 @@ def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
         yield from map(rules.replaced, workflow.steps)
 
 
+def without_time_limit(
+    settings: Settings, agents: ConfiguredAgents, workflow: Workflow
+) -> dict[str, list[str]]:
+    """Return the clients that nothing ends if they hang, each with its steps in *workflow*.
+
+    A program of your own ends by itself; a client waits for a service.
+    """
+    whole_run = (settings.run.step_timeout_s, settings.limits.seconds)
+    flow_ms = workflow.whole_graph.timeout_ms if workflow.nodes else None
+    steps: dict[str, list[str]] = {}
+    if any(limit is not None for limit in (*whole_run, flow_ms)):
+        return steps
+    for step in performed(settings, workflow):
+        whole = with_defaults(step, settings.step_defaults)
+        with suppress(ConfigurationError):  # another check reports it
+            name, executor = agents.choose(whole, step.name)
+            if isinstance(executor, Permitting) and not (whole.timeout_s or whole.idle_timeout_s):
+                steps.setdefault(name, []).append(step.name)
+    return steps
+
+
 class Permission(NamedTuple):
     """What one agent may do."""
 

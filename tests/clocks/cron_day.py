@@ -66,49 +66,48 @@ class Hour(NamedTuple):
 
 MISSING = 2
 """How a tick ends whose client is not there."""
-OVER = r"^over: "
-FAILED = r"^error: .*'build' .*failed: .*API Error: 400 no such model"
-ASKS = r"^\w+: 'publish' waits for a decision"
+SOLVED = r"^solved: "
+FAILED = r"^error: step 'build' failed 3 times(.|\n)*API Error: 400 no such model(.|\n)*retry'"
+ASKS = r"'publish' waits for a decision(.|\n)*'sequencer answer approve'"
+LIMIT = r"^usage limit of agent 'worker': nothing starts before .* then it goes on by itself"
 SHORT = (
     Hour("ok", 0),
-    Hour("fails", 1, FAILED),
     Hour("fails", 1),
-    Hour("ok", 0, OVER),
+    Hour("", 1),
     Hour("ok", 0),
-    Hour("", 4, ASKS),
+    Hour("ok", 0, rf"^{ASKS}"),
     Hour("", 4),
-    Hour("answer approve", 0, OVER),
-    Hour("limit", 0),
+    Hour("", 4),
+    Hour("answer approve", 0),
+    Hour("limit", 0, LIMIT),
     Hour("", 0),
     Hour("ok", 0),
     Hour("gone", MISSING, "our-claude"),
     Hour("", MISSING),
-    Hour("back", 0, OVER),
+    Hour("back", 0, rf"{SOLVED}(.|\n)*{ASKS}"),
     Hour("damage", 2, r"^error: .*orchestration.yaml"),
     Hour("", 2),
-    Hour("undo", 4, ASKS),
-    Hour("answer approve", 0, OVER),
+    Hour("undo", 4, SOLVED),
+    Hour("answer approve", 0),
 )
 LONG = (
     *SHORT,
-    Hour("fails", 1, FAILED),
-    *[Hour("", 1)] * 2,
-    Hour("", 3, r"^error: .*'build' failed 3 times"),
-    *[Hour("", 3)] * 5,
-    Hour("ok, retry", 0, OVER),
-    Hour("", 0),
-    Hour("", 4, ASKS),
-    *[Hour("", 4)] * 6,
-    Hour("answer approve", 0, OVER),
-    Hour("limit", 0),
+    Hour("fails", 1),
+    Hour("", 1),
+    Hour("", 1, FAILED),
+    *[Hour("", 3)] * 6,
+    Hour("ok, retry", 0, SOLVED),
+    Hour("", 0, rf"^{ASKS}"),
+    *[Hour("", 4)] * 7,
+    Hour("answer approve", 0),
+    Hour("limit", 0, LIMIT),
     Hour("", 0),
     Hour("ok", 0),
     Hour("stop", 0, r"^the run was stopped"),
     *[Hour("", 0)] * 3,
-    Hour("resume", 0, r"^over: the run was stopped"),
-    Hour("", 4, ASKS),
-    Hour("", 4),
-    Hour("answer approve", 0, OVER),
+    Hour("resume", 0, rf"^{ASKS}"),
+    *[Hour("", 4)] * 2,
+    Hour("answer approve", 0),
 )
 
 

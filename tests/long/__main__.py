@@ -33,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 3_000.0
 """A campaign that takes longer is taken for stuck."""
 CAMPAIGNS: dict[str, str] = {
+    "C11-four-weeks": "tests.clocks.four_weeks:campaign",
     "I-hostile-clone": "tests.boundary.hostile_clone:campaign",
     "I-lying-agent": "tests.boundary.lying_agent:campaign",
     "I-linked-folders": "tests.boundary.linked_folders:campaign",

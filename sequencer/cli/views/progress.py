@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from msgspec import Struct, field
+
 from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.views.text import (
     Sanitiser,
@@ -43,6 +45,7 @@ from sequencer.engine.attempt import (
 )
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Summary
+from sequencer.errors import SequencerError, StateRefused
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.evidence import evidence_words
@@ -261,6 +264,60 @@ def timed(line: str) -> str:
     if isinstance(getattr(getattr(sys.stderr, "buffer", None), "raw", None), Log):
         return line
     return f"{time.strftime('%H:%M:%S')} {line}"
+
+
+class WorkCount(Struct):
+    """Counts the events, for when the work ends with an error."""
+
+    usage: Usage = field(default_factory=Usage)
+    failures: int = 0
+    noticed: bool = False
+    """Whether something was restored or edited, so that the next look may differ."""
+    _accepted_last: bool = False
+    _under_way: int = 0
+    """Attempts that this process has begun and not ended."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take an event."""
+        match event:
+            case AttemptStarted():
+                with self._lock:
+                    self._under_way += 1
+                    self._accepted_last = False
+            case AttemptEnded(_, outcome) | MadeElsewhere(outcome=Outcome() as outcome):
+                with self._lock:
+                    self._under_way -= isinstance(event, AttemptEnded)
+                    self._accepted_last = outcome.is_accepted
+                    steps = int(outcome.is_accepted)
+                    self.usage = self.usage.plus(outcome.usage, steps=steps)
+                    self.failures += int(outcome.status == "failed")
+            case Noticed():
+                self.noticed = True
+            case _:
+                pass
+
+    def is_working(self) -> bool:
+        """Return whether a step is under way."""
+        return self._under_way > 0
+
+    def summary(self, error: SequencerError) -> Summary:
+        """Return what was done before *error*."""
+        usage = self.usage
+        if isinstance(error, StateRefused) and self._accepted_last:
+            # The agent was done, but the store no longer accepted the result.
+            usage = usage.replace(steps=usage.steps - 1)
+        return Summary(error.message, usage, self.failures)
+
+
+class Unseen:
+    """Shows nothing."""
+
+    def __call__(self, event: RunEvent) -> None:
+        """Ignore it."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class PlainProgress:

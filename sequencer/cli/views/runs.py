@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -14,9 +15,13 @@ from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
 from sequencer.engine.view import FlowView, NodeState
-from sequencer.errors import SequencerError, run_option, typed
-from sequencer.model.head import Gate, Head
+from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
+from sequencer.model.head import Gate, Head, Status
+from sequencer.model.kind import Readiness, Standing, standing
+from sequencer.model.limits import parse_time
+from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Event
+from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
 from sequencer.store.journal import JournalFile, facts_of
 
@@ -26,6 +31,10 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 END_BYTES = 64 * 1024
 """Of a journal, in which the newest facts are looked for first."""
+CAUSE_LINES, CAUSE_CHARS = 6, 300
+"""Of what an attempt said before it failed."""
+LONG_PAUSE = timedelta(hours=1)
+"""A wait for a date that is further away is told to a person."""
 
 
 def each_run(
@@ -130,6 +139,164 @@ class Open(NamedTuple):
     @property
     def _answer(self) -> str:
         return f"sequencer {self.option}answer"
+
+
+class Need(NamedTuple):
+    """What keeps a run from going on by itself: for most of it a person has to act."""
+
+    kind: Readiness
+    key: str
+    """What makes it the same need at another time, whatever its words count."""
+    text: str
+    commands: tuple[str, ...] = ()
+    """What to type, as it stands; one of them is enough."""
+    advice: str = ""
+    """What to do before that."""
+    cause: tuple[str, ...] = ()
+    """The last lines of what failed."""
+    log: str = ""
+    """Its step log."""
+    until: datetime | None = None
+    """When a pause ends; None: nobody knows."""
+    is_asked: bool = False
+    """Whether a gate or a node asks; see `Open`."""
+
+    @property
+    def is_of_a_person(self) -> bool:
+        """Return whether nothing happens before somebody acts."""
+        return self.kind not in (Readiness.NOT_YET, Readiness.COMPLETE)
+
+    def lines(self) -> list[str]:
+        """Return what there is to say besides `text`."""
+        lines = ["cause:", *(f"  {line}" for line in self.cause)] if self.cause else []
+        lines += [f"log: {self.log}"] if self.log else []
+        typed_ = ", or ".join(one if "'" in one else f"'{one}'" for one in self.commands)
+        return [*lines, *([f"to do: {f'{self.advice} {typed_}'.strip()}"] if typed_ else [])]
+
+
+def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
+    """Return why *run*, which is at *head*, does not go on by itself; None: it does.
+
+    Raises:
+        DefinitionChanged: it was started under another definition.
+    """
+    now = datetime.now(UTC) if now is None else now
+    workflow = run.workflow_for(head)
+    if head.status is not Status.COMPLETE:
+        ensure_definition(head, workflow)
+    here = standing(head, workflow, run.limits, now)
+    text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
+    option = run_option(run.name)
+    if here.kind is Readiness.REFUSED:
+        verbs = ("retry",) if head.flow is not None else ("retry", "skip")
+        cause, log = _cause_of(_last_failure(run))
+        key += f" {head.expected_step} {head.step_index}"
+        return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
+    if here.kind is Readiness.NOT_YET:
+        return _pause(run, head, here, now)
+    if here.kind is Readiness.LIMIT:
+        advice = "raise it in orchestration.yaml, then"
+        return Need(here.kind, key, text, ("sequencer trust",), advice)
+    if here.kind is Readiness.PERSON and (asked := open_at(run, head)) is not None:
+        first = asked.questions[0] if asked.questions else None
+        key += "".join(f" {one.node.id} {one.token}" for one in asked.questions)
+        key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
+        return Need(here.kind, key, text, tuple(asked.commands(first)), is_asked=True)
+    if here.kind in (Readiness.PERSON, Readiness.PAUSED, Readiness.STOPPED):
+        return Need(here.kind, key, text, _commands(option, "resume"))
+    return Need(here.kind, key, text) if here.kind is Readiness.COMPLETE else None
+
+
+def _commands(option: str, *verbs: str) -> tuple[str, ...]:
+    return tuple(f"sequencer {option}{verb}" for verb in verbs)
+
+
+def needs(project: Project) -> Iterator[tuple[Run, Need]]:
+    """Yield what needs a person in every run that asks nobody: it failed for good, say."""
+    for run, need in each_run(project, need_of):
+        if isinstance(need, DefinitionChanged):
+            key = f"changed {run.name}"
+            commands = _commands(run_option(run.name), "adopt", "reset")
+            yield run, Need(Readiness.REFUSED, key, one_line(need.message), commands)
+        elif isinstance(need, Need) and need.kind in _OF_A_PERSON and not need.is_asked:
+            yield run, need
+
+
+def untrusted_need(refused: NotTrusted) -> Need:
+    """Return what a person has to do about a project that may not act."""
+    changed = tuple(one_line(line)[:CAUSE_CHARS] for line in refused.changed)
+    what = "it is not trusted on this machine"
+    if changed:
+        what = "it has changed since you trusted it"
+    shown = changed[:CAUSE_LINES]
+    if changed[CAUSE_LINES:]:
+        shown += (f"and {len(changed) - CAUSE_LINES} more",)
+    text = f"{what}, so nothing starts"
+    return Need(Readiness.REFUSED, "trust", text, ("sequencer trust",), cause=shown)
+
+
+def need_json(run: Run | None, need: Need) -> dict[str, Any]:
+    """Return *need* as ``inbox --json`` prints it; of no *run*, it is the project's."""
+    return {
+        "run": None if run is None else run.name,
+        "need": "untrusted" if run is None else str(need.kind),
+        "text": need.text,
+        "cause": list(need.cause),
+        "log": need.log or None,
+        "advice": need.advice or None,
+        "commands": list(need.commands),
+    }
+
+
+_OF_A_PERSON = frozenset((Readiness.REFUSED, Readiness.LIMIT, Readiness.PERSON))
+"""Nobody has decided that the run is to stand still; see `FINAL` and PAUSED for the others."""
+
+
+def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
+    """Return the wait for a date if it is long, or may go on for long; None: it is neither."""
+    due, why = parse_time(here.until or ""), head.not_before_reason or "not due"
+    if due is None:
+        return None
+    at = f"{due.astimezone():%Y-%m-%d %H:%M %Z}"
+    if due > now + LONG_PAUSE:
+        text = f"{one_line(why)}: nothing starts before {at}; then it goes on by itself"
+        return Need(here.kind, f"pause {head.run_id}", text, until=due)
+    status = (_newest_outcome(run) or {}).get("status")
+    if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
+        return None
+    text = f"{one_line(why)}; it is tried again by itself"
+    return Need(here.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log"))
+
+
+def _newest_outcome(run: Run) -> dict[str, Any] | None:
+    """Return how the newest attempt ended."""
+    found = None
+    with suppress(SequencerError):
+        for fact in newest_facts(run):
+            found = fact.get("outcome") if fact["event"] in _ENDINGS else found
+    return found
+
+
+_ENDINGS = frozenset((Event.SUCCEEDED, Event.FAILED, Event.RELEASED))
+
+
+def _last_failure(run: Run) -> dict[str, Any]:
+    """Return the outcome of the attempt that failed last; empty: it can't be found."""
+    found: dict[str, Any] = {}
+    for facts in (newest_facts, Run.history):
+        with suppress(SequencerError):
+            for fact in facts(run):
+                found = (fact.get("outcome") or {}) if fact["event"] == Event.FAILED else found
+        if found:
+            break
+    return found
+
+
+def _cause_of(outcome: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+    """Return the last lines of what an attempt of *outcome* said, and its log."""
+    said = str(outcome.get("error") or "").splitlines()
+    lines = [one_line(line)[:CAUSE_CHARS] for line in said if line.strip()]
+    return (*lines[:1], *lines[1:][1 - CAUSE_LINES :]), one_line(outcome.get("log") or "")
 
 
 def name_of(run: Run) -> str:

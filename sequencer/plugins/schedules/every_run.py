@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sequencer.cli.context import Invocation
+from sequencer.cli.run_work import explain_held
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.views.runs import each_run, name_of, run_facts
 from sequencer.cli.views.text import plural
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
+from sequencer.model.head import Head
 from sequencer.plugins.schedules.cli_schedule import program_argv
 from sequencer.plugins.schedules.schedules import as_utc, scheduled
 from sequencer.plugins.schedules.timers import tick_log
@@ -49,7 +51,11 @@ def tick_all(invocation: Invocation, at_most: int) -> int:
     options = [*_passed_on(invocation.arguments)]
     place = _place(project, at_most)
     if place is None:
-        raise ClaimHeld(f"{plural(at_most, 'tick')} at work already (--at-most)")
+        busy = ClaimHeld(f"{plural(at_most, 'tick')} at work already (--at-most)")
+        for run, head in each_run(project, lambda _, head: head):
+            if isinstance(head, Head):
+                explain_held(invocation, run, head, busy)
+        raise busy
     codes = []
     try:
         with EndOnSignal(invocation.say) as ending:

@@ -8,29 +8,42 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sequencer.plugins.schedules.unattended import News, log_of, record_name, recorded
+from sequencer.plugins.schedules import unattended
+from sequencer.plugins.schedules.unattended import (
+    DECISION,
+    LASTING,
+    PAUSE,
+    REFUSAL,
+    SUCCESS,
+    News,
+    log_of,
+    record_name,
+    recorded,
+)
 from sequencer.store.user_state import own_state
 from tests.unit.cli.calling import Called, call, project, worked
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4}  ")
 FAILS = """\
 agent: fails
-agents: {fails: {kind: command, argv: ["false"], free: true}}
+agents: {fails: {kind: command, argv: [sh, -c, "echo no space left; exit 1"], free: true}}
 steps: [{name: main, text: x}]
-limits: {failures_in_row: 9}
+limits: {failures_in_row: 2}
 """
 FAILED = "error: logs/iter-1.log: step 'main' (iteration 1, attempt 1) failed: no"
 
 
-def told(path: Path, code: int, text: str = "", *, has_moved: bool = False) -> str:
+def told(path: Path, code: int, text: str = "", **more: Any) -> str:
     """Return what is printed of a tick that ends so."""
-    ended, said = recorded(path, lambda: (code, News(text, has_moved)))
+    ended, said = recorded(path, lambda: (code, News(text, **more)))
     assert ended == code
     return said
 
@@ -69,33 +82,29 @@ def test_a_step_that_said_no_is_not_done(tmp_path: Path) -> None:
     assert call(folder, "status", "--json").json["step_index"] == 0
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (FAILED, FAILED),
-        (FAILED, FAILED.replace("attempt 1", "attempt 2").replace("-1.log", "-1.2.log")),
-        (f"{FAILED} after 3.2 s", f"{FAILED} after 1 min"),
-        (f"{FAILED} (req_011CSHoEeqs5C35K2UUqR7Fy)", f"{FAILED} (req_022CSHoEeqs5C35K2UUqR7Fz)"),
-        (f"{FAILED} at 2026-11-01T01:30:00Z", f"{FAILED} at 2026-11-01T02:30:00Z"),
-    ],
-)
-def test_the_same_is_told_once(tmp_path: Path, first: str, second: str) -> None:
+def later(log: Path, seconds: float) -> None:
+    """Let everything that is remembered of ticks with the log *log* be *seconds* older."""
+    kept = json.loads(record_of(log).read_text())
+    for one in kept["told"]:
+        one.update({name: one[name] - seconds for name in ("since", "time")})
+    record_of(log).write_text(json.dumps(kept))
+
+
+def test_counts_and_times_in_a_message_make_no_new_problem(tmp_path: Path) -> None:
     log = tmp_path / "tick.log"
-    assert told(log, 1, first).startswith(first)
-    assert told(log, 1, second) == ""
+    assert told(log, 3, "error: 18 only on 'origin'", key="diverged").startswith("error: 18")
+    assert told(log, 3, "error: 20 only on 'origin'", key="diverged") == ""
+    assert told(log, 3, "error: 20 only on 'origin'", key="dirty").startswith("error: 20")
+    # One after the other in turn, as of a work tree that is dirty now and then.
+    assert told(log, 3, "error: 21 only on 'origin'", key="diverged") == ""
 
 
 @pytest.mark.parametrize(
     ("code", "second"),
     [
-        (1, FAILED.replace("iteration 1", "iteration 3")),
         (1, FAILED.replace("'main'", "'plan'")),
-        (1, FAILED.replace("failed: no", "failed: HTTP 500")),
-        (3, FAILED),
         (4, "error: 'a-question-with-a-long-name-1' waits for a decision"),
-        (4, "error: 'a-question-with-a-long-name-2' waits for a decision"),
         (70, "error: this is a bug: KeyError: 'x'"),
-        (2, "error: orchestration.yaml:7: unknown key 'limit'"),
         (0, "the run is complete after 3 steps"),
     ],
 )
@@ -108,17 +117,81 @@ def test_what_is_different_is_told(tmp_path: Path, code: int, second: str) -> No
     assert f"the whole record: {log}" in said
 
 
-def test_it_is_over_when_a_step_was_accepted(tmp_path: Path) -> None:
+def test_a_problem_that_was_told_is_said_to_be_solved_when_a_step_was_accepted(
+    tmp_path: Path,
+) -> None:
     log = tmp_path / "tick.log"
     assert told(log, 0, has_moved=True) == ""
     told(log, 1, FAILED)
     # Nothing is due for now; another tick is at work; the machine goes down.
-    for code, text in ((0, ""), (75, "error: held"), (130, "interrupted")):
-        assert told(log, code, text) == ""
+    for code in (0, 75, 130):
+        assert told(log, code) == ""
     over = told(log, 0, has_moved=True)
-    assert over.startswith("over: logs/iter-1.log: step 'main' (iteration 1, attempt 1) failed: no")
+    assert over.startswith("solved: logs/iter-1.log: step 'main' (iteration 1, attempt 1) failed")
     assert told(log, 0, has_moved=True) == ""
     assert told(log, 1, FAILED).startswith(FAILED)
+
+
+def test_what_a_person_decided_is_not_said_to_be_solved(tmp_path: Path) -> None:
+    log = tmp_path / "tick.log"
+    for kind in (DECISION, PAUSE):
+        assert told(log, 4, "waiting: for you", key=kind, kind=kind).startswith("waiting: for you")
+        assert told(log, 4, "waiting: for you", key=kind, kind=kind) == ""
+        assert told(log, 0, has_moved=True) == ""
+
+
+def test_success_is_told_once_and_never_as_a_problem_that_is_over(tmp_path: Path) -> None:
+    log, done = tmp_path / "tick.log", {"key": "complete 1", "kind": SUCCESS}
+    told(log, 3, FAILED)
+    said = told(log, 0, "the run is complete", has_moved=True, **done)
+    assert said.startswith("solved: logs/iter-1.log")
+    assert "\nthe run is complete\n" in said
+    for seconds in (0, 8 * DAY_S):
+        later(log, seconds)
+        assert told(log, 0, "the run is complete", **done) == ""
+    assert told(log, 0, has_moved=True) == ""
+    assert told(log, 0, "the run is complete", kind=SUCCESS, key="complete 2")
+
+
+def test_a_refusal_is_solved_as_soon_as_something_can_begin(tmp_path: Path) -> None:
+    log = tmp_path / "tick.log"
+    told(log, 2, "error: unknown key", kind=REFUSAL)
+    assert told(log, 2, "error: not trusted", kind=REFUSAL).startswith("error: not trusted")
+    assert told(log, 75) == ""
+    said = told(log, 0)
+    assert "solved: unknown key" in said
+    assert "solved: not trusted" in said
+
+
+def test_what_may_pass_by_itself_is_told_when_it_lasts_for_an_hour(tmp_path: Path) -> None:
+    log, away = tmp_path / "tick.log", {"key": "away", "kind": LASTING}
+    assert told(log, 3, "error: the remote is away", **away) == ""
+    assert told(log, 0) == ""
+    # It was gone in between, so its time begins anew.
+    assert told(log, 3, "error: the remote is away", **away) == ""
+    later(log, 50 * 60)
+    assert told(log, 3, "error: the remote is away", **away) == ""
+    later(log, 10 * 60)
+    assert told(log, 3, "error: the remote is away", **away).startswith("error: the remote is")
+    assert told(log, 3, "error: the remote is away", **away) == ""
+    assert told(log, 0).startswith("solved: the remote is away")
+
+
+def test_a_pause_is_told_once_with_its_end_and_again_only_if_it_grows(tmp_path: Path) -> None:
+    log, now = tmp_path / "tick.log", datetime.now(UTC).timestamp()
+    pause = {"key": "pause", "kind": PAUSE}
+    assert told(log, 0, "limit until Friday", until=now + 5 * DAY_S, **pause)
+    later(log, 4 * DAY_S)
+    assert told(log, 0, "limit until Friday", until=now + 5 * DAY_S + 60, **pause) == ""
+    assert told(log, 0, "limit until Sunday", until=now + 7 * DAY_S, **pause)
+
+
+def test_what_happened_besides_is_told_as_well(tmp_path: Path) -> None:
+    log, left_out = tmp_path / "tick.log", News("no start at 2:00", "date", DECISION)
+    assert told(log, 0, also=(left_out,)).startswith("no start at 2:00")
+    said = told(log, 3, FAILED, also=(left_out._replace(text="no start at 3:00"),))
+    assert "no start" not in said
+    assert said.startswith(FAILED)
 
 
 FLOW = """\
@@ -179,7 +252,7 @@ def test_the_short_way_leaves_what_is_over_to_the_long_one(tmp_path: Path) -> No
         text=True,
         check=True,
     )
-    assert done.stderr.startswith("the run was stopped")
+    assert done.stderr.startswith("solved: orchestration.yaml:1:1: unknown key 'agnet'")
 
 
 def test_a_usage_error_is_told_once_as_well(tmp_path: Path) -> None:
@@ -189,18 +262,21 @@ def test_a_usage_error_is_told_once_as_well(tmp_path: Path) -> None:
     assert tick(folder, "--no-such-option") == Called(2, "", "")
 
 
-def test_a_log_that_can_not_be_written_is_told_each_time(tmp_path: Path) -> None:
+def test_a_log_that_can_not_be_written_is_told_once(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     (folder / "elsewhere").mkdir()
     (folder / "mine").symlink_to("elsewhere")
-    for _ in range(2):
-        called = call(folder, "tick", "--log", "mine/tick.log")
-        assert (called.code, called.out) == (0, "")
-        assert "mine/tick.log: the log can't be written: is a link" in called.err
+    called = [call(folder, "tick", "--log", "mine/tick.log") for _ in range(3)]
+    assert [(one.code, one.out) for one in called] == [(0, "")] * 3
+    assert "mine/tick.log: the log can't be written: is a link" in called[0].err
+    assert [one.err for one in called[1:]] == ["", ""]
     assert list((folder / "elsewhere").iterdir()) == []
 
 
-@pytest.mark.parametrize("kept", ["", "{", "[]", '{"code": 1}', json.dumps({"code": "1"})])
+UNREADABLE = ["", "{", "[]", '{"code": 1}', '{"told": 1}', '{"told": [{"key": "x"}]}']
+
+
+@pytest.mark.parametrize("kept", UNREADABLE)
 def test_what_can_not_be_read_is_told_again(tmp_path: Path, kept: str) -> None:
     log = tmp_path / "tick.log"
     told(log, 1, FAILED)
@@ -227,7 +303,7 @@ def test_no_file_of_the_project_keeps_a_person_from_being_told(tmp_path: Path) -
     copy = log.with_name("tick.log.told")
     told(log, 1, FAILED)
     kept = copy.read_bytes()
-    assert told(log, 0, has_moved=True).startswith("over: ")
+    assert told(log, 0, has_moved=True).startswith("solved: ")
     copy.write_bytes(kept)
     assert told(log, 1, FAILED).startswith(FAILED)
     # Nor does one that is gone make somebody be told again.
@@ -266,7 +342,7 @@ def test_the_copy_counts_where_there_is_no_state_folder(
     log = tmp_path / "tick.log"
     assert told(log, 1, FAILED).startswith(FAILED)
     assert told(log, 1, FAILED) == ""
-    assert told(log, 0, has_moved=True).startswith("over: ")
+    assert told(log, 0, has_moved=True).startswith("solved: ")
     assert told(log, 1, FAILED).startswith(FAILED)
 
 
@@ -286,34 +362,99 @@ DAY_S = 24 * 60 * 60
 
 
 @pytest.mark.parametrize(
-    ("code", "seconds", "is_told"),
+    ("code", "times", "seconds", "is_told"),
     [
-        (1, DAY_S - 60, False),
-        (1, DAY_S + 1, True),
-        (0, DAY_S + 1, False),
-        (0, 7 * DAY_S + 1, True),
+        (1, 1, DAY_S - 60, False),
+        (1, 1, DAY_S + 1, True),
+        (1, 2, DAY_S + 1, False),
+        (1, 2, 3 * DAY_S + 1, True),
+        (1, 3, 3 * DAY_S + 1, False),
+        (1, 9, 7 * DAY_S + 1, True),
+        (0, 1, DAY_S + 1, False),
+        (0, 1, 7 * DAY_S + 1, True),
         # The clock was ahead a little, or by years.
-        (1, 60 - DAY_S, False),
-        (1, -DAY_S - 60, True),
+        (1, 1, 60 - DAY_S, False),
+        (1, 1, -DAY_S - 60, True),
     ],
 )
-def test_what_lasts_is_told_again(
-    tmp_path: Path, code: int, seconds: float, *, is_told: bool
+def test_what_lasts_is_told_again_ever_less_often(
+    tmp_path: Path, code: int, times: int, seconds: float, *, is_told: bool
 ) -> None:
     log = tmp_path / "tick.log"
     told(log, code, FAILED)
     kept = json.loads(record_of(log).read_text())
-    record_of(log).write_text(json.dumps({**kept, "time": kept["time"] - seconds}))
+    one = kept["told"][0]
+    one["times"] = times
+    record_of(log).write_text(json.dumps(kept))
+    later(log, seconds)
     said = told(log, code, FAILED)
     assert bool(said) == is_told
-    assert not is_told or f"you were told this at {kept['at']}; it has not changed since" in said
+    assert not is_told or f"you were told this at {one['at']}; it has not changed since" in said
     assert told(log, code, FAILED) == ""
 
 
-def test_the_same_failure_of_another_run_is_told(tmp_path: Path) -> None:
+def test_a_problem_that_can_not_be_remembered_is_told_once_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unattended, "_MEMORY", (str(tmp_path / "memory"),))
+    (tmp_path / "memory").mkdir()
+    log = tmp_path / "tick.log"
+    told(log, 0)
+    full = OSError(28, "No space left on device")
+    monkeypatch.setattr(unattended, "put_own", raising(full))
+    first = told(log, 1, FAILED)
+    assert first.startswith(FAILED)
+    assert "can't be written (No space left on device), so this is said once a day" in first
+    assert [told(log, 1, FAILED) for _ in range(3)] == ["", "", ""]
+    # Nor can the copy beside the log be written: the one in memory counts.
+    monkeypatch.setattr(unattended, "_beside", lambda _: Path("/proc/none/tick.log.told"))
+    assert told(log, 1, FAILED) == ""
+    other = FAILED.replace("main", "plan")
+    assert [bool(told(log, 1, other)) for _ in range(3)] == [True, False, False]
+
+
+def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unattended, "_MEMORY", ("/proc/none",))
+    monkeypatch.setattr(unattended, "_beside", lambda _: Path("/proc/none/tick.log.told"))
+    monkeypatch.setattr(unattended, "put_own", raising(OSError(30, "Read-only file system")))
+    log, said = tmp_path / "tick.log", []
+    for hour in range(24):
+        at = time.struct_time((2026, 11, 1, hour, 0, 0, 6, 305, 0))
+        monkeypatch.setattr(time, "localtime", lambda at=at: at)
+        said.append(told(log, 1, FAILED))
+    assert [hour for hour, one in enumerate(said) if one] == [8]
+    assert "so only ticks from 8:00 to 8:59 say this" in said[8]
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    """Return a function that fails with *error*."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_a_failure_with_tries_left_is_no_news_and_one_for_good_has_all_that_is_needed(
+    tmp_path: Path,
+) -> None:
     folder = project(tmp_path / "p", FAILS)
-    assert tick(folder).err.startswith("error: ")
     assert tick(folder) == Called(1, "", "")
+    assert logged(folder)[-2:] == ["  the next tick tries it again", "exit code 1"]
+    said = tick(folder)
+    assert said.code == 1
+    assert said.err.startswith("error: step 'main' failed 2 times in a row")
+    for part in (f"project: {folder}", "run: default", "no space left", "'sequencer retry'"):
+        assert part in said.err
+    assert tick(folder) == Called(3, "", "")
+
+
+def test_the_same_failure_of_another_run_is_told(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", FAILS.replace("row: 2", "row: 1"))
+    assert tick(folder).err.startswith("error: ")
+    assert tick(folder) == Called(3, "", "")
     shutil.rmtree(folder / "sync")
     assert tick(folder).err.startswith("error: ")
 
@@ -323,7 +464,9 @@ def test_a_pause_of_days_is_told(tmp_path: Path) -> None:
     assert tick(folder) == Called(0, "", "")
     date = (datetime.now(UTC) + timedelta(days=3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert call(folder, "set", f'not_before="{date}"').code == 0
-    assert f"nothing starts before {date}" in tick(folder).err
+    said = tick(folder).err
+    assert "nothing starts before " in said
+    assert "then it goes on by itself" in said
     assert tick(folder) == Called(0, "", "")
 
 

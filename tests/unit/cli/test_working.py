@@ -5,8 +5,8 @@ from typing import cast
 
 import pytest
 
-from sequencer.cli.run_work import Plan, WorkCount
-from sequencer.cli.views.progress import summary_json
+from sequencer.cli.run_work import Plan
+from sequencer.cli.views.progress import WorkCount, summary_json
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary

@@ -1,0 +1,80 @@
+"""What the inbox lists besides questions: everything that stands still until somebody acts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import call, project
+
+FAILS = """\
+agent: hand
+agents: {hand: {kind: command, argv: [sh, -c, "echo no space left; exit 1"], free: true}}
+steps: [{name: work, text: x}]
+limits: {failures_in_row: 1}
+"""
+LIMITED = """\
+agent: rehearsal
+steps: [{name: work, text: x}]
+limits: {steps: 1}
+"""
+
+
+def test_a_run_that_failed_for_good_is_listed_with_its_last_lines(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", FAILS)
+    assert call(folder, "--run", "night", "run", "--quiet").code == 1
+    assert call(folder, "inbox").out.splitlines() == [
+        "night: step 'work' failed 1 times in a row (limits.failures_in_row: 1)",
+        "  | exit code 1",
+        "  | no space left",
+        "  log: logs/local/runs/night/steps/iter-00001_work.log",
+        "  sequencer --run night retry",
+        "  sequencer --run night skip",
+    ]
+    (row,) = call(folder, "inbox", "--json").json
+    assert (row["run"], row["need"], row["cause"][-1]) == ("night", "refused", "no space left")
+    assert call(folder, "--run", "night", "inbox", "--json").json == [row]
+    # With a try left, or stopped by a person, it needs nobody.
+    assert call(folder, "--run", "night", "retry").code == 0
+    assert call(folder, "inbox").out == "no run waits for a decision\n"
+
+
+def test_a_run_at_its_own_limit_is_listed_with_what_to_do(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", LIMITED)
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    assert call(folder, "inbox").out.splitlines() == [
+        "default run: the run's limit of 1 steps is reached (limits.steps)",
+        "  raise it in orchestration.yaml, then",
+        "  sequencer trust",
+    ]
+    assert call(folder, "stop").code == 0
+    assert call(folder, "inbox", "--json").json == []
+
+
+def test_changes_that_nobody_has_trusted_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
+    folder = project(tmp_path / "p", LIMITED.replace("steps: 1", "steps: 5"))
+    assert call(folder, "inbox").out == "no run waits for a decision\n"
+    assert call(folder, "trust", "--yes").code == 0
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    assert call(folder, "inbox", "--json").json == []
+    more = "agents: {hand: {kind: command, argv: [sh, -c, date]}}\n"
+    (folder / "orchestration.yaml").write_text(LIMITED.replace("steps: 1", "steps: 5") + more)
+    lines = call(folder, "inbox").out.splitlines()
+    assert lines[0] == "this project: it has changed since you trusted it, so nothing starts"
+    assert any("hand" in line for line in lines[1:-1])
+    assert lines[-1] == "  sequencer trust"
+    (row,) = call(folder, "inbox", "--json").json
+    assert (row["run"], row["need"], row["commands"]) == (None, "untrusted", ["sequencer trust"])
+
+
+def test_a_run_whose_definition_changed_is_listed(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", LIMITED.replace("steps: 1", "steps: 5"))
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    other = LIMITED.replace("steps: 1", "steps: 5").replace("name: work", "name: play")
+    (folder / "orchestration.yaml").write_text(other)
+    (row,) = call(folder, "inbox", "--json").json
+    assert row["commands"] == ["sequencer adopt", "sequencer reset"]
