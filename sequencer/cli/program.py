@@ -378,7 +378,8 @@ def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) ->
     with contextlib.redirect_stderr(io.StringIO()) as said:
         code = report(error, is_verbose=is_verbose)
     text = said.getvalue().rstrip("\n")
-    invocation.news = unattended.News(text, run_id=invocation.run_id)
+    event = invocation.news.event
+    invocation.news = unattended.News(text, run_id=invocation.run_id, event=event)
     complain(text)
     return code
 

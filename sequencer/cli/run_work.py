@@ -47,7 +47,13 @@ from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
+from sequencer.plugins.schedules.schedules import (
+    begin,
+    next_look,
+    next_start,
+    start_due,
+    starts_at,
+)
 from sequencer.plugins.schedules.unattended import News
 from sequencer.project.agents import (
     AgentOverrides,
@@ -322,7 +328,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
-    if run and (date := start_due(project, run, invocation.say)):
+    if run and (date := start_due(project, run, invocation.say, partial(_tell_event, invocation))):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
     while True:
@@ -340,6 +346,12 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 raise
         # The limits count for the whole invocation, across questions.
         plan = plan.less(_usage_of(invocation, plan), before)
+
+
+def _tell_event(invocation: Invocation, text: str) -> None:
+    """Say *text*, which the next tick does not say again."""
+    invocation.say(f"notice: {text}")
+    invocation.news = invocation.news._replace(event=text)
 
 
 def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
@@ -433,7 +445,7 @@ def _tell_end(
         if run.head is not None and (date := next_start(invocation.project(), run)):
             summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
-    invocation.news = _news(run, plan, summary)
+    invocation.news = _news(run, plan, summary)._replace(event=invocation.news.event)
     text = json_text(summary_json(run, summary, 0)) if invocation.is_json else summary_line(summary)
     invocation.echo(text)
     return text
@@ -557,8 +569,9 @@ def _remember(
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
     due, now = parse_time(here.until or ""), time.time()
-    until = due.timestamp() if due else next_start(invocation.project(), run)
-    until = min(now + idle.DAY_S, math.inf if until is None else until)
+    date = next_look(invocation.project(), run)
+    until = min(math.inf if date is None else date, due.timestamp() if due else math.inf)
+    until = min(now + idle.DAY_S, until)
     answer = idle.IdleAnswer(near(f"{text}\n"), said, until, is_rest=here.kind in RESTS)
     if question.state_path == run.store.state_path:
         idle.remember(question, answer, head.revision)

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import NotTrusted, StorageFailed, UnsafeFolder, UnsafePath
 from sequencer.executors.project_files import files_for
+from sequencer.model.limits import parse_time
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
@@ -126,6 +127,19 @@ class Trust:
         real = Path(os.path.realpath(self._settings.project_dir))
         named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
         return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
+
+    @property
+    def since(self) -> float | None:
+        """Return when a person trusted it last, in seconds since 1970; None: no one did.
+
+        Raises:
+            UnsafePath: see `read`.
+        """
+        known = None
+        with contextlib.suppress(OSError):  # there is no place for one
+            known = read(self.key)
+        at = parse_time(known.at) if known is not None else None
+        return None if at is None else at.timestamp()
 
     def refusal(self) -> NotTrusted | None:
         """Return why nothing of it may run; None: it may.

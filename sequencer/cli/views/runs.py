@@ -50,6 +50,7 @@ def run_facts(
         "run": run.name,
         "ended": head.status == "complete",
         "workflow": head.workflow_name,
+        "kind": run_kind(run, head),
         "step": head.expected_step,
         "step_index": head.step_index,
         "steps": run_length(run, head),
@@ -79,6 +80,13 @@ def run_length(run: Run, head: Head) -> int | None:
     except SequencerError:
         return None
     return len(workflow.steps) if workflow.kind == "procedure" else None
+
+
+def run_kind(run: Run, head: Head) -> str | None:
+    """Return the kind of workflow that *run* works on; None: it can't be read."""
+    with suppress(SequencerError):
+        return run.workflow_for(head).kind
+    return None
 
 
 def _run_began(run: Run) -> tuple[str | None, str | None]:

@@ -32,7 +32,12 @@ from sequencer.plugins.schedules.installers import (
     Job,
     installer_of,
 )
-from sequencer.plugins.schedules.timers import path_for, programs_of, tick_log
+from sequencer.plugins.schedules.timers import (
+    log_of_all,
+    path_for,
+    programs_of,
+    tick_log,
+)
 from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.agent_checks import check_time_limits
@@ -153,7 +158,7 @@ def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
         return tick_log(settings, run)
     if run is not None:
         raise UsageRefused("is one run", where="--run", hint="leave --all out")
-    return settings.logs_dir / "tick-all.log"
+    return log_of_all(settings)
 
 
 def _names(

@@ -238,13 +238,27 @@ def tick_log(settings: Settings, run: str | None) -> Path:
     return settings.logs_dir / (f"tick.{slug(run)}.log" if run else "tick.log")
 
 
+def log_of_all(settings: Settings) -> Path:
+    """Return the log that the timer's ticks of all runs write, besides those of the runs."""
+    return settings.logs_dir / "tick-all.log"
+
+
 def pace_of(settings: Settings, run: str | None) -> TickPace | None:
-    """Return how the ticks of the run called *run* came; None: too few of them are known.
+    """Return how the ticks that may work on *run* came; None: too few of them are known.
+
+    Those of all runs give it no turn while it has nothing to do, but they came.
+    """
+    logs = tick_log(settings, run), log_of_all(settings)
+    known = [pace for log in logs if (pace := _pace_in(log)) is not None]
+    return max(known, default=None)
+
+
+def _pace_in(log: Path) -> TickPace | None:
+    """Return how the ticks came that wrote *log*; None: too few of them are known.
 
     Known from their log, which is there whatever called them. A time more than a day ahead was
     written by a clock that was wrong, or by an agent: it would hide that ticks are missed.
     """
-    log = tick_log(settings, run)
     try:
         data = read_regular(log, max(log.lstat().st_size - TAIL_BYTES, 0))
     except (OSError, SequencerError):

@@ -58,6 +58,8 @@ class News(NamedTuple):
     """A step was accepted, so what stood in the way before does so no more."""
     run_id: str = ""
     """The same of another run is news."""
+    event: str = ""
+    """What happened once, and is noted elsewhere as said: it is printed in any case."""
 
 
 class Told(NamedTuple):
@@ -101,8 +103,7 @@ def recorded(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str
         code, news = work()
         if code:
             stream.write(f"exit code {code}\n")
-    said = _news(path, code, news)
-    lines = [said] if said else []
+    lines = [*filter(None, (news.event, _news(path, code, news)))]
     if log.problem is not None:
         lines.append(f"{path}: the log can't be written: {log.problem}")
     if lines:
