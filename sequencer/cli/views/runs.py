@@ -14,6 +14,7 @@ from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
 from sequencer.errors import SequencerError, run_option, typed
+from sequencer.history.timeline import BEGINNINGS
 from sequencer.model.head import Gate, Head
 from sequencer.project.project import Project
 from sequencer.store.journal import JournalFile, facts_of
@@ -44,7 +45,9 @@ def run_facts(
     project: Project, run: Run, head: Head, known: tuple[str | None, str | None] | None = None
 ) -> dict[str, Any]:
     """Return what is shown about *run*; when it began and its title are read if not *known*."""
-    begun, title = known or _run_began(run)
+    begun, title = known or _run_began(
+        run, head, starts_over=run.name in project.settings.schedules
+    )
     posting = project.posting
     return {
         "run": run.name,
@@ -89,11 +92,16 @@ def run_kind(run: Run, head: Head) -> str | None:
     return None
 
 
-def _run_began(run: Run) -> tuple[str | None, str | None]:
-    """Return when the run began, as far as its journal goes back, and its request's title."""
+def _run_began(run: Run, head: Head, *, starts_over: bool = False) -> tuple[str | None, str | None]:
+    """Return when the run began, as far as its journal goes back, and its request's title.
+
+    If it *starts_over* by itself, its newest start counts, however far back.
+    """
     definition = run.definition
     if definition is not None:
         return definition.created_at, definition.request.title
+    if (begun := head.begun_at or _started_over(run, is_far=starts_over)) is not None:
+        return begun, None
     try:
         if isinstance(run.store, Dispatching):
             first = next(iter(run.history()), None)
@@ -102,6 +110,16 @@ def _run_began(run: Run) -> tuple[str | None, str | None]:
     except SequencerError:
         first = None
     return (None if first is None else str(first["at"])), None
+
+
+def _started_over(run: Run, *, is_far: bool) -> str | None:
+    """Return when the run was started over last, looked for in all of its journal if *is_far*."""
+    for facts in (_newest_facts, Run.history) if is_far else (_newest_facts,):
+        with suppress(SequencerError):
+            found = [str(one["at"]) for one in facts(run) if one["event"] in BEGINNINGS]
+            if found:
+                return found[-1]
+    return None
 
 
 class Open(NamedTuple):

@@ -29,7 +29,7 @@ from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, clock
+from sequencer.plugins.schedules.schedules import as_utc, clock, left_out_json
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
@@ -82,6 +82,9 @@ class Snapshot(Struct, frozen=True):
     starts: float | None = None
     """When it starts by itself, in seconds since 1970; None: by no schedule, or it is under way."""
 
+    left_out: tuple[float, str] | None = None
+    """The newest date of its schedule that started nothing, in seconds since 1970, and why."""
+
     @property
     def busy(self) -> bool:
         """Return whether a process that may be alive runs a step."""
@@ -111,6 +114,8 @@ class Snapshot(Struct, frozen=True):
             seen["detached"] = list(self.detached)
         if self.starts is not None:
             seen["starts_at"] = as_utc(self.starts)
+        if self.left_out is not None:
+            seen["left_out"] = left_out_json(self.left_out)
         if self.graph_view is None:
             return seen
 
@@ -167,7 +172,7 @@ class Snapshot(Struct, frozen=True):
         since = "idle: not started; 'sequencer run' starts it"
         word = "" if head is None else head.ended_as or head.status
         yield "status", since if head is None else f"{word} since {head.last_update}"
-        yield "starts", "" if self.starts is None else clock(self.starts)
+        yield from self._dates()
         yield "next step", self.next_words()
         yield "purpose", self._next_description()
         if head is None:
@@ -203,6 +208,14 @@ class Snapshot(Struct, frozen=True):
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
             yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
+
+    def _dates(self) -> Iterator[tuple[str, str]]:
+        """Yield what is known of the dates of its schedule."""
+        if self.starts is not None:
+            yield "starts", clock(self.starts)
+        if self.left_out is not None:
+            date, why = self.left_out
+            yield "left out", f"{clock(date)}: {why}"
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.signals import EndOnSignal
@@ -25,7 +25,7 @@ from sequencer.cli.views.text import plural
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
 from sequencer.plugins.schedules.cli_schedule import program_argv
-from sequencer.plugins.schedules.line import DATE, KeptLine, Rank, Turn, rank_of
+from sequencer.plugins.schedules.line import KeptLine, Rank, Turn, ranks_of
 from sequencer.plugins.schedules.schedules import as_utc, is_unsettled, scheduled
 from sequencer.plugins.schedules.timers import tick_log
 from sequencer.plugins.schedules.unattended import OPTION, log_of
@@ -72,23 +72,22 @@ class _Runs(NamedTuple):
     @classmethod
     def of(cls, project: Project) -> _Runs:
         """Return those of *project*."""
-        found, ranks, able = dict[str, Run](), dict[str, Rank](), set[str]()
+        listed, by_name, able = list[tuple[Run, dict[str, Any]]](), dict[str, Run](), set[str]()
         for run, facts in each_run(project, partial(run_facts, project)):
             # What can't be read has a turn too: its tick says why.
             told = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
             if not told["ended"] or any(post["pending"] for post in told["posts"]):
-                name = run.name or ""
-                found[name], ranks[name] = run, rank_of(project, told, _made_at(run))
-                able.add(name)
+                listed.append((run, told))
+                able.add(run.name or "")
+                by_name[run.name or ""] = run
+        dates = dict[str, str]()
         for run, date in scheduled(project):
             name = run.name or ""
-            if date is not None and name not in found:
-                found[name], ranks[name] = run, Rank(DATE, as_utc(date))
+            if date is not None and name not in by_name:
+                by_name[name], dates[name] = run, as_utc(date)
                 if date <= time.time() or is_unsettled(project, run):
                     able.add(name)
-        for name in project.settings.schedules:
-            ranks.setdefault(name, Rank(DATE))  # it keeps its place while it is under way
-        return cls(project, found, ranks, frozenset(able))
+        return cls(project, by_name, ranks_of(project, listed, dates), frozenset(able))
 
 
 def _ticked(
@@ -162,14 +161,6 @@ def _place(project: Project, at_most: int) -> int | None:
         else:
             return fd
     return None
-
-
-def _made_at(run: Run) -> int:
-    """Return when the files of *run* were made; of many runs that started in one second."""
-    try:
-        return os.lstat(f"{run.store.state_path}.lock").st_mtime_ns  # nobody ever writes it
-    except OSError:
-        return 0
 
 
 def _mark(run: Run) -> tuple[str, int] | None:

@@ -21,13 +21,15 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-from sequencer.plugins.schedules.unattended import FOLDER
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.store.lock import RunLock
 from sequencer.store.user_state import put_own, read_own
 
+FOLDER = "ticks"
+"""Of the user's own records, with what else ticks remember (`unattended`)."""
 MAX_BYTES = 1024 * 1024
 DATE, REQUEST, CYCLE = range(3)
 """Classes of runs, those that go first at the front."""
@@ -86,11 +88,29 @@ def _without(names: Iterable[str], name: str) -> tuple[str, ...]:
     return tuple(one for one in names if one != name)
 
 
-def rank_of(project: Project, facts: Mapping[str, Any], order: int = 0) -> Rank:
-    """Return where the run with *facts* (`run_facts`) stands; *order* is of those of one second."""
-    group = CYCLE if facts.get("kind") == "cycle" else REQUEST
-    group = DATE if facts["run"] in project.settings.schedules else group
-    return Rank(group, facts.get("began_at") or "", order)
+def ranks_of(
+    project: Project,
+    listed: Iterable[tuple[Run, Mapping[str, Any]]],
+    dates: Mapping[str, str],
+) -> dict[str, Rank]:
+    """Return where runs stand: those *listed* with their `run_facts`, and schedules by *dates*."""
+    schedules, found = project.settings.schedules, dict[str, Rank]()
+    for run, facts in listed:
+        group = CYCLE if facts.get("kind") == "cycle" else REQUEST
+        group = DATE if run.name in schedules else group
+        found[run.name or ""] = Rank(group, facts.get("began_at") or "", _made_at(run))
+    for name in schedules:
+        # One that is over keeps its place in the line.
+        found.setdefault(name, Rank(DATE, dates.get(name, "")))
+    return found
+
+
+def _made_at(run: Run) -> int:
+    """Return when the files of *run* were made; of many runs that started in one second."""
+    try:
+        return os.lstat(f"{run.store.state_path}.lock").st_mtime_ns  # nobody ever writes it
+    except OSError:
+        return 0
 
 
 class KeptLine:
@@ -108,8 +128,8 @@ class KeptLine:
         """Why it can't be kept."""
 
     def order(self, ranks: Mapping[str, Rank]) -> list[str]:
-        """Return all runs of *ranks* in the order in which they get their turns."""
-        return self._read().order(ranks)
+        """Return all runs of *ranks* in the order of their turns; none if no tick ever came."""
+        return self._read().order(ranks) if self._kept() is not None else []
 
     def take(self, ranks: Mapping[str, Rank], wanted: Iterable[str]) -> Turn | None:
         """Let the first of *wanted* have its turn; no other tick chooses it meanwhile.
@@ -148,12 +168,17 @@ class KeptLine:
             self._write(Line())
 
     def _read(self) -> Line:
-        with suppress(SequencerError, OSError, ValueError, TypeError, LookupError):
-            kept = json.loads(read_own(FOLDER, self._name, MAX_BYTES) or b"")
+        with suppress(ValueError, TypeError, LookupError):
+            kept = json.loads(self._kept() or b"")
             lists = kept["waits"], kept["moved"]
             if all(isinstance(one, str) for names in lists for one in names):
                 return Line(*(tuple(dict.fromkeys(names)) for names in lists))
         return Line()
+
+    def _kept(self) -> bytes | None:
+        with suppress(SequencerError, OSError):
+            return read_own(FOLDER, self._name, MAX_BYTES)
+        return None
 
     def _write(self, line: Line) -> None:
         told = {"state_file": str(self._state_file), **line._asdict()}

@@ -15,17 +15,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time, utc
+from sequencer.plugins.schedules.line import KeptLine, ranks_of
 from sequencer.project.project import Project
 from sequencer.store.user_state import own_state, put_own, read_own
 
@@ -215,6 +216,20 @@ def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
         yield run, next_start(project, run)
 
 
+def turns(
+    project: Project, listed: Iterable[tuple[Run, Mapping[str, Any]]], able: Collection[str]
+) -> dict[str, int]:
+    """Return the place of each *able* run in the line of `tick --all`, 1 for the next one.
+
+    *listed* are the runs that are not over, with their `run_facts`; "" is the default run. It
+    is empty if no tick of all runs came.
+    """
+    dates = {run.name or "": as_utc(date) for run, date in scheduled(project) if date is not None}
+    ranks = ranks_of(project, listed, dates)
+    order = [name for name in KeptLine(project.settings).order(ranks) if name in able]
+    return {name: place for place, name in enumerate(order, 1)}
+
+
 def clock(date: float) -> str:
     """Return a date on this machine's clock."""
     return f"{datetime.fromtimestamp(date).astimezone():%Y-%m-%d %H:%M}"
@@ -223,6 +238,16 @@ def clock(date: float) -> str:
 def as_utc(date: float) -> str:
     """Return a date as programs read it."""
     return utc(datetime.fromtimestamp(date, UTC))
+
+
+def parsed(date: str) -> float:
+    """Return a date of `as_utc` in seconds since 1970."""
+    return datetime.fromisoformat(date).timestamp()
+
+
+def left_out_json(missed: tuple[float, str] | None) -> dict[str, str] | None:
+    """Return a date that is left out, and why, as ``--json`` prints it."""
+    return None if missed is None else {"date": as_utc(missed[0]), "reason": missed[1]}
 
 
 def starts_at(date: float) -> str:
