@@ -77,7 +77,7 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
     if watch:
         _watch(invocation, invocation.run())
         return
-    run = invocation.run_to_show()
+    run = invocation.run_to_show(is_listed=True)
     snapshot = next(_looks(invocation, run))
     is_nobodys = run.name is None and snapshot.head is None
     if is_nobodys and not invocation.is_json and invocation.project().run_names():
