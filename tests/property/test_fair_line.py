@@ -181,8 +181,9 @@ class Lived:
             code = call(self.folder, "tick", "--all").code
             assert code in (0, 1, 3, 4), code
             after = self.tokens(open_project(self.folder, trust=True))
-            (moved,) = [name for name in after if after[name] != before.get(name)] or [None]
-            self.looks.append(Look(able, moved))
+            moved = [name for name in after if after[name] != before.get(name)]
+            assert len(moved) <= 1, "one tick is one step"
+            self.looks.append(Look(able, moved[0] if moved else None))
 
     def change(self) -> None:
         """Let something happen between two ticks: a request, an answer, a failure, some time."""
