@@ -37,6 +37,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.flows import all_flows
+from sequencer.project.live_limits import LiveLimits
 from sequencer.project.runs import (
     began_with,
     definition_of,
@@ -179,6 +180,7 @@ class Project(Struct, frozen=True, dict=True):
             store,
             self.settings.limits,
             lambda head: ResolvedRun(self, name, store, head, definition, source),
+            partial(LiveLimits, self.settings, self.trust, is_trusted=self.rehearses),
         )
 
     def store(self, run: str | None) -> Store:

@@ -128,6 +128,10 @@ class Trust:
         named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
         return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
 
+    def again(self, settings: Settings) -> Trust:
+        """Return the same question about the project as *settings* read it now."""
+        return Trust(settings, self._ask)
+
     @property
     def since(self) -> float | None:
         """Return when a person trusted it last, in seconds since 1970; None: no one did.
