@@ -49,6 +49,8 @@ _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
 """What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
 
 
+SHOWN_RUNS = 5
+"""So many are named where another one may be meant."""
 ALWAYS = "always"
 REHEARSING = (
     "rehearsal: no agent runs and nothing is paid or posted; hooks and the router are off, and\n"
@@ -183,11 +185,12 @@ class Invocation(Struct):
     def _known(project: Project) -> list[str]:
         return [*project.run_names(), *project.settings.schedules]
 
-    def run_to_show(self) -> Run:
+    def run_to_show(self, *, is_listed: bool = False) -> Run:
         """Return the run that a person means who only looks.
 
         Without ``--run`` it is the default run. Where that has not started and there is one
-        other, a person means that one. Programs (``--json``) get what they ask for.
+        other, a person means that one. Programs (``--json``) get what they ask for. A notice
+        says that there are more runs, unless they are going to be listed.
         """
         run = self.run()
         known = () if self.run_name is not None or self.is_json else self.project().run_names()
@@ -198,8 +201,18 @@ class Invocation(Struct):
             self.say(f"notice: this uses run {known[0]!r}, the only one that has started")
             self.run_name = known[0]
             return self.run()
-        self.say(f"notice: 'sequencer status --all' lists {len(known)} other runs")
+        if not is_listed:
+            self.say(f"notice: 'sequencer status --all' lists {len(known)} other runs")
         return run
+
+    def nothing_yet(self) -> str:
+        """Return in words that the run has not started, and which others a person may mean."""
+        known = () if self.run_name is not None else self.project().run_names()
+        named = ", ".join(map(one_line, known[:SHOWN_RUNS]))
+        more = f" and {len(known) - SHOWN_RUNS} more" if len(known) > SHOWN_RUNS else ""
+        hint = f"; add --run NAME for another run: {named}{more}" if known else ""
+        which = "run" if self.run_name is not None else "default run"
+        return f"nothing has happened yet: the {which} has not started{hint}"
 
     # --- speaking ------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ def history(invocation: Invocation, limit: int | None) -> None:
         denied += len(_outcome(fact).get("denials") or ())
         rows.append(_trace_row(fact) if is_trace else _row(fact))
     if not rows:
-        invocation.say("nothing has happened yet: the run has not started")
+        invocation.say(invocation.nothing_yet())
         return
     room = invocation.room
     if is_trace:

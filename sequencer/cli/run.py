@@ -134,7 +134,7 @@ _LOG = click.option(
 
 _LINE = with_options(
     click.option("--all", "is_all", is_flag=True,
-                 help="The due step of any run: the one that started first has its turn first."),
+                 help="The due step of any run; each has its turn before one has another."),
     click.option("--at-most", type=click.IntRange(1, 100), metavar="N",
                  help="With --all: so many runs at the same time; default 1."),
 )  # fmt: skip
@@ -151,8 +151,8 @@ def tick(invocation: Invocation, /, *, is_all: bool, at_most: int | None, **opti
     Exit code 0 also means that nothing was due; 75 means that another process runs the step.
     'sequencer schedule install' installs a timer that calls this.
 
-    With --all the runs stand in line: requests that 'start --no-run' has made, runs of
-    schedules, and all that are not complete.
+    With --all the runs stand in line: runs of schedules that are due, then requests, then
+    cycles. Each that can move does one step a round; 'status --all' shows the line.
 
     \b
     Examples:

@@ -54,7 +54,13 @@ from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
+from sequencer.plugins.schedules.schedules import (
+    begin,
+    next_look,
+    next_start,
+    start_due,
+    starts_at,
+)
 from sequencer.plugins.schedules.unattended import DECISION, HOUR_S, News, news_of
 from sequencer.project.agents import (
     AgentOverrides,
@@ -291,8 +297,9 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
-    said = partial(invocation.announce, key=f"date of {invocation.run_name}")
-    if run and (date := start_due(project, run, said)):
+    if run and (
+        date := start_due(project, run, invocation.say, partial(_tell_left_out, invocation))
+    ):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
     while True:
@@ -310,6 +317,11 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 raise
         # The limits count for the whole invocation, across questions.
         plan = plan.less(_usage_of(invocation, plan), before)
+
+
+def _tell_left_out(invocation: Invocation, text: str) -> None:
+    """Say *text* about a date, which the next tick does not say again."""
+    invocation.announce(f"notice: {text}", key=f"date of {invocation.run_name}: {text}")
 
 
 def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
@@ -580,8 +592,9 @@ def _remember(
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
     due, now = parse_time(here.until or ""), time.time()
-    until = due.timestamp() if due else next_start(invocation.project(), run)
-    until = min(now + idle.DAY_S, math.inf if until is None else until)
+    date = next_look(invocation.project(), run)
+    until = min(math.inf if date is None else date, due.timestamp() if due else math.inf)
+    until = min(now + idle.DAY_S, until)
     answer = idle.IdleAnswer(near(f"{text}\n"), said, until, is_rest=here.kind in RESTS)
     if question.state_path == run.store.state_path:
         idle.remember(question, answer, head.revision)

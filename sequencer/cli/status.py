@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -19,10 +22,22 @@ from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
+from sequencer.model.head import Head
+from sequencer.model.kind import Readiness, standing
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, next_start, scheduled, starts_at
+from sequencer.plugins.schedules.schedules import (
+    as_utc,
+    clock,
+    left_out,
+    left_out_json,
+    next_start,
+    parsed,
+    scheduled,
+    starts_at,
+    turns,
+)
 from sequencer.plugins.teams.nodes import Frame
 from sequencer.project.project import Project
 
@@ -62,7 +77,7 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
     if watch:
         _watch(invocation, invocation.run())
         return
-    run = invocation.run_to_show()
+    run = invocation.run_to_show(is_listed=True)
     snapshot = next(_looks(invocation, run))
     is_nobodys = run.name is None and snapshot.head is None
     if is_nobodys and not invocation.is_json and invocation.project().run_names():
@@ -97,6 +112,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
         snapshot = in_project(project, run, take(run, logs))
         if (date := next_start(project, run)) is not None:
             snapshot = replace(snapshot, starts=date)
+        if (missed := left_out(project, run)) is not None:
+            snapshot = replace(snapshot, left_out=missed)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
         if left := project.stranded(run.name):
@@ -141,8 +158,6 @@ def _watch_lines(invocation: Invocation, run: Run) -> None:
 
 
 def _watch_live(invocation: Invocation, run: Run) -> None:
-    from datetime import UTC, datetime  # noqa: PLC0415 - only where there is a terminal
-
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
@@ -195,7 +210,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
     project = invocation.project()
     begun = [
         unread_facts(run, found) if isinstance(found, SequencerError) else found
-        for run, found in each_run(project, partial(run_facts, project))
+        for run, found in each_run(project, partial(_facts, project))
     ]
     # Someone may still have to be told about a run that ended.
     shown = [
@@ -205,7 +220,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         or not facts["ended"]
         or any(post["pending"] or post["error"] for post in facts["posts"])
     ]
-    shown = [*_with_dates(project, shown)]
+    shown = [*_with_turns(project, [*_with_dates(project, shown)])]
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -217,6 +232,8 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
     invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1), whole={0}, prose={6}))
     for facts in shown:
+        for line in _waits(facts):
+            invocation.echo(f"{_name(facts)}: {one_line(line)}")
         for post in facts["posts"]:
             told = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
             invocation.echo(f"{_name(facts)}: {one_line(told)}")
@@ -231,7 +248,50 @@ def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
     for name, date in dates.items():
         workflow = project.settings.schedules[name or ""].workflow
         told = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
-        yield {**told, "starts_at": date, "posts": []}
+        missed = left_out_json(left_out(project, project.run(name)))
+        waits = {"kind": "date", "message": starts_at(parsed(date)), "until": date}
+        yield {**told, "starts_at": date, "posts": [], "waits_for": waits, "left_out": missed}
+
+
+def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
+    """Return what is listed about *run*, with what it waits for."""
+    facts = run_facts(project, run, head)
+    facts["left_out"] = left_out_json(left_out(project, run))
+    with suppress(SequencerError):  # `check` says what is wrong with it
+        here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
+        if here.kind not in (Readiness.HELD, Readiness.COMPLETE):
+            waits = {"kind": str(here.kind), "message": here.message, "until": here.until}
+            facts["waits_for"] = waits
+    return facts
+
+
+def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the runs that are *shown*; those that can move with their turn in `tick --all`."""
+    listed = [(project.run(facts["run"]), facts) for facts in shown if not facts["ended"]]
+    now = as_utc(time.time())
+    able = {
+        facts["run"] or ""
+        for _, facts in listed
+        if (waits := facts.get("waits_for"))
+        and (
+            waits["kind"] == Readiness.READY or (waits["kind"] == "date" and waits["until"] <= now)
+        )
+    }
+    places = turns(project, listed, able)
+    for facts in shown:
+        yield {**facts, "turn": places.get(facts["run"] or "")}
+
+
+def _waits(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what the run with *facts* waits for, and the date that it has left out."""
+    waits = facts.get("waits_for") or {"kind": "date"}
+    if facts.get("turn"):
+        yield f"waits for its turn: {facts['turn']} in the line of 'tick --all'"
+    elif waits["kind"] not in ("date", Readiness.READY):
+        yield f"waits: {waits['message']}"
+    if missed := facts.get("left_out"):
+        date = clock(parsed(missed["date"]))
+        yield f"did not start at {date}: {missed['reason']}"
 
 
 def _name(facts: Mapping[str, Any]) -> str:
@@ -247,7 +307,10 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     if "step_index" not in facts:
         return (name, one_line(facts["workflow"]), "", facts["status"], "", "", starts)
     of = f"/{facts['steps']}" if facts["steps"] else ""
-    step = f"{facts['step_index'] + (0 if facts['ended'] else 1)}{of} {facts['step']}".rstrip()
+    number = facts["step_index"] + (0 if facts["ended"] else 1)
+    # At its last gate a run has no next step.
+    number = min(number, facts["steps"] or number)
+    step = f"{number}{of} {facts['step']}".rstrip()
     age = duration(facts["age_s"]) if facts["age_s"] is not None else ""
     usage = {key: facts[key] for key in ("unpriced", "estimated_usd")}
     cost = cost_words(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)

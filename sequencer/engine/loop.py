@@ -32,8 +32,11 @@ from sequencer.model.line.order import position_at
 from sequencer.model.outcome import OutcomeStatus
 
 if TYPE_CHECKING:
+    from sequencer.engine.net_stint import NetStint
     from sequencer.engine.net_worker import NetWorker
 
+LOOK_S = 1.0
+"""After so much work of agents the limits of the run are read again."""
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people change that clock."""
 
@@ -56,6 +59,8 @@ class EngineLoop(ABC):
         """How long it waits for others by default."""
         self._waiting_since: float | None = None
         self._last_notice, self._told_wait = "", ""
+        self._unlooked_s = 0.0
+        """Work of agents since the limits of the run were read."""
         self.summary = Summary(head=head)
 
     def work(self) -> Summary:
@@ -98,6 +103,12 @@ class EngineLoop(ABC):
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:
         """Leave nothing running, after the work or after the *error* that ended it."""
+
+    def _renew_limits(self, worker: LineWorker | NetWorker, stint: LineStint | NetStint) -> None:
+        """Let *worker* and *stint* keep to the limits of the run that count now."""
+        self._unlooked_s = 0.0
+        self._notify(*filter(None, (worker.renew_limits(),)))
+        stint.keep_to(worker.limits)
 
     def _seen(self) -> Head:
         """Return the run's newest head, and report what was found with it."""
@@ -186,6 +197,7 @@ class LineLoop(EngineLoop):
             self._turn = self._take_turn(here, head)
             if self._turn is None:
                 self._seen()
+                self._renew_limits(self._worker, self._stint)
                 return None
         self._known, self._turn = self._run(self._turn)
         return None
@@ -282,11 +294,16 @@ class LineLoop(EngineLoop):
                 raise busy from error
             raise
         outcome = ended.performed.outcome
+        self._unlooked_s += outcome.usage.seconds
+        if self._unlooked_s >= LOOK_S:
+            # Before it is recorded: that may claim the next step.
+            self._renew_limits(self._worker, self._stint)
         self._stint.count(ended)
         head, following = self._worker.finish(turn, ended, self._may_go_on)
         if self._mode is not Mode.ASYNC:
             self._worker.performer.emit(HeadMoved(head))
-        self._notify(*self._worker.store.take_notices())
+        if notices := self._worker.store.take_notices():
+            self._notify(*notices)
         if head.status is Status.COMPLETE and self._mode is not Mode.ASYNC:
             self._worker.performer.tell_completed(turn.claim.step_index, head)
         if outcome.status is OutcomeStatus.INTERRUPTED:

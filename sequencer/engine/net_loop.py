@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from sequencer.engine.attempt import HeadMoved, Running, Waiting
-from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop
+from sequencer.engine.loop import LONGEST_SLEEP_S, LOOK_S, EngineLoop
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint, waiting_words
 from sequencer.engine.net_worker import NetWorker
@@ -100,6 +100,9 @@ class NetLoop(EngineLoop):
         while ended := list(iter(worker.attempts.next_ended, None)):
             for one in ended:
                 self._take_in(one)
+            if self._unlooked_s >= LOOK_S:
+                # Before they are recorded: that may claim the next nodes.
+                self._renew_limits(worker, self._stint)
             self._unrecorded = ended
             head = worker.record(ended, self._steps_left)
             self._unrecorded = []
@@ -121,6 +124,7 @@ class NetLoop(EngineLoop):
         self._stint.tried()
         if ended.performed is not None and ended.error is None:
             self._stint.count(ended.claim.step, ended.performed.outcome)
+            self._unlooked_s += ended.performed.outcome.usage.seconds
 
     def _count_anew(self, ended: Running) -> None:
         """Correct the counts now that it is known how the run takes *ended*."""

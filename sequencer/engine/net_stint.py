@@ -40,6 +40,10 @@ class NetStint:
         self._then: str | None = None
         """What comes by itself of the last one that was not accepted."""
 
+    def keep_to(self, run: RunLimits) -> None:
+        """Keep to the limits of the *run* from now on."""
+        self.run_limits = run
+
     # --- counting ------------------------------------------------------------------
 
     def tried(self) -> None:

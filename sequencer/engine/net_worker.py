@@ -118,6 +118,12 @@ class NetWorker(Worker):
         for text in team.workplaces.clean(live):
             self.performer.emit(Noticed(text))
 
+    def renew_limits(self) -> str:
+        """See `Worker.renew_limits`."""
+        text = super().renew_limits()
+        self.shares.keep_to(self.limits)
+        return text
+
     def leave(self) -> None:
         """Close every thread, process and descriptor."""
         self.attempts.close()

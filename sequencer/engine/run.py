@@ -20,7 +20,7 @@ from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
-from sequencer.engine.worker import LineWorker, Worker
+from sequencer.engine.worker import LineWorker, NewestLimits, Worker
 from sequencer.errors import ClaimHeld, SequencerError, TransitionRefused, UsageRefused
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model import transitions
@@ -154,12 +154,13 @@ class Run:
         store: Store,
         limits: RunLimits,
         resolve: Callable[[Head | None], Resolution],
+        live_limits: Callable[[], NewestLimits] | None = None,
     ) -> None:
-        """Join the parts; `Project.run` makes them."""
+        """Join the parts; `Project.run` makes them. Without *live_limits*, *limits* stay."""
         self.name = name
         self.store = store
         self.limits = limits
-        self._resolve = resolve
+        self._resolve, self._live_limits = resolve, live_limits
         self._resolved: tuple[object, Resolution] | None = None
 
     def __repr__(self) -> str:
@@ -354,6 +355,7 @@ class Run:
         if mode is Mode.ASYNC:
             return work_beside(performer, limits, step_index, self.store.state_path, on_ready)
         worker, loop = self._workers(control.kind, performer, names, places)
+        worker.live_limits = self._live_limits
         try:
             worker.ensure_startable(head)
             if isinstance(self.store, Dispatching):

@@ -115,14 +115,17 @@ class LineStint:
     ) -> None:
         """Start at *head*; with *positions*, only their steps are this invocation's."""
         self.workflow, self.mode, self.limits = workflow, mode, limits
-        self.run_limits = run_limits
         self.positions = frozenset(positions)
         self.summary = Summary(head=head)
         self._cycle_length = len(workflow.steps)
         self._first_index = head.step_index
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
-        own, run = limits, run_limits
+        self.keep_to(run_limits)
+
+    def keep_to(self, run: RunLimits) -> None:
+        """Keep to the limits of the *run* from now on."""
+        own, self.run_limits = self.limits, run
         caps = (own.max_cost_usd, own.step_timeout_s, run.cost_usd, run.seconds)
         self._has_budget = any(cap is not None for cap in caps)
 

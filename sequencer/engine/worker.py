@@ -67,6 +67,8 @@ NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
 """Why an attempt ended whose result does not count."""
 NOT_HERE = (WorkTreeRefused, WorkTreeBusy, RemoteUnreachable)
 """Why an attempt can't start in this work tree; another work tree may do."""
+NewestLimits = Callable[[], tuple[RunLimits, str]]
+"""The limits of the run that count now, and what a person should know of a change."""
 MayGoOn = Callable[[Head], bool]
 """Whether the limits of the invocation allow one more step after this head."""
 
@@ -92,6 +94,9 @@ class Worker(ABC):
         self.store = changes.store
         self.performer = performer
         self.limits = limits
+        self.live_limits: Callable[[], NewestLimits] | None = None
+        """Makes what reads them again; None: they stay."""
+        self._newest_limits: NewestLimits | None = None
         self.stop = Cancellation()
         """Set when this process is asked to end."""
         self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
@@ -99,6 +104,15 @@ class Worker(ABC):
         self.code = CodeMover(performer.carrier, self.patience, performer.project)
         self.streaks: Streaks | None = None
         """What the last attempts of agents came to; None: none has started here."""
+
+    def renew_limits(self) -> str:
+        """Take over limits that have changed; return what a person should know of it."""
+        if self.live_limits is None:
+            return ""
+        if self._newest_limits is None:
+            self._newest_limits = self.live_limits()
+        self.limits, text = self._newest_limits()
+        return text
 
     def leave(self) -> None:
         """Close every process and descriptor of the work."""

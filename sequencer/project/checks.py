@@ -34,7 +34,14 @@ from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.git.check import check_git, check_ignored
-from sequencer.plugins.schedules.timers import installed, lost, tick_log, without_timer
+from sequencer.plugins.schedules.timers import (
+    installed,
+    lacking,
+    lost,
+    scheduled_workflows,
+    tick_log,
+    without_timer,
+)
 from sequencer.plugins.teams.project_teams import workplaces_of
 from sequencer.project.agent_checks import (
     check_agents,
@@ -396,10 +403,12 @@ def _check_schema(project: Project) -> Iterator[Finding]:
 
 
 def _check_timers(project: Project) -> Iterator[Finding]:
-    """Yield what no timer starts, and the programs that a timer's tick does not find.
+    """Yield what no timer starts, and what a timer's tick lacks: limits, keys, programs, mail.
 
     The tick of an untrusted project starts no program, so its crontab is not read.
     """
+    for workflow in scheduled_workflows(project):
+        yield from check_time_limits(project, workflow)
     is_trusted = False
     with suppress(ConfigurationError):  # `_check_code` says which
         is_trusted = project.trust.refusal() is None
@@ -413,6 +422,8 @@ def _check_timers(project: Project) -> Iterator[Finding]:
         message = "no timer on this machine runs the ticks of this run, so it never starts"
         hint = f"sequencer {run_option(run)}schedule install"
         yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
+    for entry, lack in lacking(project, entries):
+        yield Finding(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
     for entry, program, here, there in lost(settings, entries, os.environ):
         message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
         if there is not None:

@@ -1,4 +1,4 @@
-"""What a project no longer needs: old step logs, and runs that ended long ago.
+"""What a project no longer needs: old logs of steps and ticks, and runs that ended long ago.
 
 Of this user's own records, what ticks remember of runs and logs that are gone goes too, of any
 project; and the dates of schedules of projects whose folder is gone.
@@ -15,12 +15,13 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import NamedTuple
 
+from sequencer.documents.textfile import slug
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.logs import old_logs, run_folders
@@ -32,6 +33,8 @@ from sequencer.store.highwater import HighWaterMark
 from sequencer.store.user_state import own_state
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
+_TICKS = re.compile(r"tick\.(?P<run>.+)\.log(?:\.told)?")
+"""What `tick --log` writes for a named run in a timer's entry."""
 _WORKTREES = "worktrees"
 RECORDS = ("ticks", "schedules", "posted", "runs")
 """Of this user's own records: what the program writes again where it is needed."""
@@ -56,7 +59,7 @@ class Unneeded(NamedTuple):
     """What can go: a run that has ended, or step logs of one that may continue."""
 
     run: Run | None
-    """None: what an interrupted removal left behind, or own records about nothing."""
+    """None: what an interrupted removal left behind, or records and logs about nothing."""
     folder: Path | None
     """The folder of a run that goes whole."""
     logs: tuple[Path, ...]
@@ -97,11 +100,35 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
             logs = [path for place in places for path in old_logs(place, float("inf"), 0)]
             size = _size_of([folder, *logs])
             if size.newest < before:
-                yield Unneeded(run, folder, tuple(logs), size)
+                # A timer may still call ticks of it, which say in their log that it is over.
+                told = [*_told_by_ticks(project, {slug(run_name)})]
+                whole = size.plus(_size_of(told))
+                yield Unneeded(run, folder, (*logs, *told), whole)
                 continue
         logs = [path for place in places for path in old_logs(place, before)]
         if logs:
             yield Unneeded(run, None, tuple(logs), _size_of(logs))
+    yield from _of_no_run(project, before)
+
+
+def _of_no_run(project: Project, before: float) -> Iterator[Unneeded]:
+    """Yield what ticks have logged of runs that are gone, last changed *before* a time."""
+    known = {slug(name) for name in (*project.run_names(), *project.settings.schedules)}
+    paths = _told_by_ticks(project, known, is_other=True)
+    old = [path for path in paths if _measured(path).newest < before]
+    if old:
+        yield Unneeded(None, None, tuple(old), _size_of(old))
+
+
+def _told_by_ticks(
+    project: Project, slugs: Collection[str], *, is_other: bool = False
+) -> Iterator[Path]:
+    """Yield the logs of timers' ticks of the runs *slugs*; if *is_other*, of all but these."""
+    logs_dir = project.settings.logs_dir
+    for name in folders.names(logs_dir):
+        found = _TICKS.fullmatch(name)
+        if found is not None and (found["run"] in slugs) != is_other:
+            yield logs_dir / name
 
 
 def lost_records(before: float) -> Iterator[Unneeded]:

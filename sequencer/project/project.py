@@ -35,6 +35,7 @@ from sequencer.plugins import packages_may_add
 from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.flows import all_flows
+from sequencer.project.live_limits import LiveLimits
 from sequencer.project.runs import (
     began_with,
     definition_of,
@@ -181,6 +182,7 @@ class Project(Struct, frozen=True, dict=True):
             store,
             self.settings.limits,
             lambda head: ResolvedRun(self, name, store, head, definition, source),
+            partial(LiveLimits, self.settings, self.trust, is_trusted=self.rehearses),
         )
 
     def store(self, run: str | None) -> Store:

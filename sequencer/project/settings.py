@@ -100,6 +100,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Everything that was configured; paths are absolute."""
 
     config_path: Path | None
+    config_looks: tuple[int, ...] | None
+    """What `looks_of` said of that file before it was read."""
     project_dir: Path
     """Folder of the file, or where the search began; agents work here."""
     prompts_dir: Path
@@ -224,6 +226,7 @@ def load(
     """
     config_path = find_config(start, config)
     project_dir = config_path.parent if config_path else start.resolve()
+    looks = looks_of(config_path)
     layers, in_file = _laid(config_path, env, flags or {})
     schema, found = _validated(layers)
     paths = _resolved(project_dir, schema, layers, found)
@@ -243,6 +246,7 @@ def load(
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     return Settings(
         config_path=config_path,
+        config_looks=looks,
         project_dir=project_dir,
         **same,
         builtin_prompts=prompts,
@@ -255,6 +259,17 @@ def load(
         values=MappingProxyType(layers.values),
         written=MappingProxyType(in_file),
     )
+
+
+def looks_of(path: Path | None) -> tuple[int, ...] | None:
+    """Return what is another value after somebody has changed the file at *path*."""
+    try:
+        about = None if path is None else path.stat()
+    except OSError:
+        return None
+    if about is None:
+        return None
+    return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
 def _laid(

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import NotTrusted, StorageFailed, UnsafeFolder, UnsafePath
 from sequencer.executors.project_files import files_for
+from sequencer.model.limits import parse_time
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
@@ -136,13 +137,33 @@ class Trust:
         """Return whether somebody has trusted it, perhaps as it was before: one small read."""
         return self._is_sure or self.is_vouched_for or read(self.key) is not None
 
-    def refusal(self) -> NotTrusted | None:
+    def again(self, settings: Settings) -> Trust:
+        """Return the same question about the project as *settings* read it now."""
+        return Trust(settings, self._ask)
+
+    @property
+    def since(self) -> float | None:
+        """Return when a person trusted it last, in seconds since 1970; None: no one did.
+
+        Raises:
+            UnsafePath: see `read`.
+        """
+        known = None
+        with contextlib.suppress(OSError):  # there is no place for one
+            known = read(self.key)
+        at = parse_time(known.at) if known is not None else None
+        return None if at is None else at.timestamp()
+
+    def refusal(self, *, by_record: bool = False) -> NotTrusted | None:
         """Return why nothing of it may run; None: it may.
+
+        With *by_record* only the record counts, as for a timer, which has not the variables of
+        this shell.
 
         Raises:
             UnsafePath: the record can't be believed.
         """
-        if self._is_sure or self.is_vouched_for:
+        if not by_record and (self._is_sure or self.is_vouched_for):
             return None
         known = read(self.key)
         if known is None:

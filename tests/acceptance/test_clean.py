@@ -215,3 +215,17 @@ def test_own_records_about_what_is_gone_go_and_others_stay(tmp_path: Path) -> No
     assert len(sorted(records.rglob("*.json"))) == 6
     assert not list(records.rglob("*.tmp"))
     assert removed(made[0], "--older-than", "0") == []
+
+
+def test_what_timers_ticks_have_logged_of_a_run_goes_with_it(folder: Path) -> None:
+    assert call(folder, "--run", "old", "tick", "--log", "logs/tick.old.log").code == 0
+    told = [folder / "logs" / name for name in ("tick.old.log", "tick.old.log.told")]
+    for name in ("tick.gone.log", "tick.gone.log.told", "tick.asks.log", "tick.log"):
+        (folder / "logs" / name).write_text("x\n")
+        age(folder / "logs" / name)
+    (folder / "logs" / "tick.fresh.log").write_text("x\n")
+    assert all(path.exists() for path in told)
+    assert call(folder, "clean", "--yes").code == 0
+    left = sorted(path.name for path in (folder / "logs").glob("tick*"))
+    # The logs of a run that is there stay, and so does what a timer has written since.
+    assert left == ["tick.asks.log", "tick.fresh.log", "tick.log"]

@@ -11,6 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sequencer.plugins.schedules import schedules
+from sequencer.project.project import open_project
+from sequencer.store.user_state import put_own
 from tests.acceptance.cli_process import cli, launched, until
 from tests.unit.cli.calling import call, project
 
@@ -71,6 +74,20 @@ def test_the_run_that_started_first_is_first_and_what_waits_holds_nobody_up(fold
     assert order(folder)[2:] == ["first main"]
     nothing = cli(folder, "tick", "--all")
     assert (nothing.returncode, nothing.stdout.strip()[:24]) == (0, "nothing due: it starts a")
+
+
+def test_beside_an_endless_cycle_a_request_and_a_date_get_their_turns(folder: Path) -> None:
+    assert call(folder, "run", "--max-steps", "1").code == 0
+    waiting_in_line(folder, "request")
+    (folder / "orchestration.yaml").write_text(CONFIGURATION.replace("0 2 1 1 *", "* * * * *"))
+    note = '{"since": 0.0}'
+    opened = open_project(folder, trust=True)
+    put_own("schedules", schedules._record(opened, opened.run("yearly")), note.encode())
+    (folder / "order.txt").unlink()
+    for _ in range(5):
+        assert cli(folder, "tick", "--all").returncode == 0
+    # A date comes first, then what ends, then the cycle; each waits for one round.
+    assert order(folder)[:4] == ["yearly supervisor", "request main", " main", "yearly main"]
 
 
 def test_of_those_that_started_at_once_the_first_is_first(folder: Path) -> None:

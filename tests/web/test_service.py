@@ -97,9 +97,15 @@ def test_a_service_is_installed_shown_and_removed(home: Home, kind: str) -> None
     (home.folder / "crontab").write_text("0 1 * * * other\n", encoding="utf-8")
     before = home.schedule("show", "--with", kind)
     assert (before.returncode, "not installed" in before.stdout) == (1, True)
-    for _ in range(2):
+    for times in range(2):
         done = home.schedule("install", "--web", "--with", kind, "--port", "8999")
         assert done.returncode == 0, done.stderr
+        assert ("was replaced" in done.stderr) == bool(times)
+    if kind == "cron":
+        # What is started by hand until the machine starts again serves the printed link.
+        assert "start it by hand: " in done.stderr
+        assert "--port=8999" in done.stderr
+        assert "web.token" in done.stderr
     token = home.folder / "state/sequencer/web.token"
     assert stat.S_IMODE(token.stat().st_mode) == 0o600
     link = f"http://sequencer.localhost:8999/login?token={token.read_text().strip()}"

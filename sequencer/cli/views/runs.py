@@ -16,6 +16,7 @@ from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
+from sequencer.history.timeline import BEGINNINGS
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import parse_time
@@ -55,12 +56,15 @@ def run_facts(
     project: Project, run: Run, head: Head, known: tuple[str | None, str | None] | None = None
 ) -> dict[str, Any]:
     """Return what is shown about *run*; when it began and its title are read if not *known*."""
-    begun, title = known or _run_began(run)
+    begun, title = known or _run_began(
+        run, head, starts_over=run.name in project.settings.schedules
+    )
     posting = project.posting
     return {
         "run": run.name,
         "ended": head.status == "complete",
         "workflow": head.workflow_name,
+        "kind": run_kind(run, head),
         "step": head.expected_step,
         "step_index": head.step_index,
         "steps": run_length(run, head),
@@ -92,11 +96,23 @@ def run_length(run: Run, head: Head) -> int | None:
     return len(workflow.steps) if workflow.kind == "procedure" else None
 
 
-def _run_began(run: Run) -> tuple[str | None, str | None]:
-    """Return when the run began, as far as its journal goes back, and its request's title."""
+def run_kind(run: Run, head: Head) -> str | None:
+    """Return the kind of workflow that *run* works on; None: it can't be read."""
+    with suppress(SequencerError):
+        return run.workflow_for(head).kind
+    return None
+
+
+def _run_began(run: Run, head: Head, *, starts_over: bool = False) -> tuple[str | None, str | None]:
+    """Return when the run began, as far as its journal goes back, and its request's title.
+
+    If it *starts_over* by itself, its newest start counts, however far back.
+    """
     definition = run.definition
     if definition is not None:
         return definition.created_at, definition.request.title
+    if (begun := head.begun_at or _started_over(run, is_far=starts_over)) is not None:
+        return begun, None
     try:
         if isinstance(run.store, Dispatching):
             first = next(iter(run.history()), None)
@@ -105,6 +121,16 @@ def _run_began(run: Run) -> tuple[str | None, str | None]:
     except SequencerError:
         first = None
     return (None if first is None else str(first["at"])), None
+
+
+def _started_over(run: Run, *, is_far: bool) -> str | None:
+    """Return when the run was started over last, looked for in all of its journal if *is_far*."""
+    for facts in (newest_facts, Run.history) if is_far else (newest_facts,):
+        with suppress(SequencerError):
+            found = [str(one["at"]) for one in facts(run) if one["event"] in BEGINNINGS]
+            if found:
+                return found[-1]
+    return None
 
 
 class Open(NamedTuple):

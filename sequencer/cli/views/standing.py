@@ -44,7 +44,7 @@ from sequencer.model.line.order import Description, describe_at, last_no, place,
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, clock, starts_at
+from sequencer.plugins.schedules.schedules import as_utc, clock, left_out_json, starts_at
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps
@@ -108,6 +108,9 @@ class Snapshot(Struct, frozen=True):
     is_trusted: bool = True
     takes_over: str = ""
     """The options of `run` that continue the step of a process that is gone."""
+
+    left_out: tuple[float, str] | None = None
+    """The newest date of its schedule that started nothing, in seconds since 1970, and why."""
 
     @property
     def busy(self) -> bool:
@@ -192,6 +195,8 @@ class Snapshot(Struct, frozen=True):
             seen["detached"] = list(self.detached)
         if self.starts is not None:
             seen["starts_at"] = as_utc(self.starts)
+        if self.left_out is not None:
+            seen["left_out"] = left_out_json(self.left_out)
         if self.graph_view is None:
             return seen
 
@@ -247,7 +252,7 @@ class Snapshot(Struct, frozen=True):
         head = self.head
         yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
         yield "status", self._state_words()
-        yield "starts", "" if self.starts is None else clock(self.starts)
+        yield from self._dates()
         yield "next step", self.next_words()
         yield "purpose", self._next_description()
         if head is None:
@@ -307,6 +312,14 @@ class Snapshot(Struct, frozen=True):
         for claim, liveness in self.holders:
             maker = claim.owner.words if self.makers is None else self.makers.get(claim.token)
             yield {"step": claim.step, "token": claim.token, "by": maker, "state": str(liveness)}
+
+    def _dates(self) -> Iterator[tuple[str, str]]:
+        """Yield what is known of the dates of its schedule."""
+        if self.starts is not None:
+            yield "starts", clock(self.starts)
+        if self.left_out is not None:
+            date, why = self.left_out
+            yield "left out", f"{clock(date)}: {why}"
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()

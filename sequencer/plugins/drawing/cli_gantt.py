@@ -38,7 +38,8 @@ def report_gantt(
         invocation.print_json(_as_json(run, head, timeline, chart))
         return
     if not chart.rows:
-        invocation.say("nothing has happened yet")
+        text = "nothing has happened yet" if head is not None else invocation.nothing_yet()
+        invocation.say(text)
         return
     if svg or png:
         draw(invocation, gantt_svg(chart), svg, png)

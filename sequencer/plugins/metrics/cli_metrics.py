@@ -61,7 +61,7 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
     if not all_runs:
         run = invocation.run_to_show()
         if (head := run.head) is None:
-            invocation.say("nothing has happened yet: the run has not started")
+            invocation.say(invocation.nothing_yet())
             return [], []
         return [_look(invocation, project, run, head)], []
 

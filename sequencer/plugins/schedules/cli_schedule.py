@@ -10,7 +10,8 @@ import os
 import secrets
 import shutil
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -22,7 +23,8 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.documents.textfile import slug
-from sequencer.errors import SequencerError, UsageRefused
+from sequencer.errors import UsageRefused
+from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.installers import (
     DAY_MIN,
     HOUR_MIN,
@@ -32,14 +34,32 @@ from sequencer.plugins.schedules.installers import (
     Job,
     installer_of,
 )
-from sequencer.plugins.schedules.timers import path_for, programs_of, tick_log
+from sequencer.plugins.schedules.schedules import clock, scheduled, starts_at
+from sequencer.plugins.schedules.timer_needs import (
+    Lack,
+    lacks_of_cron,
+    lacks_of_keys,
+    lacks_of_trust,
+    workflows_of,
+)
+from sequencer.plugins.schedules.timers import (
+    LATE,
+    LATE_S,
+    last_tick,
+    log_of_all,
+    path_for,
+    programs_of,
+    tick_log,
+)
 from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.agent_checks import check_time_limits
+from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.store.identity import ensure_person
 from sequencer.store.user_state import STATE_VARIABLE, make_own, own_state
 
+ACTIONS = ("install", "show", "remove", "print")
 _OPTIONS = with_options(
     click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,
                  show_default=True, help="How often a step may run."),
@@ -66,7 +86,7 @@ _OPTIONS = with_options(
 
 
 @verb("schedule", has_json=False, first=("--every", "--all", "--env-file", "--with", "--web"))
-@click.argument("action", type=click.Choice(("install", "show", "remove", "print")))
+@click.argument("action", type=click.Choice(ACTIONS), required=False)
 @click.argument(
     "folders",
     nargs=-1,
@@ -79,7 +99,7 @@ def schedule(
     invocation: Invocation,
     /,
     *,
-    action: str,
+    action: str | None,
     folders: tuple[Path, ...],
     kind: str | None,
     is_web: bool,
@@ -87,9 +107,10 @@ def schedule(
 ) -> int:
     """Let cron, systemd or launchd run due steps, or keep the pages running.
 
-    'install' installs a timer that runs one due step every hour, or replaces it; 'show' says
-    what is installed for this project; 'remove' removes it; 'print' prints what 'install' would
-    install. With --web, all four are for the pages.
+    'install' installs a timer that runs one due step every hour, or replaces it, and says what
+    it needs and this machine lacks; 'show' says what is installed for this project, how often it
+    runs, and when next; 'remove' removes it; 'print' prints what 'install' would install. With
+    --web, all four are for the pages.
 
     \b
     Examples:
@@ -97,6 +118,9 @@ def schedule(
       sequencer schedule show
       sequencer schedule install --web --env-file ~/.config/sequencer.env
     """
+    if action is None:
+        hint = "for example: sequencer schedule show"
+        raise UsageRefused(f"say what to do: {', '.join(ACTIONS)}", hint=hint)
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
     if action != "print":
@@ -104,7 +128,7 @@ def schedule(
     settings = invocation.project().settings
     names = _names(invocation, settings, folders)
     if action == "show":
-        return _show(invocation, kind, names)
+        return _show(invocation, installer_of(kind), names)
     name = names[is_web]
     if action == "remove":
         was_there = installer_of(kind).removed(name)
@@ -116,29 +140,50 @@ def schedule(
     if action == "print":
         _print(invocation, Cron() if kind is None else installer_of(kind), job, log)
         return 0
-    link = _link(given) if is_web else None
-    for line in installer_of(kind).installed(job):
-        invocation.say(line)
-    if link is not None:
+    if is_web:
+        link = _link(given)
+        _install(invocation, installer_of(kind), job)
         invocation.echo(link, is_verbatim=True)
-    else:
-        invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
-        invocation.notices(_untimed(invocation, is_all=given["is_all"]))
+        return 0
+    _install_ticks(invocation, installer_of(kind), job, log, is_all=given["is_all"])
     return 0
 
 
-def _untimed(invocation: Invocation, *, is_all: bool) -> list[str]:
-    """Return which clients of the runs that the timer works on nothing ends if they hang."""
-    project, name = invocation.project(), invocation.run_name
-    names = [None, *project.settings.schedules, *project.run_names()] if is_all else [name]
-    found: list[str] = []
-    for each in dict.fromkeys(names):
-        with suppress(SequencerError):  # `check` and each tick say what is wrong with it
-            run = project.run(each)
-            workflow = run.workflow_for(run.head)
-            untimed = check_time_limits(project, workflow)
-            found += [f"{one.where}: {one.message}\n  {one.hint}" for one in untimed]
-    return list(dict.fromkeys(found))
+def _install(invocation: Invocation, installer: Installer, job: Job) -> None:
+    for line in installer.installed(job):
+        invocation.say(line)
+
+
+def _install_ticks(
+    invocation: Invocation, installer: Installer, job: Job, log: str, *, is_all: bool
+) -> None:
+    """Install the timer *job*; say what it lacks, and what comes next."""
+    _install(invocation, installer, job)
+    invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
+    project = invocation.project()
+    workflows = workflows_of(project, invocation.run_name, is_all=is_all)
+    lacks = [*_lacks(project, workflows, job)]
+    if isinstance(installer, Cron):
+        of_cron = [*lacks_of_cron(installer.lines(), log)]
+        lacks += of_cron
+        if not of_cron:
+            invocation.say("cron mails what you have to know")
+    said = [f"{one.what}\n  {one.hint}" for one in lacks]
+    invocation.notices([*said, *_untimed(project, workflows)])
+    for line in _comes_next(invocation, installer, job.name):
+        invocation.say(line)
+
+
+def _lacks(project: Project, workflows: list[Workflow], job: Job) -> Iterator[Lack]:
+    """Yield what the timer's ticks need of this shell and do not have."""
+    yield from lacks_of_trust(project)
+    yield from lacks_of_keys(project, workflows, Path(job.env_file) if job.env_file else None)
+
+
+def _untimed(project: Project, workflows: list[Workflow]) -> list[str]:
+    """Return which clients in *workflows* nothing ends if they hang."""
+    untimed = [one for workflow in workflows for one in check_time_limits(project, workflow)]
+    return list(dict.fromkeys(f"{one.where}: {one.message}\n  {one.hint}" for one in untimed))
 
 
 def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
@@ -153,7 +198,7 @@ def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
         return tick_log(settings, run)
     if run is not None:
         raise UsageRefused("is one run", where="--run", hint="leave --all out")
-    return settings.logs_dir / "tick-all.log"
+    return log_of_all(settings)
 
 
 def _names(
@@ -178,13 +223,35 @@ def _name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
     return f"sequencer-{slug('-'.join(words))}-{digest}"
 
 
-def _show(invocation: Invocation, kind: str | None, names: tuple[str, str]) -> int:
+def _show(invocation: Invocation, installer: Installer, names: tuple[str, str]) -> int:
     found = False
     for what, name in zip(("ticks", "pages"), names, strict=True):
-        is_there, state = installer_of(kind).shown(name)
-        invocation.echo(f"{what}: {state}")
+        is_there, state = installer.shown(name)
+        every = installer.interval(name) if is_there else None
+        often = "" if every is None else f", {_every(every)}"
+        invocation.echo(f"{what}: {state}{often}")
+        if is_there and what == "ticks":
+            for line in _comes_next(invocation, installer, name):
+                invocation.echo(f"  {line}")
         found |= is_there
     return 0 if found else 1
+
+
+def _comes_next(invocation: Invocation, installer: Installer, name: str) -> Iterator[str]:
+    """Yield when the timer *name* ticked last and ticks next, and the next dates of schedules."""
+    project, run = invocation.project(), invocation.run_name
+    last, now = last_tick(project.settings, run), time.time()
+    due, every = installer.next(name, last), installer.interval(name)
+    yield f"last tick: {'none yet' if last is None else clock(last)}"
+    if due is not None and due > now:
+        yield f"next tick: {clock(due)}"
+    elif due is None and every is not None:
+        yield f"next tick: within {_every(every).removeprefix('every ')}"
+    if last is not None and every is not None and now - last > LATE * every * 60 + LATE_S:
+        yield f"late: no tick has come since {clock(last)}, although one comes {_every(every)}"
+    for schedule, date in scheduled(project):
+        if date is not None and run in (None, schedule.name):
+            yield f"{schedule.name}: {starts_at(date)}"
 
 
 def _tick(
@@ -249,9 +316,11 @@ def _print(invocation: Invocation, installer: Installer, job: Job, log: str) -> 
 
 
 def _often(job: Job) -> str:
-    if job.every is None:
-        return "always"
-    return "every minute" if job.every == 1 else f"every {job.every} minutes"
+    return "always" if job.every is None else _every(job.every)
+
+
+def _every(minutes: int) -> str:
+    return "every minute" if minutes == 1 else f"every {minutes} minutes"
 
 
 def _link(given: Mapping[str, Any]) -> str:

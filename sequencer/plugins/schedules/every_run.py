@@ -1,8 +1,8 @@
 """`tick --all`: the due step of the first run in line that has one.
 
-Runs stand in the order in which they started. Each tick is a process of its own, so it says,
-logs and decides what the tick of that run alone would. A lock for each place at work ends with
-its process, so nothing has to be cleaned up after a crash.
+`line` says whose turn it is. Each tick is a process of its own, so it says, logs and decides
+what the tick of that run alone would. A lock for each place at work ends with its process, so
+nothing has to be cleaned up after a crash.
 
 Not promised: that a run is only worked on by these ticks. Others take turns with them as ever.
 """
@@ -12,19 +12,23 @@ from __future__ import annotations
 import fcntl
 import os
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.run_work import explain_held
 from sequencer.cli.signals import EndOnSignal
-from sequencer.cli.views.runs import each_run, name_of, run_facts
+from sequencer.cli.views.runs import each_run, name_of, run_facts, unread_facts
 from sequencer.cli.views.text import plural
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.plugins.schedules.cli_schedule import program_argv
-from sequencer.plugins.schedules.schedules import as_utc, scheduled
+from sequencer.plugins.schedules.line import KeptLine, Rank, Turn, ranks_of
+from sequencer.plugins.schedules.schedules import as_utc, is_unsettled, scheduled
 from sequencer.plugins.schedules.timers import tick_log
 from sequencer.plugins.schedules.unattended import OPTION, log_of
 from sequencer.project.project import Project
@@ -35,7 +39,7 @@ _OWN = ("--at-most", "--config", OPTION)
 
 
 def tick_all(invocation: Invocation, at_most: int) -> int:
-    """Run one due step, whichever run it is of; return the exit code of its tick.
+    """Run one due step, of the run whose turn it is; return the exit code of its tick.
 
     Where nothing was due it is that of the first run that something stands in the way of. With
     a log it is 0: each run tells by itself, and only once.
@@ -47,8 +51,7 @@ def tick_all(invocation: Invocation, at_most: int) -> int:
     """
     if invocation.run_name is not None:
         raise UsageRefused("is one run", where="--run", hint="leave --all out")
-    project, has_log = invocation.project(), log_of(invocation.arguments) is not None
-    options = [*_passed_on(invocation.arguments)]
+    project, options = invocation.project(), [*_passed_on(invocation.arguments)]
     place = _place(project, at_most)
     if place is None:
         busy = ClaimHeld(f"{plural(at_most, 'tick')} at work already (--at-most)")
@@ -56,29 +59,100 @@ def tick_all(invocation: Invocation, at_most: int) -> int:
             if isinstance(head, Head):
                 explain_held(invocation, run, head, busy)
         raise busy
-    codes = []
     try:
         with EndOnSignal(invocation.say) as ending:
-            for run in _in_line(project):
-                before = _mark(run)
-                if not has_log:
-                    invocation.say(f"{name_of(run)}:")
-                argv = [*program_argv(), "tick", *_of(project, run, has_log=has_log), *options]
-                # The place is taken until the tick has ended, even if this process is killed.
-                child = subprocess.Popen(argv, pass_fds=(place,))  # noqa: S603 - this program
-                ending.on_ready(child.terminate)
-                codes.append(child.wait())
-                # A tick that has just begun ends by the signal itself, with another code.
-                if ending.has_come or codes[-1] == Interrupted.exit_code:
-                    raise Interrupted("ended by a signal")
-                # If somebody else holds its step, that is why it has moved.
-                if codes[-1] != ClaimHeld.exit_code and _mark(run) != before:
-                    return 0 if has_log else codes[-1]
+            return _ticked(invocation, _Runs.of(project), options, place, ending)
     finally:
         os.close(place)
+
+
+class _Runs(NamedTuple):
+    """The runs that may get a turn, by name; the default run is ""."""
+
+    project: Project
+    by_name: dict[str, Run]
+    ranks: dict[str, Rank]
+    able: frozenset[str]
+    """Those that a tick may do something for. The others wait for a date."""
+
+    @classmethod
+    def of(cls, project: Project) -> _Runs:
+        """Return those of *project*."""
+        listed, by_name, able = list[tuple[Run, dict[str, Any]]](), dict[str, Run](), set[str]()
+        for run, facts in each_run(project, partial(run_facts, project)):
+            # What can't be read has a turn too: its tick says why.
+            told = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
+            if not told["ended"] or any(post["pending"] for post in told["posts"]):
+                listed.append((run, told))
+                able.add(run.name or "")
+                by_name[run.name or ""] = run
+        dates = dict[str, str]()
+        for run, date in scheduled(project):
+            name = run.name or ""
+            if date is not None and name not in by_name:
+                by_name[name], dates[name] = run, as_utc(date)
+                if date <= time.time() or is_unsettled(project, run):
+                    able.add(name)
+        return cls(project, by_name, ranks_of(project, listed, dates), frozenset(able))
+
+
+def _ticked(
+    invocation: Invocation, runs: _Runs, options: list[str], place: int, ending: EndOnSignal
+) -> int:
+    """Let one run after the other have its turn until one has moved; return the exit code."""
+    has_log = log_of(invocation.arguments) is not None
+    line, tried, codes = KeptLine(runs.project.settings), set[str](), list[int]()
+    has_moved = False
+    while turn := _next_turn(line, runs, tried):
+        run = runs.by_name[turn.name]
+        before = _mark(run)
+        codes.append(_tick_of(invocation, runs.project, run, options, place=place, ending=ending))
+        # If somebody else holds its step, that is why it has moved.
+        has_moved = codes[-1] != ClaimHeld.exit_code and _mark(run) != before
+        if not has_moved:
+            line.give_back(turn)
+        # A tick that has just begun ends by the signal itself, with another code.
+        if ending.has_come or codes[-1] == Interrupted.exit_code:
+            raise Interrupted("ended by a signal")
+        if has_moved:
+            break
+    else:
+        line.clear()
+    if line.problem is not None:
+        invocation.say(f"notice: the order of the runs is not kept: {line.problem}")
+    if has_moved:
+        return 0 if has_log else codes[-1]
     if not codes:
         invocation.echo("nothing due: no run is in progress")
     return 0 if has_log else next(filter(None, codes), 0)
+
+
+def _next_turn(line: KeptLine, runs: _Runs, tried: set[str]) -> Turn | None:
+    """Return the next turn; those that only wait for a date come last, to say so."""
+    for wanted in (runs.able, runs.by_name.keys()):
+        if (turn := line.take(runs.ranks, wanted - tried)) is not None:
+            tried.add(turn.name)
+            return turn
+    return None
+
+
+def _tick_of(
+    invocation: Invocation,
+    project: Project,
+    run: Run,
+    options: list[str],
+    *,
+    place: int,
+    ending: EndOnSignal,
+) -> int:
+    """Run the tick of *run* and return its exit code."""
+    has_log = log_of(invocation.arguments) is not None
+    invocation.say(f"{name_of(run)}:")
+    argv = [*program_argv(), "tick", *_of(project, run, has_log=has_log), *options]
+    # The place is taken until the tick has ended, even if this process is killed.
+    child = subprocess.Popen(argv, pass_fds=(place,))  # noqa: S603 - this program
+    ending.on_ready(child.terminate)
+    return child.wait()
 
 
 def _place(project: Project, at_most: int) -> int | None:
@@ -93,33 +167,6 @@ def _place(project: Project, at_most: int) -> int | None:
         else:
             return fd
     return None
-
-
-def _in_line(project: Project) -> Iterator[Run]:
-    """Yield the runs that a tick may do something for, those that started first at the front."""
-    found: list[tuple[str, int, Run]] = []
-    for run, facts in each_run(project, lambda run, head: run_facts(project, run, head)):
-        # What can't be read has a tick too, which says why.
-        if isinstance(facts, SequencerError):
-            found.append(("", 0, run))
-        elif not facts["ended"] or any(post["pending"] for post in facts["posts"]):
-            found.append((facts["began_at"] or "", _made_at(run), run))
-    known = {run.name for *_, run in found}
-    # A tick decides whether the date has come, and notes since when it has waited for one.
-    found += [
-        (as_utc(date), 0, run)
-        for run, date in scheduled(project)
-        if date is not None and run.name not in known
-    ]
-    return (run for *_, run in sorted(found, key=lambda one: one[:2]))
-
-
-def _made_at(run: Run) -> int:
-    """Return when the files of *run* were made; of many runs that started in one second."""
-    try:
-        return os.lstat(f"{run.store.state_path}.lock").st_mtime_ns  # nobody ever writes it
-    except OSError:
-        return 0
 
 
 def _mark(run: Run) -> tuple[str, int] | None:

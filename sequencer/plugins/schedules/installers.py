@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import os
 import plistlib
+import pwd
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +27,7 @@ from msgspec import Struct
 
 from sequencer.documents.textfile import path_at_home
 from sequencer.errors import UsageRefused
+from sequencer.plugins.schedules.dates import Schedule
 
 KINDS = ("systemd", "launchd", "cron")
 HOUR_MIN, DAY_MIN = 60, 1440
@@ -122,6 +126,35 @@ class Job(Struct, frozen=True):
         given = " ".join(f"{name}={shlex.quote(text)}" for name, text in self.variables.items())
         return " && ".join([*parts, f"export {given}", f"exec {shlex.join(self.argv)}"])
 
+    @property
+    def typed(self) -> str:
+        """Return the command for a shell where a person starts it by hand."""
+        command = shlex.join(self.argv)
+        if self.env_file is None:
+            return command
+        return f"(set -a && . {shlex.quote(self.env_file)} && set +a && exec {command})"
+
+
+def _after(last: float | None, every: int | None) -> float | None:
+    if last is None or every is None:
+        return None
+    return last + every * 60
+
+
+def _found_in(path: Path, pattern: str) -> str | None:
+    """Return the first group of *pattern* in the file at *path*, if it is there."""
+    with suppress(OSError, UnicodeDecodeError):
+        found = re.search(pattern, path.read_text(encoding="utf-8"))
+        return None if found is None else found[1]
+    return None
+
+
+def _lingers() -> bool:
+    """Return whether the services of this user run while nobody is logged in."""
+    with suppress(KeyError, OSError):
+        return Path("/var/lib/systemd/linger", pwd.getpwuid(os.getuid()).pw_name).exists()
+    return False
+
 
 class _Files:
     """A kind that reads files of this user's."""
@@ -140,12 +173,13 @@ class _Files:
         )
 
     def _write(self, job: Job) -> str:
+        was_there = self._is_there(job.name)
         for path, text in self.files(job).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_name(f".{path.name}.{os.getpid()}")
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)
-        return f"{self._paths(job.name)[0]} is installed"
+        return f"{self._paths(job.name)[0]} {'was replaced' if was_there else 'is installed'}"
 
     def _is_there(self, name: str) -> bool:
         return self._paths(name)[0].exists()
@@ -201,11 +235,21 @@ class Systemd(_Files):
         _ensured("systemctl", "--user", "daemon-reload")
         _ensured("systemctl", "--user", "enable", unit)
         _ensured("systemctl", "--user", "restart", unit)
+        linger = "so that it runs while nobody is logged in: loginctl enable-linger"
         return (
             f"{said} and started",
             f"its messages: journalctl --user -u {job.name}.service",
-            "so that it runs while nobody is logged in: loginctl enable-linger",
+            *([] if _lingers() else [linger]),
         )
+
+    def interval(self, name: str) -> int | None:
+        """Return after how many minutes *name* starts again; None: it runs always, or is gone."""
+        found = _found_in(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d+)min")
+        return None if found is None else int(found)
+
+    def next(self, name: str, last: float | None) -> float | None:
+        """Return when *name* starts next, in seconds since 1970, if it did *last*."""
+        return _after(last, self.interval(name))
 
     def shown(self, name: str) -> tuple[bool, str]:
         """Return whether *name* is installed, and how it is."""
@@ -268,6 +312,17 @@ class Launchd(_Files):
         runs = _run("launchctl", "print", f"gui/{os.getuid()}/{name}").returncode == 0
         return True, f"installed, {'active' if runs else 'inactive'} ({self._paths(name)[0]})"
 
+    def interval(self, name: str) -> int | None:
+        """See `Systemd.interval`."""
+        found = _found_in(
+            self._paths(name)[0], r"<key>StartInterval</key>\s*<integer>(\d+)</integer>"
+        )
+        return None if found is None else int(found) // 60
+
+    def next(self, name: str, last: float | None) -> float | None:
+        """See `Systemd.next`."""
+        return _after(last, self.interval(name))
+
     def removed(self, name: str) -> bool:
         """See `Systemd.removed`."""
         if not self._is_there(name):
@@ -323,11 +378,36 @@ class Cron:
     def installed(self, job: Job) -> Sequence[str]:
         """See `Systemd.installed`."""
         line = self.printed(job)
-        lines, _ = self._without(job.name)
+        lines, was_there = self._without(job.name)
         _ensured("crontab", "-", text="\n".join([*lines, line]) + "\n")
+        said = "the line in your crontab was replaced" if was_there else ""
+        said = said or "a line was added to your crontab"
         if job.every is None:
-            return ("it starts with the machine; until then start it by hand: sequencer web",)
-        return ("a line was added to your crontab", "cron mails what you have to know")
+            return said, f"it starts with the machine; until then start it by hand: {job.typed}"
+        return (said,)
+
+    def interval(self, name: str) -> int | None:
+        """See `Systemd.interval`."""
+        known = {fields: every for every, fields in REGULAR.items()}
+        return known.get(self._times(name) or "")
+
+    def next(self, name: str, last: float | None) -> float | None:
+        """See `Systemd.next`."""
+        del last
+        fields = self._times(name)
+        return None if fields is None else Schedule(workflow=name, at=fields).next(time.time())
+
+    def lines(self) -> list[str]:
+        """Return the lines of the crontab; none if it can't be read."""
+        with suppress(UsageRefused):
+            return self._lines()
+        return []
+
+    def _times(self, name: str) -> str | None:
+        """Return the five fields of the line called *name*; None: it has none, or is not there."""
+        line = next((one for one in self.lines() if one.endswith(f" # {name}")), "")
+        fields = " ".join(line.split()[:5])
+        return fields if fields in REGULAR.values() else None
 
     def shown(self, name: str) -> tuple[bool, str]:
         """See `Systemd.shown`."""

@@ -2,7 +2,8 @@
 
 A run is due when a date has come since it ended last, newer than the one that it started for.
 That one is kept in the user's own state folder, so an agent that changes the run's files starts
-nothing. A missed date is made up for once; dates while the run is under way are left out.
+nothing. A missed date is made up for once. A date that comes while the run is under way is left
+out; that is noted with the reason, and said once. Dates count since the project was trusted.
 A start is noted before it is made and again when it is, before an agent of the run works: so
 the next tick makes up for a crash in between. A date noted by a clock far ahead is set aside.
 
@@ -14,16 +15,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused
 from sequencer.model.head import Head
+from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time, utc
+from sequencer.plugins.schedules.line import KeptLine, ranks_of
 from sequencer.project.project import Project
 from sequencer.store.user_state import own_state, put_own, read_own
 
@@ -34,6 +37,14 @@ AHEAD_S = 24 * 60 * 60
 LATEST_S = 2.0**33
 """A note of a later time is damaged; no calendar has it on every machine."""
 MAX_BYTES = 64 * 1024
+_WHY = {
+    Readiness.PERSON: "it waits for you",
+    Readiness.EXPIRED: "it waits for you",
+    Readiness.PAUSED: "it is paused",
+    Readiness.STOPPED: "it was stopped",
+    Readiness.REFUSED: "it failed",
+}
+"""Why a run is not over; otherwise it is under way."""
 
 
 class DateNote(NamedTuple):
@@ -48,6 +59,10 @@ class DateNote(NamedTuple):
     ahead: float | None = None
     """A `since` that is more than a day ahead of the clock. One of the two clocks is wrong, and
     no one knows which: it counts again once the clock comes near it."""
+    left_out: float | None = None
+    """The newest date since then that started nothing."""
+    why: str | None = None
+    """The reason for that."""
 
     def is_made(self, head: Head | None) -> bool:
         """Return whether the start that was about to be made has been made, as *head* shows."""
@@ -68,6 +83,8 @@ class DateNote(NamedTuple):
             note = note._replace(since=max(note.since, note.ahead), ahead=None)
         if note.starting is not None and note.starting > latest:
             note = note._replace(starting=None, ended=None)
+        if note.left_out is not None and note.left_out > latest:
+            note = note._replace(left_out=None, why=None)
         if note.since > latest:
             note = note._replace(since=now, ahead=note.since)
         return note
@@ -81,28 +98,113 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
     if run.name not in project.settings.schedules:
         return None
     now = time.time() if now is None else now
+    return _next(project, run, run.head, now, _known(project, run, now))
+
+
+def next_look(project: Project, run: Run) -> float | None:
+    """Return when a tick of *run* may find a date, in seconds since 1970; None: no schedule.
+
+    At most now if it would find one that has come already.
+    """
+    schedule = project.settings.schedules.get(run.name or "")
+    start = next_start(project, run)
+    return schedule.next(time.time()) if schedule is not None and start is None else start
+
+
+def is_unsettled(project: Project, run: Run) -> bool:
+    """Return whether a tick of *run* has to come before its dates count as they should."""
+    with suppress(SequencerError):  # a tick says what is wrong with it
+        note = _read(project, run)
+        return note is None or note.believed(time.time()) != note
+    return True
+
+
+def left_out(project: Project, run: Run) -> tuple[float, str] | None:
+    """Return the newest date that has started nothing, and why; None: there is none.
+
+    Only what came after the newest start counts. Nothing is written.
+    """
+    if run.name not in project.settings.schedules:
+        return None
+    now = time.time()
+    note, found = _known(project, run, now), None
+    with suppress(SequencerError):  # `status` says what is wrong with the run
+        found = _newly_left_out(project, run, run.head, now, note)
+    if found is not None or note.left_out is None:
+        return found
+    return note.left_out, note.why or ""
+
+
+def _known(project: Project, run: Run, now: float) -> DateNote:
+    """Return what counts of the dates of *run* at *now*."""
     note = None
     with suppress(SequencerError):  # a tick says what is wrong with it
         note = _read(project, run)
-    note = None if note is None else note.believed(now)
-    return _next(project, run, run.head, now, note)
+    return (note or _first_note(project, run.head, now)).believed(now)
+
+
+def _first_note(project: Project, head: Head | None, now: float) -> DateNote:
+    """Return what is known of dates of which nothing is noted: they count since people know them.
+
+    No tick may have come yet, but somebody trusted the project with its schedules.
+    """
+    trusted = ended = None
+    with suppress(SequencerError):
+        trusted = project.trust.since
+    if head is not None:
+        ended = now if head.status != "complete" else _ended_at(head, now)
+    since = now if trusted is None else min(trusted, now)
+    return DateNote(max(since, ended or 0.0))
+
+
+def _ended_at(head: Head, now: float) -> float | None:
+    """Return when the run that is complete ended; None: no one knows.
+
+    An end that is still to come was written by another clock, or by hand.
+    """
+    ended = parse_time(head.last_update)
+    return ended.timestamp() if ended is not None and ended.timestamp() <= now else None
+
+
+def _newly_left_out(
+    project: Project, run: Run, head: Head | None, now: float, note: DateNote
+) -> tuple[float, str] | None:
+    """Return the newest date that *run* missed since it was under way, and why, if not noted."""
+    if head is None or (note.starting is not None and not note.is_made(head)):
+        return None
+    date = project.settings.schedules[run.name or ""].last(now)
+    if date <= max(note.since, note.starting or 0.0, note.left_out or 0.0):
+        return None
+    if head.status != "complete":
+        return date, _why_it_waits(run, head)
+    ended = _ended_at(head, now)
+    if ended is None or ended < date:
+        return None
+    return date, f"it was under way until {clock(ended)}"
+
+
+def _why_it_waits(run: Run, head: Head) -> str:
+    here = None
+    with suppress(SequencerError):  # the tick says what is wrong with it
+        here = run.standing()
+    kind = Readiness.READY if here is None else here.kind
+    if kind is Readiness.READY and head.failures_in_row:
+        return "its step failed and is tried again"
+    if kind in (Readiness.LIMIT, Readiness.NOT_YET) and here is not None:
+        return here.message
+    return _WHY.get(kind, "it is under way")
 
 
 def _next(
-    project: Project, run: Run, head: Head | None, now: float, note: DateNote | None
+    project: Project, run: Run, head: Head | None, now: float, note: DateNote
 ) -> float | None:
     schedule = project.settings.schedules[run.name or ""]
     if head is not None and head.status != "complete":
         return None
-    if note is None:
-        return schedule.next(now)
     if note.starting is not None and note.starting <= now and not note.is_made(head):
         return note.starting
-    known = note.since
-    ended = parse_time(head.last_update) if head is not None else None
-    # An end that is still to come was written by another clock, or by hand.
-    if ended is not None and ended.timestamp() <= now:
-        known = max(known, ended.timestamp())
+    ended = None if head is None else _ended_at(head, now)
+    known = max(note.since, note.left_out or 0.0, ended or 0.0)
     due = schedule.last(now)
     return due if known < due else schedule.next(now)
 
@@ -112,6 +214,20 @@ def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
     for name in project.settings.schedules:
         run = project.run(name)
         yield run, next_start(project, run)
+
+
+def turns(
+    project: Project, listed: Iterable[tuple[Run, Mapping[str, Any]]], able: Collection[str]
+) -> dict[str, int]:
+    """Return the place of each *able* run in the line of `tick --all`, 1 for the next one.
+
+    *listed* are the runs that are not over, with their `run_facts`; "" is the default run. It
+    is empty if no tick of all runs came.
+    """
+    dates = {run.name or "": as_utc(date) for run, date in scheduled(project) if date is not None}
+    ranks = ranks_of(project, listed, dates)
+    order = [name for name in KeptLine(project.settings).order(ranks) if name in able]
+    return {name: place for place, name in enumerate(order, 1)}
 
 
 def clock(date: float) -> str:
@@ -124,16 +240,37 @@ def as_utc(date: float) -> str:
     return utc(datetime.fromtimestamp(date, UTC))
 
 
+def parsed(date: str) -> float:
+    """Return a date of `as_utc` in seconds since 1970."""
+    return datetime.fromisoformat(date).timestamp()
+
+
+def left_out_json(missed: tuple[float, str] | None) -> dict[str, str] | None:
+    """Return a date that is left out, and why, as ``--json`` prints it."""
+    return None if missed is None else {"date": as_utc(missed[0]), "reason": missed[1]}
+
+
 def starts_at(date: float) -> str:
     """Return in words when a run starts."""
     return f"it starts at {clock(date)}"
 
 
-def start_due(project: Project, run: Run, say: Callable[[str], None]) -> float | None:
+def leaves_out(run: Run, date: float, why: str) -> str:
+    """Return in words that a date has started nothing."""
+    return f"run {run.name!r} did not start at {clock(date)}: {why}"
+
+
+def start_due(
+    project: Project,
+    run: Run,
+    say: Callable[[str], None],
+    tell: Callable[[str], None] | None = None,
+) -> float | None:
     """Start *run* over if it is complete and due; a tick starts one that never was.
 
     Return the date that it waits for; None: it has no schedule, may be worked on, or is over
-    and has results to post. *say* takes a notice. If the run never was, `begin` has to follow.
+    and has results to post. *say* takes a notice, *tell* what a person must know: a date that
+    is left out. If the run never was, `begin` has to follow.
     """
     now = time.time()
     if run.name not in project.settings.schedules:
@@ -141,6 +278,10 @@ def start_due(project: Project, run: Run, say: Callable[[str], None]) -> float |
     # Once: another tick may start it meanwhile, and the run that it has started is not over.
     head = run.head
     note = _settled(project, run, head, now, say)
+    if (missed := _newly_left_out(project, run, head, now, note)) is not None:
+        note = note._replace(left_out=missed[0], why=missed[1])
+        _write(project, run, note)
+        (tell or say)(leaves_out(run, *missed))
     date = _next(project, run, head, now, note)
     if date is None:
         return None
@@ -177,7 +318,7 @@ def _settled(
 ) -> DateNote:
     """Return what is known of the dates of *run*, and write it down where it has changed."""
     found = _read(project, run)
-    note = found or DateNote(now)
+    note = found or _first_note(project, head, now)
     if note.starting is not None and note.is_made(head):
         note = note.made()
     note = note.believed(now)
@@ -186,7 +327,8 @@ def _settled(
         say(f"notice: {noted}, far ahead of this machine's clock: its dates count from now on")
     if found is None and head is not None:
         missed = _next(project, run, head, now, DateNote(0.0))
-        if missed is not None and missed <= now:
+        is_lost = _next(project, run, head, now, note) != missed
+        if missed is not None and missed <= now and is_lost:
             date, where = f"the date {clock(missed)} of run {run.name!r}", own_state(FOLDER)
             say(f"notice: {where}: nothing was noted of {date}: it is left out, later ones count")
     if note != found:
@@ -208,11 +350,16 @@ def _read(project: Project, run: Run) -> DateNote | None:
     try:
         kept = json.loads(data or b"")
         note = DateNote(**{name: kept.get(name) for name in DateNote._fields})
-        times = [float(at) for at in (note.since, note.starting, note.ahead) if at is not None]
+        times = [float(at) for at in _times(note) if at is not None]
     except (ValueError, TypeError, AttributeError):
         return None
     is_sound = note.since is not None and all(0 <= at < LATEST_S for at in times)
-    return note if is_sound and isinstance(note.ended, str | None) else None
+    is_told = isinstance(note.ended, str | None) and isinstance(note.why, str | None)
+    return note if is_sound and is_told else None
+
+
+def _times(note: DateNote) -> tuple[float | None, ...]:
+    return note.since, note.starting, note.ahead, note.left_out
 
 
 def _write(project: Project, run: Run, note: DateNote) -> None:

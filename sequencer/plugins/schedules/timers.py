@@ -26,7 +26,15 @@ from xml.parsers.expat import ExpatError
 
 from sequencer.documents.textfile import slug
 from sequencer.errors import SequencerError
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.schedules.timer_needs import (
+    Lack,
+    lacks_of_cron,
+    lacks_of_keys,
+    workflows_of,
+)
 from sequencer.project.agents import CLIENTS
+from sequencer.project.project import Project
 from sequencer.project.settings import Agent, Settings
 from sequencer.store.folder import read_regular
 
@@ -55,6 +63,9 @@ class Entry(NamedTuple):
     """The run that it names."""
     is_all: bool = False
     """It is for all runs."""
+    env_file: str | None = None
+    """The file with keys that it reads."""
+    is_of_cron: bool = False
 
     def serves(self, run: str) -> bool:
         """Return whether its ticks start *run*."""
@@ -114,6 +125,25 @@ def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]
             yield run
 
 
+def scheduled_workflows(project: Project) -> Iterator[Workflow]:
+    """Yield the workflows that runs of ``schedules:`` work on."""
+    for run in project.settings.schedules:
+        yield from workflows_of(project, run, is_all=False)
+
+
+def lacking(project: Project, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Lack]]:
+    """Yield what the ticks of installed *entries* need, and do not have."""
+    for entry in entries:
+        workflows = workflows_of(project, entry.run, is_all=entry.is_all)
+        env_file = None if entry.env_file is None else Path(entry.env_file)
+        for lack in lacks_of_keys(project, workflows, env_file):
+            yield entry, lack
+    if (cron := next((entry for entry in entries if entry.is_of_cron), None)) is not None:
+        log = log_of_all(project.settings) if cron.is_all else tick_log(project.settings, cron.run)
+        for lack in lacks_of_cron(_crontab().splitlines(), str(log)):
+            yield cron, lack
+
+
 def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -> Iterator[Lost]:
     """Yield what the ticks of installed *entries* do not find as this process does.
 
@@ -138,9 +168,14 @@ def _place(program: str) -> tuple[str, str]:
 
 
 def _of_cron(settings: Settings) -> Iterator[Entry]:
+    yield from entries_of(_crontab(), settings.project_dir)
+
+
+def _crontab() -> str:
+    """Return this user's crontab; empty if there is none, or it can't be read."""
     program = shutil.which("crontab")
     if program is None or not Path(program).is_absolute():
-        return
+        return ""
     try:
         listed = subprocess.run(  # noqa: S603 - no words of others are in it
             [program, "-l"],
@@ -150,8 +185,8 @@ def _of_cron(settings: Settings) -> Iterator[Entry]:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return
-    yield from entries_of(listed.stdout.decode(errors="replace"), settings.project_dir)
+        return ""
+    return listed.stdout.decode(errors="replace")
 
 
 def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
@@ -167,11 +202,14 @@ def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
             continue
         at_folder = ("cd", str(folder)) in pairwise(words)
         if at_folder and "tick" in words:
-            yield _entry("the crontab", words, _value("PATH", words) or above)
+            entry = _entry("the crontab", words, _value("PATH", words) or above)
+            yield entry._replace(is_of_cron=True)
 
 
-def _entry(name: str, words: Sequence[str], path: str) -> Entry:
-    return Entry(name, path, _value("--run", words), "--all" in words)
+def _entry(name: str, words: Sequence[str], path: str, env_file: str | None = None) -> Entry:
+    # As `Job.shell` writes it.
+    file = env_file or next((after for word, after in pairwise(words) if word == "."), None)
+    return Entry(name, path, _value("--run", words), "--all" in words, file)
 
 
 def _value(name: str, words: Sequence[str]) -> str | None:
@@ -193,12 +231,13 @@ def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
             continue
         own = re.search(r'(?m)^Environment=.*?"?\bPATH=([^"\n]*)', text)
         command = re.search(r"(?m)^ExecStart=(.*)", text)
+        keys = re.search(r"(?m)^EnvironmentFile=-?(.*?)\s*$", text)
         try:
             words = shlex.split(command[1]) if command is not None else []
         except ValueError:
             continue
         if own is not None and "tick" in words:
-            yield _entry(str(unit), words, own[1])
+            yield _entry(str(unit), words, own[1], keys and keys[1])
 
 
 def _of_launchd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
@@ -238,22 +277,47 @@ def tick_log(settings: Settings, run: str | None) -> Path:
     return settings.logs_dir / (f"tick.{slug(run)}.log" if run else "tick.log")
 
 
+def log_of_all(settings: Settings) -> Path:
+    """Return the log that the timer's ticks of all runs write, besides those of the runs."""
+    return settings.logs_dir / "tick-all.log"
+
+
 def pace_of(settings: Settings, run: str | None) -> TickPace | None:
-    """Return how the ticks of the run called *run* came; None: too few of them are known.
+    """Return how the ticks that may work on *run* came; None: too few of them are known.
+
+    Those of all runs give it no turn while it has nothing to do, but they came.
+    """
+    logs = tick_log(settings, run), log_of_all(settings)
+    known = [pace for log in logs if (pace := _pace_in(log)) is not None]
+    return max(known, default=None)
+
+
+def last_tick(settings: Settings, run: str | None) -> float | None:
+    """Return when a tick came last that may work on *run*; None: none is known."""
+    logs = tick_log(settings, run), log_of_all(settings)
+    return max((time for log in logs for time in _times_in(log)), default=None)
+
+
+def _pace_in(log: Path) -> TickPace | None:
+    """Return how the ticks came that wrote *log*; None: too few of them are known."""
+    times = _times_in(log)
+    pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
+    return TickPace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
+
+
+def _times_in(log: Path) -> list[float]:
+    """Return the newest times in the *log* of ticks.
 
     Known from their log, which is there whatever called them. A time more than a day ahead was
     written by a clock that was wrong, or by an agent: it would hide that ticks are missed.
     """
-    log = tick_log(settings, run)
     try:
         data = read_regular(log, max(log.lstat().st_size - TAIL_BYTES, 0))
     except (OSError, SequencerError):
-        return None
+        return []
     stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
     latest = time.time() + DAY_S
-    times = [at for one in stamps if (at := _time(one)) is not None and at <= latest]
-    pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
-    return TickPace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
+    return [at for one in stamps if (at := _time(one)) is not None and at <= latest]
 
 
 def _time(stamp: str) -> float | None:

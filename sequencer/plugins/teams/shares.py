@@ -310,6 +310,10 @@ class Shares:
         self.own_usd: Callable[[], float | None] = lambda: None
         """What this invocation may still spend; None: it has no limit."""
 
+    def keep_to(self, limits: RunLimits) -> None:
+        """Keep to *limits* from now on."""
+        self._limits = limits
+
     def closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
         """Return the agents' nodes that must not start now; *gone* are dead claims."""
         budgets = self._budgets

@@ -103,6 +103,17 @@ def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
     assert (told["executions"], told["began_at"], told["workflow"]) == ([], None, None)
 
 
+def test_where_only_others_have_started_their_names_are_said(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    for name in ("docs", "night"):
+        assert call(folder, "--run", name, "run", "--max-steps", "1", "--quiet").code == 0
+    said = gantt(folder).err
+    assert "the default run has not started; add --run NAME for another run: docs, night" in said
+    listed = call(folder, "status")
+    # The list itself needs no notice that there is one.
+    assert ("docs" in listed.out, "status --all" in listed.err) == (True, False)
+
+
 def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
     write_flow(finished, "f", CHART.replace("publish", "announce"), **PROMPTS)
     ended = gantt(finished, "--run", "f")

@@ -1,0 +1,162 @@
+"""What the ticks of a timer need to work, and this machine or the timer's environment lacks.
+
+A timer starts with a bare environment, asks nobody, and has mail as its only voice. Each lack
+is a line for a person, with what to do.
+
+Not promised: that mail arrives, or that a key is right.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from sequencer.errors import SequencerError
+from sequencer.model.workflow import Workflow
+from sequencer.project.agents import performed
+from sequencer.project.project import Project
+from sequencer.project.trusting import VARIABLE as TRUST
+from sequencer.workflows.registry import with_defaults
+
+MAIL_PATH = ("/usr/sbin", "/usr/lib", "/usr/local/sbin")
+"""Where cron looks for sendmail."""
+CRONS = frozenset({"cron", "crond", "fcron", "cronie"})
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS", "PASSPHRASE")
+_FIRST_PROCESS = 1
+
+
+class Lack(NamedTuple):
+    """What is missing, and what to do."""
+
+    what: str
+    hint: str
+
+
+def workflows_of(project: Project, run: str | None, *, is_all: bool) -> list[Workflow]:
+    """Return the workflows that the ticks of *run*, or of all runs, work on."""
+    schedules = project.settings.schedules
+    names = [None, *schedules, *project.run_names()] if is_all else [run]
+    found: dict[str, Workflow] = {}
+    for name in dict.fromkeys(names):
+        with suppress(SequencerError):  # `check` and each tick say what is wrong with it
+            opened = project.run(name)
+            head, schedule = opened.head, schedules.get(name or "")
+            if head is None and schedule is not None:
+                workflow = project.settings.registry.get(schedule.workflow)
+            else:
+                workflow = opened.workflow_for(head)
+            found[workflow.name] = workflow
+    return [*found.values()]
+
+
+def lacks_of_cron(lines: Iterable[str], log: str) -> Iterator[Lack]:
+    """Yield what cron on this machine lacks; *lines* are those of the crontab."""
+    if not _is_running(CRONS):
+        yield Lack("no cron daemon runs on this machine", "start it; without it no tick comes")
+    where = os.pathsep.join((os.environ.get("PATH", ""), *MAIL_PATH))
+    look = f"look at 'sequencer status' and {log}"
+    if shutil.which("sendmail", path=where) is None:
+        yield Lack("no program on this machine sends mail (sendmail), so cron can't mail you", look)
+    elif any(re.fullmatch(r"\s*MAILTO\s*=\s*(\"\"|'')?\s*", line) for line in lines):
+        yield Lack("MAILTO is empty in your crontab, so cron mails nobody", look)
+
+
+def _is_running(names: Collection[str]) -> bool:
+    """Return whether a process has one of *names*, or nobody can tell."""
+    if sys.platform == "darwin":
+        return True  # launchd starts cron when a crontab is there
+    try:
+        psutil.Process(_FIRST_PROCESS).name()
+    except psutil.Error:
+        return True  # this user sees only its own processes
+    return any(process.info["name"] in names for process in psutil.process_iter(["name"]))
+
+
+def lacks_of_trust(project: Project) -> Iterator[Lack]:
+    """Yield that a timer's tick refuses to work on *project*, if it does."""
+    with suppress(SequencerError):  # `check` says what is wrong with the record
+        if project.trust.refusal(by_record=True) is not None:
+            here = f" ({TRUST} counts only in this shell)" if project.trust.is_vouched_for else ""
+            hint = "each tick refuses with exit code 2 until you run 'sequencer trust'"
+            yield Lack(f"the project is not trusted{here}", hint)
+
+
+def lacks_of_keys(
+    project: Project, workflows: Iterable[Workflow], env_file: Path | None
+) -> Iterator[Lack]:
+    """Yield which keys and settings in variables this shell has, and a timer has not."""
+    if env_file is not None and (lack := _lack_of_file(env_file)) is not None:
+        yield lack
+    kept = _names_in(env_file)
+    named = sorted(_variables(project, workflows) - kept)
+    if named:
+        verb = "is" if len(named) == 1 else "are"
+        hint = "put it into a file of NAME=value lines (mode 600) and name that with --env-file"
+        yield Lack(f"{', '.join(named)} {verb} set only in this shell", hint)
+
+
+def _lack_of_file(path: Path) -> Lack | None:
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return Lack(f"{path} can't be read: {error.strerror}", "write the keys into it")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return Lack(f"other users may read {path}", f"chmod 600 {path}")
+    return None
+
+
+def _names_in(path: Path | None) -> set[str]:
+    """Return the variables that the file at *path* sets."""
+    with suppress(OSError, UnicodeDecodeError):
+        text = "" if path is None else path.read_text(encoding="utf-8")
+        return set(re.findall(r"(?m)^\s*(?:export\s+)?([A-Za-z_]\w*)=", text))
+    return set()
+
+
+def _variables(project: Project, workflows: Iterable[Workflow]) -> set[str]:
+    """Return the variables of this shell that hold keys of the project's, or settings of it."""
+    patterns = {name for workflow in workflows for name in _passed(project, workflow)}
+    found = {
+        name
+        for name, text in os.environ.items()
+        if text and any(fnmatchcase(name, one) for one in patterns)
+        if any(word in name for word in _SECRET)
+    }
+    found |= {name for name in _named(project.settings.written) if os.environ.get(name)}
+    return found | {name for name in os.environ if re.match(r"SEQUENCER_[A-Z_]+__", name)}
+
+
+def _passed(project: Project, workflow: Workflow) -> Iterator[str]:
+    """Yield the names, some with a star, of what agents in *workflow* read of the environment."""
+    for step in performed(project.settings, workflow):
+        with suppress(SequencerError):  # `check` says what is wrong with it
+            _, executor = project.agents.choose(
+                with_defaults(step, project.settings.step_defaults), step.name
+            )
+            yield from getattr(executor, "passed", ())
+            key = getattr(getattr(executor, "options", None), "api_key_env", None)
+            yield from [key] if key else ()
+
+
+def _named(written: Any) -> Iterator[str]:
+    """Yield the variables that settings name: the values of all keys that end in ``_env``."""
+    if isinstance(written, Mapping):
+        for key, value in written.items():
+            if isinstance(key, str) and key.endswith("_env"):
+                names = value.values() if isinstance(value, Mapping) else [value]
+                yield from (name for name in names if isinstance(name, str))
+            else:
+                yield from _named(value)
+    elif isinstance(written, list | tuple):
+        for value in written:
+            yield from _named(value)

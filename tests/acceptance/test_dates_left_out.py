@@ -1,0 +1,163 @@
+"""A date of a schedule that starts nothing is said once, with the reason, and stays in `status`."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sequencer.plugins.schedules import schedules
+from sequencer.project.project import open_project
+from sequencer.store.user_state import own_state
+from tests.unit.cli.calling import call, project
+
+CONFIGURATION = """\
+agent: script
+limits: {failures_in_row: 1}
+agents:
+  script: {kind: command, free: true, argv: [sh, -c, 'echo done; test ! -e fail']}
+workflows:
+  two: {kind: procedure, steps: [supervisor, main]}
+  asks: {kind: procedure, steps: [{name: supervisor, requires_approval: true}]}
+schedules:
+  night: {workflow: two, at: "0 2 * * *"}
+  letter: {workflow: asks, at: "0 2 * * *"}
+"""
+DAY_S = 24 * 60 * 60
+Later = Callable[[float], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return project(tmp_path / "p", CONFIGURATION)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Return what moves the clock of schedules that many days after now."""
+
+    def move(days: float) -> None:
+        moved = SimpleNamespace(time=lambda: time.time() + days * DAY_S)
+        monkeypatch.setattr(schedules, "time", moved)
+
+    return move
+
+
+def tick(folder: Path, run: str = "night") -> str:
+    """Let a timer's tick come; return what a person is told."""
+    return call(folder, "--run", run, "tick", "--log", f"logs/tick.{run}.log").err
+
+
+def started(folder: Path, later: Later, run: str = "night") -> None:
+    tick(folder, run)
+    later(1)
+    tick(folder, run)
+
+
+def left_out(folder: Path, run: str = "night") -> Any:
+    facts = call(folder, "--run", run, "status", "--json").json
+    (listed,) = [one for one in call(folder, "status", "--all", "--json").json if one["run"] == run]
+    assert listed["left_out"] == facts.get("left_out")
+    return facts.get("left_out")
+
+
+REASONS: dict[str, tuple[list[list[str]], str]] = {
+    "under way": ([], "it is under way"),
+    "paused": ([["stop", "--pause"]], "it is paused"),
+    "stopped": ([["stop"]], "it was stopped"),
+}
+
+
+@pytest.mark.parametrize("case", REASONS)
+def test_a_date_that_comes_while_the_run_is_not_over_is_told_once_with_the_reason(
+    folder: Path, later: Later, case: str
+) -> None:
+    commands, reason = REASONS[case]
+    started(folder, later)
+    assert left_out(folder) is None
+    for command in commands:
+        assert call(folder, "--run", "night", *command).code == 0
+    later(3)
+    # `status` knows it before a tick has come.
+    assert left_out(folder)["reason"] == reason
+    said = tick(folder)
+    assert re.search(rf"run 'night' did not start at 20..-..-.. 02:00: {reason}\n", said)
+    assert "did not start" not in tick(folder)
+    shown = call(folder, "--run", "night", "status").out
+    assert re.search(rf"(?m)^left out    20..-..-.. 02:00: {reason}$", shown)
+    assert re.search(
+        rf"night: did not start at .* 02:00: {reason}", call(folder, "status", "--all").out
+    )
+
+
+def test_each_date_that_a_question_keeps_away_is_told(folder: Path, later: Later) -> None:
+    started(folder, later, "letter")
+    for day in (2, 3):
+        later(day)
+        said = tick(folder, "letter")
+        assert "run 'letter' did not start at " in said
+        assert ": it waits for you\n" in said
+    assert call(folder, "--run", "letter", "answer", "approve").code == 0
+    later(3.1)
+    tick(folder, "letter")
+    later(4)
+    tick(folder, "letter")
+    # The newest start has made good for them.
+    assert left_out(folder, "letter") is None
+
+
+def test_a_date_that_a_failure_keeps_away_is_told(folder: Path, later: Later) -> None:
+    (folder / "fail").touch()
+    started(folder, later)
+    later(2)
+    assert ": it failed\n" in tick(folder)
+
+
+def test_a_date_before_the_end_of_the_last_start_is_told(
+    folder: Path, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick(folder)
+    later(-1.5)
+    opened = open_project(folder, trust=True)
+    schedules._write(opened, opened.run("night"), schedules.DateNote(time.time() - 3 * DAY_S))
+    tick(folder)
+    later(0)
+    monkeypatch.undo()
+    monkeypatch.setenv("SEQUENCER_TRUST", "all")
+    call(folder, "--run", "night", "run")
+    assert "it was under way until 20" in left_out(folder)["reason"]
+
+
+def test_what_a_wrong_clock_left_out_is_forgotten(folder: Path, later: Later) -> None:
+    started(folder, later)
+    later(3650)
+    assert "did not start at 203" in tick(folder)
+    later(0)
+    tick(folder)
+    assert left_out(folder) is None
+    later(1.1)
+    tick(folder)
+    for day in (3, 4):
+        later(day)
+        tick(folder)
+        tick(folder)
+    listed = call(folder, "--run", "night", "history", "--json").out.splitlines()
+    assert [json.loads(line)["event"] for line in listed].count("reset") == 2
+
+
+def test_dates_count_from_when_the_project_was_trusted_though_no_tick_came(
+    folder: Path, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SEQUENCER_TRUST", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "state"))
+    assert call(folder, "trust", "--yes").code == 0
+    assert not own_state("schedules").exists()
+    later(1)
+    assert call(folder, "--run", "night", "tick").code == 0
+    assert call(folder, "--run", "night", "status", "--json").json["usage"]["steps"] == 1
