@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from sequencer.errors import MachineBusy, SequencerError, out_of_resources
+from sequencer.errors import (
+    ConfigurationError,
+    MachineBusy,
+    SequencerError,
+    out_of_resources,
+)
 from sequencer.executors.protocol import (
     Cancellation,
     Executor,
@@ -64,6 +69,9 @@ class Agents(Protocol):
         *not_before*: until then (ISO 8601, UTC) `ready` doesn't choose *agent* again where
         somebody can stand in for it.
         """
+
+    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+        """Return the agents that are to perform *step* while *agent* can't, and can't, with why."""
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """Return if *agent* may work in *folder*, which is not the project's.

@@ -50,8 +50,9 @@ from sequencer.engine.records import (
     decides,
     forward_of,
     judged,
-    near_miss,
+    noted,
     overspent,
+    route_words,
     without_comments,
     without_secrets,
 )
@@ -236,7 +237,7 @@ class Performer(Struct, frozen=True):
             log=str(log.path),
             is_final=is_final,
             began_at=began_at,
-            note=self._noted(final, outcome, listener) if final.step.complete_when else final.note,
+            note=noted(final, outcome, listener) if final.step.complete_when else final.note,
         )
         performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
@@ -244,14 +245,6 @@ class Performer(Struct, frozen=True):
         log.close(performed.outcome)
         self.emit(AttemptEnded(attempt, performed.outcome))
         return performed
-
-    @staticmethod
-    def _noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
-        """Return what history tells of the attempt; the log says itself what was missed."""
-        if (missed := near_miss(final.step, outcome)) is not None:
-            # An answer need not end with its line.
-            listener.notice(missed, before="\n")
-        return "; ".join(filter(None, (final.note, missed))) or None
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
         """Return what the processes of *attempt* hold; nothing is opened before the first."""
@@ -395,7 +388,7 @@ class Performer(Struct, frozen=True):
             # The step's own agent was not started, so nothing of this is its.
             return answer, replace(prepared, agent=asked.agent)
         chosen = self._chosen(prepared, answer, router)
-        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Piece.NOTICE)
+        running.listener.write(f"[router] {route_words(prepared, chosen)}\n".encode(), Piece.NOTICE)
         chosen = self._composed(chosen, running)
         running = replace(running, budget=running.budget.after(answer.usage))
         outcome, chosen = self._or_instead(self._run(chosen, running), chosen, running)
@@ -499,12 +492,14 @@ class Performer(Struct, frozen=True):
         Where none of them can be had either, the outcome is of the one that can be soonest.
         """
         ended = [(outcome, prepared)]
+        unfit = self._unfit(prepared, running) if outcome.status in PUT_OFF else None
         while (last := ended[-1][0]).status in PUT_OFF:
             now = ended[-1][1]
             other = self.agents.instead(now.step, now.agent, last.not_before)
             if other is None:
                 soonest, of = min(ended, key=lambda each: each[0].not_before or "")
-                return soonest.replace(usage=last.usage), of
+                note = "; ".join(filter(None, (of.note, unfit))) or None
+                return soonest.replace(usage=last.usage), replace(of, note=note)
             why = (last.error or "its usage limit is reached").partition("\n")[0]
             note = self.redact(f"{other[0]} instead of {now.agent}: {why}")
             running.listener.write(f"[fallback] {note}\n".encode(), Piece.NOTICE)
@@ -516,6 +511,14 @@ class Performer(Struct, frozen=True):
                 outcome = self._run(now, again)
             ended.append((outcome.replace(usage=outcome.usage.plus(last.usage)), now))
         return ended[-1]
+
+    def _unfit(self, prepared: Prepared, running: _Running) -> str | None:
+        """Return who is to stand in for the agent of *prepared* and can't, and tell the log."""
+        unfit = self.agents.unfit(prepared.step, prepared.agent)
+        told = [self.redact(f"{name} can't stand in: {why.message}") for name, why in unfit]
+        for text in told:
+            running.listener.write(f"[fallback] {text}\n".encode(), Piece.NOTICE)
+        return "; ".join(told) or None
 
     def _run(self, prepared: Prepared, running: _Running, to: str = "agent") -> Outcome:
         attempt, budget = running.attempt, running.budget
@@ -589,11 +592,3 @@ class Performer(Struct, frozen=True):
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
         return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
-
-
-def _told(prepared: Prepared, chosen: Prepared) -> str:
-    """Return in words which prompt runs after the router, and why."""
-    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
-    if chosen.note is not None:
-        return f"{chosen.note}; {prompt} runs, as the workflow says"
-    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Prepared
+from sequencer.engine.output import AttemptOutput
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.executors.protocol import Executor
@@ -380,6 +381,14 @@ def near_miss(step: Step, outcome: Outcome) -> str | None:
     return NEAR_MISS if mark.strip() and _squeezed(mark) in _squeezed(outcome.output) else None
 
 
+def noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
+    """Return what history tells of the attempt *final*; *listener* is told what was missed."""
+    if (missed := near_miss(final.step, outcome)) is not None:
+        # An answer need not end with its line.
+        listener.notice(missed, before="\n")
+    return "; ".join(filter(None, (final.note, missed))) or None
+
+
 NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
 # A quoted passage (`>`), a heading, and text that is struck out mean something else.
@@ -401,3 +410,11 @@ def _stands_alone(mark: str, output: str) -> bool:
         if said.rstrip(MARKS) == wanted:
             return True
     return False
+
+
+def route_words(prepared: Prepared, chosen: Prepared) -> str:
+    """Return in words which prompt runs after the router, and why."""
+    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
+    if chosen.note is not None:
+        return f"{chosen.note}; {prompt} runs, as the workflow says"
+    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"

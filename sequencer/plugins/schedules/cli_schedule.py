@@ -36,6 +36,7 @@ from sequencer.plugins.schedules.timers import path_for, programs_of, tick_log
 from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.agent_checks import check_time_limits
+from sequencer.project.costs import agent_warnings
 from sequencer.project.settings import Settings
 from sequencer.store.identity import ensure_person
 from sequencer.store.user_state import STATE_VARIABLE, make_own, own_state
@@ -123,12 +124,15 @@ def schedule(
         invocation.echo(link, is_verbatim=True)
     else:
         invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
-        invocation.notices(_untimed(invocation, is_all=given["is_all"]))
+        invocation.notices(_warnings(invocation, is_all=given["is_all"]))
     return 0
 
 
-def _untimed(invocation: Invocation, *, is_all: bool) -> list[str]:
-    """Return which clients of the runs that the timer works on nothing ends if they hang."""
+def _warnings(invocation: Invocation, *, is_all: bool) -> list[str]:
+    """Return what goes wrong with the agents of the timer's runs while nobody looks.
+
+    A client that nothing ends if it hangs, a fallback that can't stand in, an unknown cost.
+    """
     project, name = invocation.project(), invocation.run_name
     names = [None, *project.settings.schedules, *project.run_names()] if is_all else [name]
     found: list[str] = []
@@ -138,6 +142,9 @@ def _untimed(invocation: Invocation, *, is_all: bool) -> list[str]:
             workflow = run.workflow_for(run.head)
             untimed = check_time_limits(project, workflow)
             found += [f"{one.where}: {one.message}\n  {one.hint}" for one in untimed]
+            caps = project.settings.cost_caps(workflow)
+            told = agent_warnings(project, workflow, caps)
+            found += [f"{message}\n  {hint}" for message, hint in told]
     return list(dict.fromkeys(found))
 
 
