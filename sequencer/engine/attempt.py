@@ -167,6 +167,8 @@ class Running(Struct):
     """Of each agent that has run, the router included; of one that was broken off what it told."""
     attempt: Attempt | None = None
     """As its events name it; None: it did not get so far."""
+    counted: Usage = field(default=Usage())
+    """Of its use, by whoever took its step over in the meantime."""
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""

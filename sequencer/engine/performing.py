@@ -53,6 +53,7 @@ from sequencer.engine.records import (
     noted,
     overspent,
     route_words,
+    without_budget,
     without_comments,
     without_secrets,
 )
@@ -214,7 +215,7 @@ class Performer(Struct, frozen=True):
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
-        listener = AttemptOutput(attempt, log, self.emit)
+        listener = AttemptOutput(attempt, log, self.emit, paid)
         lock, is_final = self._lock(attempt), False
         look = None if prepared.step.expects != "change" else self._look(prepared, known)
         running = _Running(
@@ -558,6 +559,8 @@ class Performer(Struct, frozen=True):
                 running.paid.append(listener.told)
             raise
         running.paid.append(outcome.usage)
+        if outcome.is_over_budget and not self.workflow.nodes:
+            outcome = without_budget(outcome, step, budget.cost_usd)
         if session is None:
             return outcome.replace(session_fault=None) if outcome.session_fault else outcome
         if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():

@@ -373,6 +373,19 @@ def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     return outcome
 
 
+def without_budget(outcome: Outcome, step: Step, left_usd: float | None) -> Outcome:
+    """Return *outcome* of a *step* that used up its budget; of a cap on more than it, no failure.
+
+    *left_usd* is what such caps, those of the run and of the invocation, had left for it.
+    """
+    own = step.max_cost_usd
+    if left_usd is None or (own is not None and own <= left_usd):
+        return outcome
+    why = f"a cap on costs left {left_usd:.4f} USD for it, and that is used up"
+    error = f"{(outcome.error or '').partition(chr(10))[0]}\n{why}"
+    return outcome.replace(status=OutcomeStatus.INTERRUPTED, error=error)
+
+
 def near_miss(step: Step, outcome: Outcome) -> str | None:
     """Return why *outcome* is not complete although its output has the step's mark somewhere."""
     mark = step.complete_when

@@ -181,7 +181,9 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         try:
             call = self.call(request)
         except ValueError as error:
-            return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
+            is_over = request.max_cost_usd is not None and request.max_cost_usd <= 0
+            text = f"agents.{self.name}: {error}"
+            return Outcome(status=OutcomeStatus.FAILED, error=text, is_over_budget=is_over)
         make_folder(request.result_path)
         write_files(request, call.files)
         return perform_process(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.errors import AgentMissing, ConfigurationError
 from sequencer.executors.prices import price_of
-from sequencer.executors.protocol import Executor
+from sequencer.executors.protocol import Executor, is_free
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import performed
@@ -86,7 +86,7 @@ def _chosen(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str, E
 
 def _why_untold(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
     options = getattr(executor, "options", None)
-    if executor.kind == "command" and not getattr(options, "free", False):
+    if executor.kind == "command" and not is_free(executor):
         reason = "a command's cost is known only if it writes it to its result file"
         return reason, f"write agents.{name}.free: true if it costs nothing"
     if executor.kind in TELLS_TOKENS:
