@@ -61,6 +61,7 @@ from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
     SequencerError,
+    StorageFailed,
     UnsafeFolder,
     out_of_resources,
 )
@@ -258,16 +259,18 @@ class Performer(Struct, frozen=True):
 
         Raises:
             MachineBusy: it is none; this machine only lacks something now.
-            Exception: *error* itself, an executor's bug or a folder of the run: no fault of
-                the step's, and the claim still has to end in a record.
+            Exception: *error* itself, an executor's bug, a disk that fails or a folder of the
+                run: no fault of the step's, and the claim still has to end in a record.
         """
         if (busy := out_of_resources(error)) is not None:
             outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
             self._close(log, running.attempt, outcome)
             raise busy from error
-        if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
-            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
-            self._close(log, running.attempt, outcome)
+        is_bug = not isinstance(error, SequencerError)
+        if is_bug or isinstance(error, StorageFailed | UnsafeFolder):
+            status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
+            told = repr(error) if is_bug else str(error)
+            self._close(log, running.attempt, Outcome(status=status, error=told))
             raise error
         self._write_traceback(error, running.listener)
         # Chosen by the router or a hook, so that nobody could look before the claim.

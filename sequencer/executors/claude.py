@@ -336,6 +336,7 @@ class ClaudeParser(JsonEventParser):
         """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
         self.session_id = event.text("session_id") or self.session_id
         self._turns.take(event)
+        self.refused = self._turns.refused
         content = event.sub("message").each("content")
         match event.get("type"):
             case "system":
