@@ -18,6 +18,7 @@ from sequencer.errors import (
     ConfigurationError,
     MachineBusy,
     SequencerError,
+    failed_disk,
     out_of_resources,
 )
 from sequencer.executors.protocol import (
@@ -191,6 +192,7 @@ class Running(Struct):
         if self.busy is not None:
             return False
         is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
+        is_bug = is_bug and failed_disk(self.error) is None
         return self.error is not None and not is_bug
 
     @property

@@ -63,6 +63,7 @@ from sequencer.errors import (
     SequencerError,
     StorageFailed,
     UnsafeFolder,
+    failed_disk,
     out_of_resources,
 )
 from sequencer.executors.attempt_lock import AttemptLock
@@ -262,21 +263,21 @@ class Performer(Struct, frozen=True):
             Exception: *error* itself, an executor's bug, a disk that fails or a folder of the
                 run: no fault of the step's, and the claim still has to end in a record.
         """
-        if (busy := out_of_resources(error)) is not None:
-            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
+        found = out_of_resources(error) or failed_disk(error)
+        if found is not None or isinstance(error, StorageFailed | UnsafeFolder):
+            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(found or error))
             self._close(log, running.attempt, outcome)
-            raise busy from error
-        is_bug = not isinstance(error, SequencerError)
-        if is_bug or isinstance(error, StorageFailed | UnsafeFolder):
-            status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
-            told = repr(error) if is_bug else str(error)
-            self._close(log, running.attempt, Outcome(status=status, error=told))
+            if found is None or found is error:
+                raise error
+            raise found from error
+        if not isinstance(error, SequencerError):
+            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
+            self._close(log, running.attempt, outcome)
             raise error
         self._write_traceback(error, running.listener)
         # Chosen by the router or a hook, so that nobody could look before the claim.
-        status = OutcomeStatus.FAILED
-        if isinstance(error, AgentMissing):
-            status = OutcomeStatus.UNAVAILABLE
+        is_away = isinstance(error, AgentMissing)
+        status = OutcomeStatus.UNAVAILABLE if is_away else OutcomeStatus.FAILED
         return Outcome(status=status, error=str(error), usage=total(running.paid))
 
     def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
@@ -356,8 +357,7 @@ class Performer(Struct, frozen=True):
     def _finished(
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
-        number = running.attempt.attempt
-        outcome = bounded(outcome, number, self.max_attempts)
+        outcome = bounded(outcome, running.attempt.attempt, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or ChangeWatch(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds

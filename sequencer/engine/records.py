@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Prepared
 from sequencer.engine.output import AttemptOutput
 from sequencer.engine.stagnation import stagnated
-from sequencer.errors import SequencerError, StorageFailed, out_of_resources
+from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_resources
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, decision_in, decision_of
 from sequencer.model.evidence import Evidence
@@ -92,11 +92,11 @@ def shown_session(mark: str) -> str | None:
 def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:
     """Return how an attempt has ended that has raised *error*, and has used *usage* by then.
 
-    A bug is a failure. A refusal, an interrupt and a machine that has no more processes or
-    descriptors are none.
+    A bug is a failure. A refusal, an interrupt, a disk that fails and a machine that has no
+    more processes or descriptors are none.
     """
     is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
-    is_bug = not is_meant and out_of_resources(error) is None
+    is_bug = not is_meant and out_of_resources(error) is None and failed_disk(error) is None
     status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
     return Outcome(status=status, error=redact(repr(error)), usage=usage)
 

@@ -246,7 +246,9 @@ def adopt(
     return Transition(new, (fact_at(Event.ADOPTED, head, note),))
 
 
-def take_over_by_force(head: Head, used: Mapping[int, Usage], *, at: str) -> Transition:
+def take_over_by_force(
+    head: Head, *, at: str, used: Mapping[int, Usage] | None = None
+) -> Transition:
     """Drop every claim; their holders will find themselves stale.
 
     *used* is what was seen of their use, by token.
@@ -256,6 +258,7 @@ def take_over_by_force(head: Head, used: Mapping[int, Usage], *, at: str) -> Tra
     """
     if not head.claims:
         raise TransitionRefused("takeover: no process holds a step")
+    used = used or {}
     facts = tuple(taken_over(one, used.get(one.token), "by force") for one in head.claims)
     spent = head.usage.plus(total(used.values()), steps=0)
     return Transition(at_rest(changed(head, at, claims=(), usage=spent)), facts)
@@ -567,7 +570,7 @@ def of_every_kind(
         "stop": lambda: stop(head, words.get("reason"), at=at),
         "pause": lambda: pause(head, at=at),
         "resume": lambda: resume(head, at=at),
-        "takeover": lambda: take_over_by_force(head, words.get("used", {}), at=at),
+        "takeover": lambda: take_over_by_force(head, at=at, used=words.get("used")),
         "reset": lambda: reset(head, words["fresh"], at=at),
         "adopt": lambda: adopt(head, name, digest, params, here, at=at),
         "set": edit,
