@@ -97,6 +97,10 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
     due = parse_time(head.not_before) if head.not_before else None
     if due is not None and due > now and not _is_from_another_clock(head, now):
         message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
+        if head.not_before_reason == "retry":
+            now_too = command(head.run_name, "retry")
+            message = f"step {here.step!r} failed; it is tried again at {head.not_before} "
+            message += f"({now_too} lets it start now)"
         return Standing(Readiness.NOT_YET, message, here, until=head.not_before)
     return Standing(Readiness.READY, f"step {here.step!r} is ready", here)
 
