@@ -342,6 +342,8 @@ def out_of_resources(error: BaseException | None) -> MachineBusy | None:
 
 def failed_disk(error: BaseException | None) -> StorageFailed | None:
     """Return what *error* is if a disk fails or can only be read; None: it is something else."""
+    if isinstance(error, StorageFailed):
+        return None if failed_disk(error.__cause__) is None else error
     if not isinstance(error, OSError) or error.errno not in {errno.EIO, errno.EROFS}:
         return None
     where = str(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else None

@@ -61,7 +61,6 @@ from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
     SequencerError,
-    StorageFailed,
     UnsafeFolder,
     failed_disk,
     out_of_resources,
@@ -264,7 +263,7 @@ class Performer(Struct, frozen=True):
                 run: no fault of the step's, and the claim still has to end in a record.
         """
         found = out_of_resources(error) or failed_disk(error)
-        if found is not None or isinstance(error, StorageFailed | UnsafeFolder):
+        if found is not None or isinstance(error, UnsafeFolder):
             outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(found or error))
             self._close(log, running.attempt, outcome)
             if found is None or found is error:

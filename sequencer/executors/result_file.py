@@ -89,7 +89,7 @@ def read_result(path: Path) -> Result | None:
         if isinstance(failed, OSError) and failed.errno == errno.EIO:
             message = f"the agent's result file can't be read: {failed.strerror}"
             hint = "look at the disk, then start again"
-            raise StorageFailed(message, where=str(path), hint=hint) from error
+            raise StorageFailed(message, where=str(path), hint=hint) from failed
         _refuse(path, f"it {error.message if isinstance(error, CorruptState) else error}")
     if len(data) > MAX_RESULT_BYTES:
         _refuse(path, "it is larger than 1 MiB")
