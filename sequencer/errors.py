@@ -8,6 +8,7 @@ not in this tree is a bug, and the command line says so with exit code 70.
 from __future__ import annotations
 
 import errno
+import os
 import re
 import shlex
 from collections import Counter
@@ -362,6 +363,17 @@ def out_of_resources(error: BaseException | None) -> MachineBusy | None:
             return MachineBusy(f"{found[0]} ({error})", hint=found[1])
         error = error.__cause__
     return None
+
+
+def failed_disk(error: BaseException | None) -> StorageFailed | None:
+    """Return what *error* is if a disk fails or can only be read; None: it is something else."""
+    if isinstance(error, StorageFailed):
+        return None if failed_disk(error.__cause__) is None else error
+    if not isinstance(error, OSError) or error.errno not in {errno.EIO, errno.EROFS}:
+        return None
+    where = str(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else None
+    hint = "look at the disk ('mount' and 'dmesg' tell more), then start again"
+    return StorageFailed(f"the disk can't be used: {error.strerror}", where=where, hint=hint)
 
 
 def command(run_name: str | None, words: str, *named: str) -> str:

@@ -34,6 +34,7 @@ from sequencer.errors import (
     UnknownName,
     UsageRefused,
     WaitsForPerson,
+    failed_disk,
     out_of_resources,
 )
 from sequencer.plugins.schedules import unattended
@@ -83,6 +84,9 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
 def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
     busy = out_of_resources(error)
+    if (failed := failed_disk(error)) is not None:
+        failed.__cause__ = error
+        return failed
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
         why, hint = refused(error, error.filename, "check its owner and mode, and those above it")
         denied = StorageFailed(f"can't be used: {why}", where=error.filename, hint=hint)

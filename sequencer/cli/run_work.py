@@ -70,7 +70,7 @@ from sequencer.project.agents import (
     prompt_files,
     without_time_limit,
 )
-from sequencer.project.costs import cost_warnings
+from sequencer.project.costs import agent_warnings
 from sequencer.project.flows import locate, written_of
 from sequencer.project.flows import run_of as flow_run_of
 from sequencer.project.project import Project
@@ -441,7 +441,7 @@ def _ensure_fitting(project: Project, workflow: Workflow, head: Head | None) -> 
 def _tell_of_agents(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
 ) -> None:
-    """Say what each agent may do, and which agents a cost cap can't stop.
+    """Say what each agent may do, which a cost cap can't stop, and which can't stand in.
 
     A tick says it only when it starts the run.
     """
@@ -457,7 +457,7 @@ def _tell_of_agents(
     # `start` has its own option for it.
     is_own = plan.limits.max_cost_usd is not None and settings.run.max_cost_usd is None
     caps = [*(["--max-cost"] if is_own else []), *settings.cost_caps(workflow)]
-    for message, hint in cost_warnings(project, workflow, caps) if caps else ():
+    for message, hint in agent_warnings(project, workflow, caps):
         invocation.say(f"warning: {message}; {hint}")
 
 

@@ -210,11 +210,15 @@ def read_bytes(path: Path, limit: int = MAX_BYTES, flags: int = 0) -> bytes:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     except OSError as error:
         raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ConfigurationError("is not a regular file", where=str(path))
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(limit + 1)
+    except OSError as error:
+        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
+    finally:
         os.close(fd)
-        raise ConfigurationError("is not a regular file", where=str(path))
-    with os.fdopen(fd, "rb") as file:
-        data = file.read(limit + 1)
     if len(data) > limit:
         raise ConfigurationError(f"has more than {limit} bytes", where=str(path))
     return data

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from sequencer.errors import MachineBusy, SequencerError, out_of_resources
+from sequencer.errors import (
+    ConfigurationError,
+    MachineBusy,
+    SequencerError,
+    failed_disk,
+    out_of_resources,
+)
 from sequencer.executors.protocol import (
     Cancellation,
     Executor,
@@ -64,6 +70,9 @@ class Agents(Protocol):
         *not_before*: until then (ISO 8601, UTC) `ready` doesn't choose *agent* again where
         somebody can stand in for it.
         """
+
+    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+        """Return the agents that are to perform *step* while *agent* can't, and can't, with why."""
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """Return if *agent* may work in *folder*, which is not the project's.
@@ -159,6 +168,8 @@ class Running(Struct):
     """Of each agent that has run, the router included; of one that was broken off what it told."""
     attempt: Attempt | None = None
     """As its events name it; None: it did not get so far."""
+    counted: Usage = field(default=Usage())
+    """Of its use, by whoever took its step over in the meantime."""
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
@@ -181,6 +192,7 @@ class Running(Struct):
         if self.busy is not None:
             return False
         is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
+        is_bug = is_bug and failed_disk(self.error) is None
         return self.error is not None and not is_bug
 
     @property

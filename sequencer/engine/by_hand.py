@@ -24,6 +24,7 @@ from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of
 from sequencer.store.identity import is_inside_agent
+from sequencer.store.leases import leases_of
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
@@ -423,8 +424,13 @@ class Control:
 
         *stops* says that it is a part of ``stop --now``, for which there is another permission.
         """
-        permission = "stop" if stops else "takeover"
-        return self._change(partial(self._decided, verb="takeover", permission=permission))
+        permission, leases = "stop" if stops else "takeover", leases_of(self._store.state_path)
+
+        def drop(head: Head) -> Transition:
+            words = {"used": {claim.token: leases.used(claim) for claim in head.claims}}
+            return self._decided(head, verb="takeover", permission=permission, words=words)
+
+        return self._change(drop)
 
     def stop(self, reason: str | None = None) -> Head:
         """Let the running step end, and start no other."""

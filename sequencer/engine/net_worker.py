@@ -50,7 +50,7 @@ from sequencer.errors import (
     out_of_resources,
     raise_all,
 )
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.protocol import Cancellation, Executor, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Performed, Room, blocked_by
 from sequencer.model.limits import RunLimits, tries_of
@@ -71,11 +71,7 @@ class NetWorker(Worker):
     """Works on one graph run with a number of threads."""
 
     def __init__(
-        self,
-        control: NetChanges,
-        performer: Performer,
-        limits: RunLimits,
-        places: int,
+        self, control: NetChanges, performer: Performer, limits: RunLimits, places: int
     ) -> None:
         """Run at most *places* nodes at once in this process."""
         # The chart decides what runs; there is nothing to choose for a router.
@@ -188,6 +184,7 @@ class NetWorker(Worker):
             # All that run now may be accepted.
             free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
         return self._room(
+            head,
             max(free, 0),
             gone,
             closed=partial(self._closed, gone=gone),
@@ -200,6 +197,12 @@ class NetWorker(Worker):
         closed = self.shares.closed(head, marking, gone)
         excluded = self._exclusion.closed(head, marking, gone)
         return frozenset(closed) | excluded if excluded else closed
+
+    def executor_of(self, head: Head, claim: Claim) -> Executor | None:
+        """See `Worker.executor_of`."""
+        del head
+        prepared = self._prepared.get(claim.step)
+        return None if prepared is None else prepared.executor
 
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """See `Worker.gone`; those of running attempts are this process's as well."""
@@ -371,6 +374,7 @@ class NetWorker(Worker):
         self.code.keep([one for one in ended if one not in mine and one.performed], head)
         # What was reported before may have been accepted, and is not counted twice.
         owed = [one for one in here if one.has_cost and not one.was_told]
+        self.note_counted(owed, head)
         for one in ended:
             one.was_told = True
         if not mine and not owed:
@@ -405,6 +409,7 @@ class NetWorker(Worker):
 
     def _tell_taken(self, ended: Sequence[Running]) -> None:
         for one in ended:
+            self.forget_used(one, self.performed(one).outcome.usage)
             if one.taken and one.attempt is not None:
                 outcome = one.taken.outcome or self.performed(one).outcome
                 if outcome.is_accepted:
@@ -475,9 +480,11 @@ class NetWorker(Worker):
 
     def _charge(self, step: OpenTransition, lost: Running) -> None:
         """Count what *lost*, whose claim is gone, used."""
+        rest = self.performed(lost).outcome.usage.minus(lost.counted)
         told = {**self._record_of(lost), "reason": _LOST}
+        told["usage"] = rest.model_dump(exclude_defaults=True)
         told.pop("work", None)
-        step.charge(lost.claim, self.performed(lost).outcome.usage, told)
+        step.charge(lost.claim, rest, told)
         if self.budgets is not None:
             self.budgets.watch(step)
 
@@ -568,7 +575,8 @@ class Honouring:
         if not left_out:
             return kept
         task = workflow.task(name)
-        who = self._agent(kept, name) if task is None else f"role {task.role}: its agent"
+        agent = self._performer.agents.choose(kept, name)[0]
+        who = f"agent {agent!r}" if task is None else f"role {task.role}: its agent"
         text = f"{who} does not support {', '.join(left_out)}; left out"
         if text not in self._told:
             self._told.add(text)
@@ -580,10 +588,6 @@ class Honouring:
         if self._optional is None or self._optional[0] is not workflow:
             self._optional = workflow, optional_of(workflow)
         return self._optional[1]
-
-    def _agent(self, step: Step, name: str) -> str:
-        chosen, _ = self._performer.agents.choose(step, name)
-        return f"agent {chosen!r}"
 
     def recall(self, workflow: Workflow, marking: Marking, begins: Collection[str]) -> None:
         """Mark what was reported about added tasks before this process; *begins* start now."""

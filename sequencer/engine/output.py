@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 from sequencer.engine.attempt import Attempt, AttemptUsed, AttemptWrote, Emit, StepLog
+from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Piece
-from sequencer.model.outcome import Usage
+from sequencer.model.outcome import Usage, total
+from sequencer.store.leases import leases_of
 
 _UNKNOWN = Usage(unpriced=1)
 
@@ -12,9 +17,11 @@ _UNKNOWN = Usage(unpriced=1)
 class AttemptOutput:
     """What an attempt says: for its log first, and then for the listeners."""
 
-    def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
-        """Write to *log* and *emit* events of *attempt*."""
-        self._attempt, self._emit = attempt, emit
+    def __init__(
+        self, attempt: Attempt, log: StepLog, emit: Emit, paid: Sequence[Usage] = ()
+    ) -> None:
+        """Write to *log* and *emit* events of *attempt*, whose other agents have *paid* before."""
+        self._attempt, self._emit, self._paid = attempt, emit, paid
         self._log, self.sent = log, log.sent
         self.told: Usage | None = None
         """What the agent that runs has used so far; None: it has said nothing at all."""
@@ -31,6 +38,12 @@ class AttemptOutput:
     def used(self, usage: Usage) -> None:
         """Take the attempt's usage so far."""
         self.told = usage
+        if self._attempt.token:
+            # Should this process die, whoever takes the step over counts it.
+            with suppress(OSError, SequencerError):
+                leases_of(self._attempt.state_path).keep_used(
+                    self._attempt.token, total((*self._paid, usage))
+                )
         self._emit(AttemptUsed(self._attempt, usage))
 
     def notice(self, text: str, before: str = "") -> None:

@@ -50,9 +50,11 @@ from sequencer.engine.records import (
     decides,
     forward_of,
     judged,
-    near_miss,
+    noted,
     overspent,
+    route_words,
     verdict_words,
+    without_budget,
     without_comments,
     without_secrets,
 )
@@ -61,6 +63,7 @@ from sequencer.errors import (
     ConfigurationError,
     SequencerError,
     UnsafeFolder,
+    failed_disk,
     out_of_resources,
 )
 from sequencer.executors.attempt_lock import AttemptLock
@@ -214,7 +217,7 @@ class Performer(Struct, frozen=True):
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
-        listener = AttemptOutput(attempt, log, self.emit)
+        listener = AttemptOutput(attempt, log, self.emit, paid)
         lock, is_final = self._lock(attempt), False
         look = None if prepared.step.expects != "change" else self._look(prepared, known)
         running = _Running(
@@ -237,7 +240,7 @@ class Performer(Struct, frozen=True):
             log=str(log.path),
             is_final=is_final,
             began_at=began_at,
-            note=self._noted(final, outcome, listener) if final.step.complete_when else final.note,
+            note=noted(final, outcome, listener) if final.step.complete_when else final.note,
         )
         performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
@@ -245,14 +248,6 @@ class Performer(Struct, frozen=True):
         log.close(performed.outcome)
         self.emit(AttemptEnded(attempt, performed.outcome, verdict_words(performed, head)))
         return performed
-
-    @staticmethod
-    def _noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
-        """Return what history tells of the attempt; the log says itself what was missed."""
-        if (missed := near_miss(final.step, outcome)) is not None:
-            # An answer need not end with its line.
-            listener.notice(missed, before="\n")
-        return "; ".join(filter(None, (final.note, missed))) or None
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
         """Return what the processes of *attempt* hold; nothing is opened before the first."""
@@ -265,22 +260,24 @@ class Performer(Struct, frozen=True):
 
         Raises:
             MachineBusy: it is none; this machine only lacks something now.
-            Exception: *error* itself, an executor's bug or a folder of the run: no fault of
-                the step's, and the claim still has to end in a record.
+            Exception: *error* itself, an executor's bug, a disk that fails or a folder of the
+                run: no fault of the step's, and the claim still has to end in a record.
         """
-        if (busy := out_of_resources(error)) is not None:
-            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
+        found = out_of_resources(error) or failed_disk(error)
+        if found is not None or isinstance(error, UnsafeFolder):
+            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(found or error))
             self._close(log, running.attempt, outcome)
-            raise busy from error
-        if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
+            if found is None or found is error:
+                raise error
+            raise found from error
+        if not isinstance(error, SequencerError):
             outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
             self._close(log, running.attempt, outcome)
             raise error
         self._write_traceback(error, running.listener)
         # Chosen by the router or a hook, so that nobody could look before the claim.
-        status = OutcomeStatus.FAILED
-        if isinstance(error, AgentMissing):
-            status = OutcomeStatus.UNAVAILABLE
+        is_away = isinstance(error, AgentMissing)
+        status = OutcomeStatus.UNAVAILABLE if is_away else OutcomeStatus.FAILED
         return Outcome(status=status, error=str(error), usage=total(running.paid))
 
     def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
@@ -360,8 +357,7 @@ class Performer(Struct, frozen=True):
     def _finished(
         self, outcome: Outcome, prepared: Prepared, running: _Running, seconds: float
     ) -> Outcome:
-        number = running.attempt.attempt
-        outcome = bounded(outcome, number, self.max_attempts)
+        outcome = bounded(outcome, running.attempt.attempt, self.max_attempts)
         if outcome.evidence is not None and prepared.executor.kind not in OWN_WORD:
             look = running.look or ChangeWatch(
                 self.cwd, self.own_folders, running.known, began=time.time() - seconds
@@ -396,7 +392,7 @@ class Performer(Struct, frozen=True):
             # The step's own agent was not started, so nothing of this is its.
             return answer, replace(prepared, agent=asked.agent)
         chosen = self._chosen(prepared, answer, router)
-        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Piece.NOTICE)
+        running.listener.write(f"[router] {route_words(prepared, chosen)}\n".encode(), Piece.NOTICE)
         chosen = self._composed(chosen, running)
         running = replace(running, budget=running.budget.after(answer.usage))
         outcome, chosen = self._or_instead(self._run(chosen, running), chosen, running)
@@ -500,12 +496,14 @@ class Performer(Struct, frozen=True):
         Where none of them can be had either, the outcome is of the one that can be soonest.
         """
         ended = [(outcome, prepared)]
+        unfit = self._unfit(prepared, running) if outcome.status in PUT_OFF else None
         while (last := ended[-1][0]).status in PUT_OFF:
             now = ended[-1][1]
             other = self.agents.instead(now.step, now.agent, last.not_before)
             if other is None:
                 soonest, of = min(ended, key=lambda each: each[0].not_before or "")
-                return soonest.replace(usage=last.usage), of
+                note = "; ".join(filter(None, (of.note, unfit))) or None
+                return soonest.replace(usage=last.usage), replace(of, note=note)
             why = (last.error or "its usage limit is reached").partition("\n")[0]
             note = self.redact(f"{other[0]} instead of {now.agent}: {why}")
             running.listener.write(f"[fallback] {note}\n".encode(), Piece.NOTICE)
@@ -517,6 +515,14 @@ class Performer(Struct, frozen=True):
                 outcome = self._run(now, again)
             ended.append((outcome.replace(usage=outcome.usage.plus(last.usage)), now))
         return ended[-1]
+
+    def _unfit(self, prepared: Prepared, running: _Running) -> str | None:
+        """Return who is to stand in for the agent of *prepared* and can't, and tell the log."""
+        unfit = self.agents.unfit(prepared.step, prepared.agent)
+        told = [self.redact(f"{name} can't stand in: {why.message}") for name, why in unfit]
+        for text in told:
+            running.listener.write(f"[fallback] {text}\n".encode(), Piece.NOTICE)
+        return "; ".join(told) or None
 
     def _run(self, prepared: Prepared, running: _Running, to: str = "agent") -> Outcome:
         attempt, budget = running.attempt, running.budget
@@ -556,6 +562,8 @@ class Performer(Struct, frozen=True):
                 running.paid.append(listener.told)
             raise
         running.paid.append(outcome.usage)
+        if outcome.is_over_budget and not self.workflow.nodes:
+            outcome = without_budget(outcome, step, budget.cost_usd)
         if session is None:
             return outcome.replace(session_fault=None) if outcome.session_fault else outcome
         if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
@@ -590,11 +598,3 @@ class Performer(Struct, frozen=True):
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
         return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
-
-
-def _told(prepared: Prepared, chosen: Prepared) -> str:
-    """Return in words which prompt runs after the router, and why."""
-    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
-    if chosen.note is not None:
-        return f"{chosen.note}; {prompt} runs, as the workflow says"
-    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"

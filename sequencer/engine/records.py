@@ -12,8 +12,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Prepared
+from sequencer.engine.output import AttemptOutput
 from sequencer.engine.stagnation import stagnated
-from sequencer.errors import SequencerError, StorageFailed, out_of_resources
+from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_resources
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, decision_in, decision_of
 from sequencer.model.evidence import Evidence
@@ -93,11 +94,11 @@ def shown_session(mark: str) -> str | None:
 def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:
     """Return how an attempt has ended that has raised *error*, and has used *usage* by then.
 
-    A bug is a failure. A refusal, an interrupt and a machine that has no more processes or
-    descriptors are none.
+    A bug is a failure. A refusal, an interrupt, a disk that fails and a machine that has no
+    more processes or descriptors are none.
     """
     is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
-    is_bug = not is_meant and out_of_resources(error) is None
+    is_bug = not is_meant and out_of_resources(error) is None and failed_disk(error) is None
     status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
     return Outcome(status=status, error=redact(repr(error)), usage=usage)
 
@@ -389,12 +390,33 @@ def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     return outcome
 
 
+def without_budget(outcome: Outcome, step: Step, left_usd: float | None) -> Outcome:
+    """Return *outcome* of a *step* that used up its budget; of a cap on more than it, no failure.
+
+    *left_usd* is what such caps, those of the run and of the invocation, had left for it.
+    """
+    own = step.max_cost_usd
+    if left_usd is None or (own is not None and own <= left_usd):
+        return outcome
+    why = f"a cap on costs left {left_usd:.4f} USD for it, and that is used up"
+    error = f"{(outcome.error or '').partition(chr(10))[0]}\n{why}"
+    return outcome.replace(status=OutcomeStatus.INTERRUPTED, error=error)
+
+
 def near_miss(step: Step, outcome: Outcome) -> str | None:
     """Return why *outcome* is not complete although its output has the step's mark somewhere."""
     mark = step.complete_when
     if not isinstance(mark, str) or outcome.status is not OutcomeStatus.OK:
         return None
     return NEAR_MISS if mark.strip() and _squeezed(mark) in _squeezed(outcome.output) else None
+
+
+def noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
+    """Return what history tells of the attempt *final*; *listener* is told what was missed."""
+    if (missed := near_miss(final.step, outcome)) is not None:
+        # An answer need not end with its line.
+        listener.notice(missed, before="\n")
+    return "; ".join(filter(None, (final.note, missed))) or None
 
 
 NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
@@ -418,3 +440,11 @@ def _stands_alone(mark: str, output: str) -> bool:
         if said.rstrip(MARKS) == wanted:
             return True
     return False
+
+
+def route_words(prepared: Prepared, chosen: Prepared) -> str:
+    """Return in words which prompt runs after the router, and why."""
+    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
+    if chosen.note is not None:
+        return f"{chosen.note}; {prompt} runs, as the workflow says"
+    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"

@@ -16,7 +16,7 @@ from sequencer.engine.attempt import Allowance, least, left
 from sequencer.errors import StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Ended, Readiness, Standing
-from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.limits import InvocationLimits, RunLimits, leaves_too_little
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import is_among
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -141,6 +141,10 @@ class LineStint:
             return f"the {'step' if is_accepted else 'attempt'} that was due is done"
         if (done := self.summary.used_up(self.limits)) is not None:
             return done
+        most, spent = self.limits.max_cost_usd, self.summary.usage.cost_usd
+        if most is not None and leaves_too_little(head, most, spent):
+            more = "a step usually takes more than is left"
+            return f"{spent:.4f} of {most} USD is spent, and {more} (--max-cost)"
         cycles = head.step_index // self._cycle_length - self._first_cycle
         most = self.limits.max_cycles
         if most is not None and cycles >= most:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
@@ -50,17 +50,18 @@ from sequencer.errors import (
     WorkTreeRefused,
 )
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
-from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.model.head import Head
+from sequencer.executors.protocol import Cancellation, Executor, StopReason, is_free
+from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import is_among, place, present, round_of
-from sequencer.model.outcome import ACCEPTED, Outcome, OutcomeStatus
-from sequencer.model.transitions import Place, held_claim
+from sequencer.model.outcome import ACCEPTED, Outcome, OutcomeStatus, Usage, used
+from sequencer.model.transitions import Event, Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.identity import boottime
+from sequencer.store.leases import leases_of
 from sequencer.store.protocol import Store
 
 NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
@@ -198,10 +199,43 @@ class Worker(ABC):
             SequencerError: it can't start; nothing has started.
         """
 
-    def _room(self, slots: int, gone: frozenset[int], **more: Any) -> Room:
+    @abstractmethod
+    def executor_of(self, head: Head, claim: Claim) -> Executor | None:
+        """Return who performs the step of *claim* today; None: nobody can tell."""
+
+    def _used_by(self, head: Head, gone: Collection[int]) -> dict[int, Usage]:
+        """Return what was seen of the use of the attempts whose tokens are *gone*."""
+        leases, found = leases_of(self.store.state_path), dict[int, Usage]()
+        for claim in head.claims:
+            if claim.token in gone:
+                seen = leases.used(claim)
+                if not seen.cost_usd and is_free(self.executor_of(head, claim)):
+                    seen = seen.replace(unpriced=0)
+                found[claim.token] = seen
+        return found
+
+    def note_counted(self, owed: Iterable[Running], head: Head | None) -> None:
+        """Note in each of *owed* what was counted when another process took its step over."""
+        lost = {
+            one.claim.token: one
+            for one in owed
+            if head is not None and head.claim_with(one.claim.token) is None
+        }
+        for fact in self.store.history() if lost else ():
+            if fact["event"] == Event.TAKEN_OVER and (one := lost.get(fact.get("token", 0))):
+                one.counted = used((fact.get("outcome") or {}).get("usage") or {})
+
+    def forget_used(self, running: Running, usage: Usage) -> None:
+        """Remove what was kept of *running* in case its process dies; its end is recorded."""
+        if usage.cost_usd or usage.unpriced or usage.input_tokens or usage.output_tokens:
+            leases_of(self.store.state_path).forget_used(running.claim.token)
+
+    def _room(self, head: Head, slots: int, gone: frozenset[int], **more: Any) -> Room:
         """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
         store = self.store
         clock = round(boottime(), 3)
+        if gone:
+            more["used"] = self._used_by(head, gone)
         return Room(store.owner(), store.ttl_s, clock, slots, gone, self.limits, **more)
 
 
@@ -267,6 +301,15 @@ class LineWorker(Worker):
             return here
         return self.standing(head.replace(claims=()))
 
+    def executor_of(self, head: Head, claim: Claim) -> Executor | None:
+        """See `Worker.executor_of`."""
+        del claim
+        try:
+            step, position = self.performer.look(present(self.workflow, head))
+            return self.performer.agents.choose(step, position)[1]
+        except SequencerError:
+            return None
+
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""
         return not self.positions or is_among(self.workflow, self.positions, step_index)
@@ -286,7 +329,7 @@ class LineWorker(Worker):
                 return None
             # Someone may have adopted another definition since this worker started.
             ensure_definition(present, self.workflow)
-            return self._room(1, self.gone(present))
+            return self._room(present, 1, self.gone(present))
 
         return _begun(self._changes.update(None, room), prepared)
 
@@ -453,7 +496,7 @@ class LineWorker(Worker):
             is_next = upcoming is not None and not self.stop.is_set()
             is_next = is_next and may_go_on is not None and may_go_on(head)
             is_next = is_next and has_definition(head, self.workflow)
-            return self._room(1, self.gone(head)) if is_next else None
+            return self._room(head, 1, self.gone(head)) if is_next else None
 
         try:
             head, granted = self._accepted(running, ended, room)
@@ -464,6 +507,7 @@ class LineWorker(Worker):
             told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
         outcome = ended.performed.outcome
+        self.forget_used(running, outcome.usage)
         is_agents = running.prepared.executor.kind not in OWN_WORD
         if self.streaks is not None or (is_agents and outcome.evidence is not None):
             self._follow(head.revision, {running.claim.step: ended.performed})

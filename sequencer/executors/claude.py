@@ -295,9 +295,10 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
 
 
 _SINCE = "model_usage_since_last_result"
+_OVER_BUDGET = "error_max_budget_usd"
 _HINTS: Mapping[str, str] = {
     "error_max_turns": "raise max_turns, or make the step smaller",
-    "error_max_budget_usd": "raise max_cost_usd, or make the step smaller",
+    _OVER_BUDGET: "raise max_cost_usd, or make the step smaller",
 }
 _OWN_WORDS = re.compile(
     r"API Error\b|Claude (?:AI |Code )?usage limit|You(?:'|\u2019)ve (?:hit|reached) (?:your|the) "
@@ -335,6 +336,7 @@ class ClaudeParser(JsonEventParser):
         """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
         self.session_id = event.text("session_id") or self.session_id
         self._turns.take(event)
+        self.refused = self._turns.refused
         content = event.sub("message").each("content")
         match event.get("type"):
             case "system":
@@ -528,7 +530,8 @@ class ClaudeParser(JsonEventParser):
         subtype = str(result.get("subtype"))
         text = f"claude: {_error_of(result)}"
         if subtype in _HINTS:
-            return self.failed(f"{text}\n{_HINTS[subtype]}", end)
+            failed = self.failed(f"{text}\n{_HINTS[subtype]}", end)
+            return failed.replace(is_over_budget=subtype == _OVER_BUDGET)
         if result.get("is_error") is False and not is_notice(result.text("result")):
             text = f"claude ended with exit code {end.exit_code} after it gave a result: {text}"
             return self.failed(text, end)

@@ -42,6 +42,12 @@ def _is_clients_own(event: ClientEvent) -> bool:
     return is_error or event.sub("message").get("model") == "<synthetic>"
 
 
+_UNAUTHORIZED, _MOST_UNAUTHORIZED = 401, 2
+"""claude tries again ten times, for minutes; a wrong key does not become right by that."""
+_LOG_IN = (
+    "claude can't log in: the service has refused its key or login twice (HTTP 401)\n"
+    "log in: run 'claude' once, as the user that runs this; or set a valid ANTHROPIC_API_KEY"
+)
 _NO_ANSWER = "No response requested."
 """What claude writes in its model's place where it has asked it nothing, or has heard nothing."""
 
@@ -57,6 +63,10 @@ class ClaudeTurns:
         """A result has come, and no message behind it."""
         self.placeholder = ""
         """What claude has put in the place of its last message, if that says nothing."""
+        self.refused: str | None = None
+        """Why the service refuses whatever claude asks for, and what to do."""
+        self._unauthorized = 0
+        """How often in a row it has refused the credentials."""
 
     def take(self, event: ClientEvent) -> None:
         """Take the facts of one event.
@@ -65,6 +75,8 @@ class ClaudeTurns:
         has started it.
         """
         is_own = not event.get("parent_tool_use_id")
+        if event.get("type") == "assistant" and not _is_clients_own(event):
+            self._unauthorized = 0
         match event.get("type"):
             case "assistant" if not _is_clients_own(event):
                 self._take_message(event.sub("message"), is_own=is_own)
@@ -77,6 +89,11 @@ class ClaudeTurns:
                 if is_own:
                     # Also where a gateway gives all messages the same id.
                     self._observed.next_message()
+            case "system" if event.get("subtype") == "api_retry":
+                is_unknown = event.get("error_status") == _UNAUTHORIZED
+                self._unauthorized = self._unauthorized + 1 if is_unknown else 0
+                if self._unauthorized >= _MOST_UNAUTHORIZED:
+                    self.refused = _LOG_IN
             case "system" if event.get("is_backgrounded"):
                 self._observed.let_wait(event.text("tool_use_id"))
             case "stream_event" if is_own:

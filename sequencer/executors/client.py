@@ -41,7 +41,7 @@ from sequencer.executors.protocol import (
     is_of_a_provider,
     tools_objection,
 )
-from sequencer.executors.pump import DONE, Launch, agent_environment
+from sequencer.executors.pump import DONE, STUCK, Launch, agent_environment
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field
@@ -181,7 +181,9 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         try:
             call = self.call(request)
         except ValueError as error:
-            return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
+            is_over = request.max_cost_usd is not None and request.max_cost_usd <= 0
+            text = f"agents.{self.name}: {error}"
+            return Outcome(status=OutcomeStatus.FAILED, error=text, is_over_budget=is_over)
         make_folder(request.result_path)
         write_files(request, call.files)
         return perform_process(
@@ -250,12 +252,18 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
 ) -> Outcome:
     """Make one attempt with a command-line client and return how it ended."""
     consumer, most = _Lines(parser, listener), request.step.most_equal_calls
-    if most:
-        launch = replace(launch, is_stuck=lambda: parser.observed.repeated_calls >= most)
-    end = core.run(launch, consumer, cancellation)
+
+    def is_stuck() -> bool:
+        repeats = bool(most) and parser.observed.repeated_calls >= most
+        return repeats or parser.refused is not None
+
+    end = core.run(replace(launch, is_stuck=is_stuck), consumer, cancellation)
     consumer.finish()
     judge = parser.done if end.ended_by == DONE else parser.finish
-    return conclude(end, request, listener, judge)
+    outcome = conclude(end, request, listener, judge)
+    if end.ended_by == STUCK and parser.refused is not None:
+        return outcome.replace(error=parser.refused)
+    return outcome
 
 
 class _Lines:

@@ -270,6 +270,8 @@ class JsonEventParser(Speaker, ABC):
         self.seen = Usage()
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._has_unread = False
+        self.refused: str | None = None
+        """Why the service refuses whatever the client asks for, and what to do; it is ended."""
         self.last_sent: int | None = None
         """Tokens that were sent in the last call; None: the client tells a sum only."""
 

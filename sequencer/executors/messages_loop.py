@@ -256,9 +256,11 @@ class Conversation:
     def _check_budget(self) -> None:
         limit, spent = self._request.max_cost_usd, self.usage.cost_usd
         if limit is not None and spent >= limit:
-            raise NoAnswer(
+            over = NoAnswer(
                 f"the budget is spent: {spent:.4f} of {limit:.4f} USD; raise max_cost_usd"
             )
+            over.outcome = over.outcome.replace(is_over_budget=True)
+            raise over
 
     def _count(self, tokens: Tokens, is_over: bool) -> None:
         """Take the tokens of the try that runs; settle them once it *is_over*."""

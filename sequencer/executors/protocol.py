@@ -421,3 +421,12 @@ def qualified_model(step: Step) -> str | None:
     if step.model is None or step.provider is None:
         return step.model
     return f"{step.provider}/{step.model}"
+
+
+def is_free(executor: Executor | None) -> bool:
+    """Return whether what *executor* does costs nothing, whatever becomes of it."""
+    if executor is None:
+        return False
+    options = getattr(executor, "options", None)
+    is_stand_in = executor.kind in ("rehearsal", "scripted")
+    return is_stand_in or (executor.kind == "command" and getattr(options, "free", False))

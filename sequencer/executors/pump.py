@@ -34,7 +34,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from sequencer.errors import SequencerError, out_of_resources
+from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
 from sequencer.executors.protocol import Cancellation, Identity, StopReason, words
 from sequencer.executors.wall import Wall
@@ -128,8 +128,8 @@ def _of_the_loader() -> dict[str, str]:
     }
 
 
-class GuardUnreachable(SequencerError):
-    """A guard could not be started, or ended before its record was sent."""
+class GuardUnreachable(StorageFailed):
+    """A guard could not be started, or ended before its record was sent: no agent has run."""
 
 
 class Guard:
@@ -223,7 +223,8 @@ class Guard:
             if (busy := out_of_resources(error)) is not None and error.errno != errno.EAGAIN:
                 raise busy from error
             raise GuardUnreachable(
-                f"can't send the order to the guard process: {error.strerror}"
+                f"can't send the order to the guard process: {error.strerror}",
+                hint="start again; if it stays so, look at the disk of the temporary folder",
             ) from error
 
     def _forget(self) -> None:

@@ -6,6 +6,7 @@ success. Where an answer decides the way it is ignored, see `answers.result_igno
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
@@ -14,6 +15,7 @@ from sequencer.errors import (
     CorruptState,
     SequencerError,
     StorageFailed,
+    out_of_resources,
 )
 from sequencer.executors.answers import Ignored, with_structured
 from sequencer.model.evidence import Evidence
@@ -73,13 +75,22 @@ def read_result(path: Path) -> Result | None:
     Raises:
         ResultRefused: it is a link, no regular file, above 1 MiB, no strict JSON, or says
             something that has no meaning; guessing could accept a step that failed.
+        StorageFailed: the disk can't read it, which is no fault of the agent's.
+        MachineBusy: this machine lacks a descriptor or memory for it.
     """
     try:
         data = folders.read_regular(path, max_bytes=MAX_RESULT_BYTES)
     except FileNotFoundError:
         return None
-    except CorruptState as error:
-        _refuse(path, f"it {error.message}")
+    except (CorruptState, OSError) as error:
+        if (busy := out_of_resources(error)) is not None:
+            raise busy from error
+        failed = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(failed, OSError) and failed.errno == errno.EIO:
+            message = f"the agent's result file can't be read: {failed.strerror}"
+            hint = "look at the disk, then start again"
+            raise StorageFailed(message, where=str(path), hint=hint) from failed
+        _refuse(path, f"it {error.message if isinstance(error, CorruptState) else error}")
     if len(data) > MAX_RESULT_BYTES:
         _refuse(path, "it is larger than 1 MiB")
     try:

@@ -2,7 +2,8 @@
 
 An attempt that has ended is known to the millisecond, from the record of its end. What has
 no such record (a person's answer, an attempt that was cut off or still runs) is known to the
-second, as the journal is.
+second, as the journal is. One whose process was lost has worked until its last sign of life;
+what nobody has heard of it counts as nothing, since the machine may have been off for days.
 
 The longest chain of executions, and how much ran side by side, follow from that.
 
@@ -15,6 +16,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 from graphlib import TopologicalSorter
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
@@ -137,12 +139,17 @@ class Timeline(Struct, frozen=True):
         return [span for execution in self.executions for span in execution.spans]
 
 
-def timeline_of(facts: Iterable[Facts], now: float) -> Timeline:
-    """Return what *facts*, oldest first, tell; what still runs ends at *now*."""
+def timeline_of(
+    facts: Iterable[Facts], now: float, lost: Mapping[int, float] = MappingProxyType({})
+) -> Timeline:
+    """Return what *facts*, oldest first, tell; what still runs ends at *now*.
+
+    *lost* has the tokens of attempts whose processes are gone, and how many seconds they lived.
+    """
     reading = _Reading()
     for fact in facts:
         reading.keep(fact)
-    return reading.result(now)
+    return reading.result(now, lost)
 
 
 class _Open(Struct):
@@ -187,10 +194,12 @@ class _Reading:
             self._is_over = True
             self._cut_all(tuple(self._open), at)
 
-    def result(self, now: float) -> Timeline:
+    def result(self, now: float, lost: Mapping[int, float]) -> Timeline:
         for name, begun in tuple(self._open.items()):
-            kind = SpanKind.PERSON if begun.is_person else SpanKind.RUNNING
-            self._cut(name, max(now, begun.begin), kind)
+            lived_s = lost.get(begun.token)
+            kind = SpanKind.RUNNING if lived_s is None else SpanKind.CUT
+            end = now if lived_s is None else begun.begin + lived_s
+            self._cut(name, end, kind)
         return Timeline(tuple(self._executions), self._is_over)
 
     def _forget(self) -> None:
@@ -262,7 +271,8 @@ class _Reading:
         usage = outcome.get("usage") or {}
         began_at, took = outcome.get("began_at"), float(usage.get("seconds", 0.0))
         begin = _seconds(began_at) if began_at else begun.begin
-        end = begin + took if began_at or took else max(at, begin)
+        is_known = began_at or took or event == Event.TAKEN_OVER
+        end = begin + took if is_known else max(at, begin)
         kind = SpanKind.PERSON if begun.is_person else _ENDS[event]
         agent = str(outcome.get("agent") or "")
         if not execution.spans:

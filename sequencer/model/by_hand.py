@@ -16,7 +16,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, MOVED, Head, Loop, Status
 from sequencer.model.limits import parse_time
 from sequencer.model.line.order import present
-from sequencer.model.outcome import Usage
+from sequencer.model.outcome import Usage, total
 from sequencer.model.transitions import (
     Event,
     Fact,
@@ -27,6 +27,7 @@ from sequencer.model.transitions import (
     changed,
     moved,
     resting_status,
+    taken_over,
 )
 from sequencer.model.workflow import Workflow, changed_params, ensure_definition
 
@@ -245,19 +246,22 @@ def adopt(
     return Transition(new, (fact_at(Event.ADOPTED, head, note),))
 
 
-def take_over_by_force(head: Head, *, at: str) -> Transition:
+def take_over_by_force(
+    head: Head, *, at: str, used: Mapping[int, Usage] | None = None
+) -> Transition:
     """Drop every claim; their holders will find themselves stale.
+
+    *used* is what was seen of their use, by token.
 
     Raises:
         TransitionRefused: nobody holds a claim.
     """
     if not head.claims:
         raise TransitionRefused("takeover: no process holds a step")
-    facts = tuple(
-        Fact(Event.TAKEN_OVER, c.step, c.step_index, c.token, c.attempt, {"note": "by force"})
-        for c in head.claims
-    )
-    return Transition(at_rest(changed(head, at, claims=())), facts)
+    used = used or {}
+    facts = tuple(taken_over(one, used.get(one.token), "by force") for one in head.claims)
+    spent = head.usage.plus(total(used.values()), steps=0)
+    return Transition(at_rest(changed(head, at, claims=(), usage=spent)), facts)
 
 
 def accept_edit(
@@ -566,7 +570,7 @@ def of_every_kind(
         "stop": lambda: stop(head, words.get("reason"), at=at),
         "pause": lambda: pause(head, at=at),
         "resume": lambda: resume(head, at=at),
-        "takeover": lambda: take_over_by_force(head, at=at),
+        "takeover": lambda: take_over_by_force(head, at=at, used=words.get("used")),
         "reset": lambda: reset(head, words["fresh"], at=at),
         "adopt": lambda: adopt(head, name, digest, params, here, at=at),
         "set": edit,

@@ -7,8 +7,9 @@ agent or another tool may keep notes there. Wall-clock values are for people; no
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from math import inf
 from typing import Annotated, Any, Literal
 
 from sequencer.model.fields import Field
@@ -26,6 +27,8 @@ FLOW_DOCUMENT = "flow.json"
 """The document that says what the run of a graph was begun with, see `model.flow_source`."""
 MARKINGS = "marking-"
 """How the names of documents begin that have a graph's marking."""
+USUAL_COSTS, MOST_COSTED = 5, 20
+"""The costs of so many accepted attempts are kept for each step, of so many steps."""
 MOVED = "moved"
 """Field of a closed copy: where the run is, and what the closing has replaced."""
 
@@ -266,6 +269,28 @@ class Head(Frozen, extra="allow"):
         """Return this head, in which the messages *told* wait."""
         others = {name: value for name, value in self.model_extra.items() if name != "told"}
         extra = {**others, "told": [list(one) for one in told]} if told else others
+        values = {name: self.__dict__[name] for name in self.model_fields}
+        return self.made(values, {*self.model_fields_set, *extra}, extra)
+
+    @property
+    def recent_costs(self) -> Mapping[str, tuple[float, ...]]:
+        """Return by step what its newest accepted attempts have cost in USD, oldest first.
+
+        Kept as ``recent_costs`` while there are some.
+        """
+        kept = self._given[1].get("recent_costs")
+        found = dict[str, tuple[float, ...]]()
+        for step, costs in kept.items() if isinstance(kept, dict) else ():
+            if isinstance(costs, list) and all(type(one) in (int, float) for one in costs):
+                found[step] = tuple(one for one in costs if 0 <= one < inf)
+        return found
+
+    def costing(self, step: str, cost_usd: float) -> Head:
+        """Return this head with one more cost of *step*, of whose costs the newest are kept."""
+        costs = dict(self.recent_costs)
+        costs[step] = (*costs.pop(step, ()), round(cost_usd, 6))[-USUAL_COSTS:]
+        newest = {name: list(costs[name]) for name in list(costs)[-MOST_COSTED:]}
+        extra = {**self.model_extra, "recent_costs": newest}
         values = {name: self.__dict__[name] for name in self.model_fields}
         return self.made(values, {*self.model_fields_set, *extra}, extra)
 

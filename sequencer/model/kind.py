@@ -22,7 +22,7 @@ from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
 from sequencer.model.limits import RunLimits, parse_time, utc
 from sequencer.model.line.order import Description, place, present
 from sequencer.model.net.graph import Graph
-from sequencer.model.outcome import Decision, Outcome, Verdict
+from sequencer.model.outcome import Decision, Outcome, Usage, Verdict
 from sequencer.model.step import Step
 from sequencer.model.transitions import RETRY, Fact, Place, Transition
 from sequencer.model.workflow import Workflow
@@ -271,6 +271,8 @@ class Room(Struct, frozen=True):
     """What is held for an attempt at a node, by unit, where so many may begin now."""
     closes_with_each: bool = False
     """Each claim may close other nodes, even where nothing is held for it."""
+    used: Mapping[int, Usage] = field(default_factory=dict)
+    """What was seen of the use of the attempts that are gone, by their tokens."""
 
 
 class OpenChange(Protocol):

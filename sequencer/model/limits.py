@@ -6,6 +6,7 @@ process; both compare them with the wall clock of the machine that looks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from sequencer.errors import TooManyFailures
@@ -14,6 +15,41 @@ from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head, Session
 from sequencer.model.outcome import Outcome, OutcomeStatus, duration
 from sequencer.model.step import ContinuedSession, Step
+
+LEAST_COSTS = 3
+"""With fewer known costs of a step, `UNKNOWN_USUAL_USD` is taken for what it usually costs."""
+UNKNOWN_USUAL_USD = 0.05
+UNKNOWN_USUAL_SHARE = 0.1
+"""Of a cap; a small one would else end behind its first attempt."""
+_RAISE = "; raise it in orchestration.yaml, then 'sequencer trust'"
+
+
+def usual_cost_usd(head: Head, cap: float) -> float:
+    """Return what an attempt at the present step of *head* usually costs, as a median."""
+    known = head.recent_costs.get(head.expected_step, ())
+    if len(known) >= LEAST_COSTS:
+        return median(known)
+    return min(UNKNOWN_USUAL_USD, cap * UNKNOWN_USUAL_SHARE)
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the value in the middle of *values*, or halfway between the two there.
+
+    >>> median([3, 1, 2]), median([4, 1, 2, 3])
+    (2, 2.5)
+    """
+    ranked, half = sorted(values), len(values) // 2
+    return ranked[half] if len(ranked) % 2 else (ranked[half - 1] + ranked[half]) / 2
+
+
+def leaves_too_little(head: Head, cap: float, used: float) -> bool:
+    """Return whether less of *cap* than an attempt usually takes is left after *used* USD.
+
+    Such an attempt would be paid, and end as a failure. Before the first one nobody knows.
+    """
+    if used >= cap:
+        return True
+    return used > 0 and cap - used < usual_cost_usd(head, cap)
 
 
 class RunLimits(Frozen, allow_inf_nan=False):
@@ -31,13 +67,16 @@ class RunLimits(Frozen, allow_inf_nan=False):
         """Return which limit *head* has reached, in words, or nothing."""
         usage = head.usage
         if self.steps is not None and usage.steps >= self.steps:
-            return f"the run's limit of {self.steps} steps is reached (limits.steps)"
-        if self.cost_usd is not None and usage.cost_usd >= self.cost_usd:
+            return f"the run's limit of {self.steps} steps is reached (limits.steps){_RAISE}"
+        if self.cost_usd is not None and leaves_too_little(head, self.cost_usd, usage.cost_usd):
             used = f"{usage.cost_usd:.4f}; limits.cost_usd"
-            return f"the run's limit of {self.cost_usd} USD is reached ({used})"
+            if usage.cost_usd < self.cost_usd:
+                used = f"{usage.cost_usd:.4f}, and a step usually takes more than is left; "
+                used += "limits.cost_usd"
+            return f"the run's limit of {self.cost_usd} USD is reached ({used}){_RAISE}"
         if self.seconds is not None and usage.seconds >= self.seconds:
             used = f"{usage.seconds:.0f} s; limits.seconds"
-            return f"the run's limit of {self.seconds:g} s is reached ({used})"
+            return f"the run's limit of {self.seconds:g} s is reached ({used}){_RAISE}"
         return None
 
     def ensure_may_try(self, head: Head) -> None:

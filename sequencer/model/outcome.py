@@ -22,7 +22,7 @@ class Usage(Frozen, extra="ignore"):
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """What is known of it; `unpriced` says whether that is all."""
     unpriced: int = Field(default=0, ge=0)
-    """Calls of agents whose cost nobody told: it is not in ``cost_usd``, and unknown."""
+    """Calls of agents whose cost nobody told, or not to its end: the rest is unknown."""
     estimated_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Of ``cost_usd``: what was worked out from tokens and prices instead of told."""
     input_tokens: int = Field(default=0, ge=0)
@@ -47,6 +47,11 @@ class Usage(Frozen, extra="ignore"):
             seconds=round(self.seconds + other.seconds, 6),
             rehearsed=self.rehearsed + other.rehearsed,
         )
+
+    def minus(self, other: Usage) -> Usage:
+        """Return what is left without *other*, field by field; nothing becomes negative."""
+        left = {name: value - getattr(other, name) for name, value in vars(self).items()}
+        return self.replace(**{name: max(round(value, 9), 0) for name, value in left.items()})
 
     @property
     def known_usd(self) -> float | None:
@@ -162,6 +167,8 @@ class Outcome(Frozen):
     """The client failed before it did any work, for a reason that nobody knows."""
     is_timed_out: bool = False
     """Its time limit ended it; silence has a limit of its own."""
+    is_over_budget: bool = False
+    """The budget that it was given ended it, or left nothing for it."""
     cut_from_bytes: int | None = None
     """How long the answer was, where only the end of it was kept."""
     denials: tuple[str, ...] = ()

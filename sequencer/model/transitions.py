@@ -218,8 +218,11 @@ def claim(
     ttl_s: float,
     at_boottime: float | None = None,
     may_take_over: bool = False,
+    used: Usage | None = None,
 ) -> Transition:
     """Grant the next token for *place* to *owner*, whose clock since boot is *at_boottime*.
+
+    *used* is what was seen of an attempt whose claim it takes over.
 
     Raises:
         ClaimHeld: somebody holds the step and *may_take_over* is false.
@@ -246,6 +249,7 @@ def claim(
     new = changed(
         head,
         at,
+        usage=head.usage if held is None or used is None else head.usage.plus(used, steps=0),
         token=token,
         attempt=attempt,
         claims=(*others, granted),
@@ -257,7 +261,7 @@ def claim(
         not_before_since=None,
     )
     fact = Fact(Event.CLAIMED, place.step, place.step_index, token, attempt)
-    return Transition(new, (fact,) if held is None else (_taken_over(held), fact))
+    return Transition(new, (fact,) if held is None else (taken_over(held, used), fact))
 
 
 def held_by(held: Claim) -> ClaimHeld:
@@ -269,10 +273,20 @@ def held_by(held: Claim) -> ClaimHeld:
     )
 
 
-def _taken_over(held: Claim) -> Fact:
-    note = {"note": f"token {held.token} of {held.owner.words}"}
+def taken_over(held: Claim, used: Usage | None, note: str | None = None) -> Fact:
+    """Return that somebody else has the step of *held*, and what was *used* of it by then."""
+    told: dict[str, Any] = {"note": note or f"token {held.token} of {held.owner.words}"}
+    if used is not None:
+        told |= {"usage": used.model_dump(exclude_defaults=True), "incomplete": True}
     event = Event.TAKEN_OVER
-    return Fact(event, held.step, held.step_index, held.token, held.attempt, outcome=note)
+    return Fact(event, held.step, held.step_index, held.token, held.attempt, outcome=told)
+
+
+def drop(head: Head, held: Claim, used: Usage, *, at: str) -> Transition:
+    """Drop the claim *held* of a process that is gone, and has *used* that; nobody takes it."""
+    spent = head.usage.plus(used, steps=0)
+    new = changed(head, at, claims=without_claim(head, held.token), usage=spent)
+    return Transition(at_rest(new), (taken_over(held, used),))
 
 
 def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
@@ -321,6 +335,9 @@ def succeed(
         session=session,
         gate=gate or head.gate,
     )
+    used = outcome.usage
+    if used.cost_usd and not used.unpriced:
+        new = new.costing(held.step, used.cost_usd)
     fact = Fact(Event.SUCCEEDED, held.step, held.step_index, token, held.attempt, outcome=record)
     is_done = outcome.status is OutcomeStatus.COMPLETE or following.is_end
     if is_done and not new.is_at_gate:

@@ -189,16 +189,44 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             return None
         if not_before is not None:
             self._away[agent] = not_before
-        names = self.settings.agent.fallback
-        for name in names[names.index(agent) + 1 if agent in names else 0 :]:
-            if name == agent or self._is_away(name):
-                continue
-            with suppress(AgentMissing, ConfigurationError):
-                executor = self._built_for(step, name)
-                if name not in self._there:
-                    self._ensure_there(name, executor)
+        found = (name for name in self._after(agent) if not self._is_away(name))
+        for name in found:
+            executor = self._fallback(step, name)
+            if not isinstance(executor, ConfigurationError):
                 return name, executor
         return None
+
+    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+        """See `performing.Agents.unfit`."""
+        if not self.settings.agent.fallback or self.rehearses:
+            return []
+        if self.build(agent).kind in STEADY:
+            return []
+        found = ((name, self._fallback(step, name)) for name in self._after(agent))
+        return [(name, why) for name, why in found if isinstance(why, ConfigurationError)]
+
+    def _after(self, agent: str) -> list[str]:
+        """Return who performs the steps of *agent* while it can't be had, the first one first."""
+        names = self.settings.agent.fallback
+        later = names[names.index(agent) + 1 if agent in names else 0 :]
+        return [name for name in later if name != agent]
+
+    def _fallback(self, step: Step, name: str) -> Executor | ConfigurationError:
+        """Return the executor of the agent *name* for *step*, or why it can't perform it."""
+        try:
+            executor = self._built_for(step, name)
+            if name not in self._there:
+                self._ensure_there(name, executor)
+        except ConfigurationError as error:
+            return error
+        return executor
+
+    def fallbacks(self, step: Step, agent: str) -> Iterator[tuple[str, Executor]]:
+        """Yield who may perform *step* in place of *agent*, installed or not."""
+        if not self.rehearses and self.build(agent).kind not in STEADY:
+            for name in self._after(agent):
+                with suppress(ConfigurationError):  # `unfit` says why
+                    yield name, self._built_for(step, name)
 
     def _is_away(self, name: str) -> bool:
         return self._away.get(name, "") > utc_milliseconds()

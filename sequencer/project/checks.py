@@ -53,7 +53,7 @@ from sequencer.project.agent_checks import (
     check_walls,
 )
 from sequencer.project.agents import performed, permissions
-from sequencer.project.costs import cost_warnings
+from sequencer.project.costs import agent_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
 from sequencer.project.flows import own_flows
 from sequencer.project.project import Project, guard_of
@@ -160,6 +160,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     ]
     for other in others:
         yield from check_prompts(project, other, Level.WARNING)
+        yield from _check_costs(project, other)
     yield from state_findings
 
 
@@ -226,10 +227,10 @@ def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
 
 
 def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
-    """Yield the agents that a cost cap can't stop, because they report no cost."""
-    if caps := list(project.settings.cost_caps(workflow)):
-        for message, hint in cost_warnings(project, workflow, caps):
-            yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
+    """Yield the agents that a cost cap can't stop, and those that can't stand in for others."""
+    caps = project.settings.cost_caps(workflow)
+    for message, hint in agent_warnings(project, workflow, caps):
+        yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
 
 
 def check_flows(project: Project) -> Iterator[Finding]:

@@ -13,10 +13,14 @@ import contextlib
 import json
 import os
 import re
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim
+from sequencer.model.outcome import Usage, used
 from sequencer.store import folder as folders
 from sequencer.store.identity import (
     boot_id,
@@ -30,10 +34,15 @@ from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object
 from sequencer.store.watch import readable
 
-_NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-z-]{8})?(\.\d{1,10}\.tmp)?")
-"""A beat, an observation, or either half written; nothing else in the folder is this program's."""
+_NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-z-]{8}|\.used)?(\.\d{1,10}\.tmp)?")
+"""A beat, an observation or a use, or one half written; nothing else in the folder is ours."""
 OBSERVED_LEASES = 1.25
 """How many leases an observer on another machine waits on its own clock."""
+
+
+def leases_of(state_path: Path) -> Leases:
+    """Return the leases of the run with the head *state_path*."""
+    return Leases(state_path.parent / "beats")
 
 
 class Leases:
@@ -93,14 +102,54 @@ class Leases:
         """
         self._write(self.folder / str(token), beat)
 
+    def keep_used(self, token: int, usage: Usage) -> None:
+        """Keep what the attempt with *token* has used so far, should its process die.
+
+        Raises:
+            OSError: what was kept before still stands.
+        """
+        self._write(self.folder / f"{token}.used", usage.model_dump(exclude_defaults=True))
+
+    def used(self, claim: Claim) -> Usage:
+        """Return what was seen of the use of *claim*, whose process has died or lost it.
+
+        Nobody knows what it used after that, so it is a call of unknown cost as well. Its time
+        ends with the last sign of life.
+        """
+        record = self._read(self.folder / f"{claim.token}.used")
+        try:
+            seen = used(record)
+        except ValidationError:
+            seen = Usage()
+        return seen.replace(seconds=self._lived_s(claim), unpriced=max(seen.unpriced, 1))
+
+    def _lived_s(self, claim: Claim) -> float:
+        """Return for how long *claim* is known to have been worked on, in seconds of the wall."""
+        signs = [0.0]
+        for name in (str(claim.token), f"{claim.token}.used"):
+            with contextlib.suppress(OSError):
+                signs.append(os.lstat(self.folder / name).st_mtime)
+        try:
+            begun = datetime.fromisoformat(claim.claimed_at).timestamp()
+        except ValueError:
+            return 0.0
+        # A clock that was wrong meanwhile makes no time of work.
+        return round(max(min(max(signs), time.time()) - begun, 0.0), 3)
+
+    def forget_used(self, token: int) -> None:
+        """Remove what `keep_used` keeps of the attempt with *token*, which is recorded."""
+        with contextlib.suppress(OSError):
+            folders.remove(f"{self._folder}/{token}.used")
+
     def forget(self, claim: Claim) -> None:
         """Remove what belongs to *claim*, which is gone."""
         token = claim.token
         if token not in self._beaten and claim.owner.nonce == this_process().nonce:
             return
         self._beaten.discard(token)
-        with contextlib.suppress(OSError):  # a short step has none
-            folders.remove(f"{self._folder}/{token}")
+        for name in (str(token), f"{token}.used"):
+            with contextlib.suppress(OSError):  # a short step has none
+                folders.remove(f"{self._folder}/{name}")
 
     def sweep(self, standing: set[int]) -> None:
         """Remove beats, observations and half-written files of all but the *standing* tokens."""

@@ -78,6 +78,7 @@ CAMPAIGNS: dict[str, str] = {
     "B7-damaged-heads": "tests.storage.damage:heads",
     "B7-damaged-journals": "tests.storage.damage:journals",
     "B8-refused-writes": "tests.storage.refused_writes:campaign",
+    "B8-refused-calls": "tests.storage.refused_calls:campaign",
     "B8-lost-folder": "tests.storage.lost_folder:campaign",
     "T-workers": "tests.fleet.campaigns:workers",
     "T-freezes": "tests.fleet.campaigns:freezes",

@@ -13,6 +13,7 @@ from tests.storage import (
     full_disk,
     lost_folder,
     pairs,
+    refused_calls,
     refused_writes,
     taken_back,
 )
@@ -23,6 +24,7 @@ LEAST: list[tuple[Campaign, int]] = [
     (damage_seen.campaign, 7),
     (full_disk.campaign, 70),
     (refused_writes.campaign, 60),
+    (refused_calls.campaign, 12),
     (lost_folder.campaign, 9),
     (pairs.campaign, 7),
     (taken_back.campaign, 20),

@@ -148,6 +148,22 @@ def test_a_timer_for_a_client_without_a_time_limit_is_warned_about(home: Home) -
     assert "no time limit" not in home.schedule("install", "--with", "cron").stderr
 
 
+def test_a_timer_with_a_fallback_that_can_not_stand_in_is_warned_about(home: Home) -> None:
+    (home.project / "orchestration.yaml").write_text(
+        "agent: {default: claude, fallback: [codex]}\nlimits: {cost_usd: 10}\n"
+        "step_defaults: {max_cost_usd: 3, timeout_s: 60}\nsteps: [{name: build, text: Build.}]\n",
+        encoding="utf-8",
+    )
+    said = home.schedule("install", "--with", "cron").stderr
+    assert "fallback 'codex' never performs step build in place of 'claude'" in said
+    assert "does not support max_cost_usd" in said
+    # One that stands in but has no price under a cap on costs is no better.
+    config = home.project / "orchestration.yaml"
+    config.write_text(config.read_text().replace("max_cost_usd: 3, ", ""), encoding="utf-8")
+    said = home.schedule("install", "--with", "cron").stderr
+    assert "agent 'codex' may never report its cost, so limits.cost_usd can't count it" in said
+
+
 @pytest.mark.parametrize("action", ["install", "remove", "show"])
 def test_a_crontab_that_can_not_be_read_is_not_replaced(home: Home, action: str) -> None:
     (home.folder / "crontab").write_text("0 1 * * * other\n")

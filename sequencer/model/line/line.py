@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
-from sequencer.model.head import Gate, Head, Loop, Owner, Work
+from sequencer.model.head import Claim, Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import (
     STAGNATED,
     Ended,
@@ -44,7 +44,7 @@ from sequencer.model.line.order import (
     place,
     present,
 )
-from sequencer.model.outcome import Decision, Move, OutcomeStatus
+from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -268,6 +268,8 @@ class LineChange(Struct):
         if may_take_over:
             # A step that kills its worker every time must not be begun for ever.
             room.limits.ensure_may_try(self.head)
+            if here.claim is not None and self._is_spent_by(here.claim, room):
+                return
         claimed = transitions.claim(
             self.head,
             here.place,
@@ -276,10 +278,22 @@ class LineChange(Struct):
             ttl_s=room.ttl_s,
             at_boottime=room.boottime,
             may_take_over=may_take_over,
+            used=room.used.get(here.claim.token) if here.claim is not None else None,
         )
         self.head = claimed.head
         self.facts += claimed.facts
         self.granted.append(self.head.token)
+
+    def _is_spent_by(self, gone: Claim, room: Room) -> bool:
+        """Return whether what *gone* has used leaves nothing for another attempt; then drop it."""
+        used = room.used.get(gone.token, Usage())
+        spent = self.head.usage.plus(used, steps=0)
+        if room.limits.reached(self.head.replace(usage=spent)) is None:
+            return False
+        dropped = transitions.drop(self.head, gone, used, at=utc(self.now))
+        self.head = dropped.head
+        self.facts += dropped.facts
+        return True
 
     def _made(self, token: int, ended: Ended) -> Transition:
         performed, head, at, record = ended.performed, self.head, utc(self.now), ended.record

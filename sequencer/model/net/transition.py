@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
+from sequencer.model import transitions
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Room
 from sequencer.model.limits import LATEST_RESET_S
@@ -18,7 +19,7 @@ from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import Course, FlowFact
 from sequencer.model.outcome import Decision, Outcome, Usage
-from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim, without_claim
+from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim
 
 LONGEST_PAUSE = timedelta(seconds=LATEST_RESET_S, days=1)
 """Nothing puts an attempt off for longer."""
@@ -221,7 +222,7 @@ class OpenTransition:
     def _end_claim(self, token: int, usage: Usage, steps: int = 0) -> Claim:
         held = held_claim(self.head, token)
         self.head = self.head.replace(
-            claims=without_claim(self.head, token),
+            claims=transitions.without_claim(self.head, token),
             usage=self.head.usage.plus(usage, steps=steps),
         )
         self._spend(held, usage)
@@ -433,7 +434,7 @@ class OpenTransition:
             claim = held.get(active.token)
             if claim is not None and claim.token in room.gone and name in closed:
                 # Nobody may begin it again, and its holder's end must not be waited for.
-                self._take_over(claim)
+                self._take_over(claim, room.used.get(claim.token))
                 self.course.do("drop", name)
                 continue
             if active.error is not None or name in closed or slots <= 0:
@@ -443,7 +444,7 @@ class OpenTransition:
             if not self._is_due(active):
                 continue
             if claim is not None:
-                self._take_over(claim)
+                self._take_over(claim, room.used.get(claim.token))
             elif not self._has_place():
                 continue
             if active.attempt >= room.limits.attempts:
@@ -464,11 +465,10 @@ class OpenTransition:
         # No pause is so long: a clock that was years ahead has set it.
         return ahead <= timedelta(0) or ahead > LONGEST_PAUSE
 
-    def _take_over(self, held: Claim) -> None:
+    def _take_over(self, held: Claim, used: Usage | None) -> None:
         self.longest_taken_over_s = max(self.longest_taken_over_s, held.ttl_s)
-        self.head = self.head.replace(claims=without_claim(self.head, held.token))
-        note = f"token {held.token} of {held.owner.words}"
-        self._tell(Event.TAKEN_OVER, held, {"note": note})
+        self._end_claim(held.token, used or Usage())
+        self.facts.append(transitions.taken_over(held, used))
 
     def _grant(self, name: str, room: Room, slots: int) -> Collection[str] | None:
         """Write down that the next token holds *name*, as the marking says already.

@@ -28,6 +28,7 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import duration
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.drawing.diagram import Drawing, Pieces, pieces
+from sequencer.store.leases import leases_of
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05
@@ -405,9 +406,17 @@ def gantt_of(
     Its facts are not read if they are *known*.
     """
     workflow = _workflow_of(run, head, warn)
-    timeline = timeline_of(run.history() if known is None else known, time.time())
+    facts = run.history() if known is None else known
+    timeline = timeline_of(facts, time.time(), {} if head is None else _lost(run, head))
     figures = figures_of(timeline, _places(workflow))
     return chart_of(_title(run, head), timeline, figures, workflow), timeline
+
+
+def _lost(run: Run, head: Head) -> dict[int, float]:
+    """Return how many seconds the attempts lived whose processes are gone, by their tokens."""
+    leases = leases_of(run.store.state_path)
+    gone = (one for one in head.claims if run.store.liveness(one).allows_take_over)
+    return {claim.token: leases.used(claim).seconds for claim in gone}
 
 
 def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Workflow | None:

@@ -54,6 +54,7 @@ from sequencer.plugins.schedules.timers import (
 from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.agent_checks import check_time_limits
+from sequencer.project.costs import agent_warnings
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.store.identity import ensure_person
@@ -169,7 +170,7 @@ def _install_ticks(
         if not of_cron:
             invocation.say("cron mails what you have to know")
     said = [f"{one.what}\n  {one.hint}" for one in lacks]
-    invocation.notices([*said, *_untimed(project, workflows)])
+    invocation.notices([*said, *_agent_warnings(project, workflows)])
     for line in _comes_next(invocation, installer, job.name):
         invocation.say(line)
 
@@ -180,10 +181,18 @@ def _lacks(project: Project, workflows: list[Workflow], job: Job) -> Iterator[La
     yield from lacks_of_keys(project, workflows, Path(job.env_file) if job.env_file else None)
 
 
-def _untimed(project: Project, workflows: list[Workflow]) -> list[str]:
-    """Return which clients in *workflows* nothing ends if they hang."""
-    untimed = [one for workflow in workflows for one in check_time_limits(project, workflow)]
-    return list(dict.fromkeys(f"{one.where}: {one.message}\n  {one.hint}" for one in untimed))
+def _agent_warnings(project: Project, workflows: list[Workflow]) -> list[str]:
+    """Return what goes wrong with the agents of *workflows* while nobody looks.
+
+    A client that nothing ends if it hangs, a fallback that can't stand in, an unknown cost.
+    """
+    found: list[str] = []
+    for workflow in workflows:
+        untimed = check_time_limits(project, workflow)
+        found += [f"{one.where}: {one.message}\n  {one.hint}" for one in untimed]
+        warned = agent_warnings(project, workflow, project.settings.cost_caps(workflow))
+        found += [f"{message}\n  {hint}" for message, hint in warned]
+    return list(dict.fromkeys(found))
 
 
 def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:

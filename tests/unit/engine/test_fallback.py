@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,75 @@ def test_a_missing_program_is_replaced_and_check_knows_the_names(tmp_path: Path)
 def test_nobody_stands_in_for_a_command(tmp_path: Path) -> None:
     folder = made(tmp_path, "{kind: command, argv: [/nowhere/tests]}")
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 2
+
+
+def step_log(folder: Path) -> str:
+    (log,) = (folder / "logs").glob("**/*.log")
+    return log.read_text()
+
+
+UNFIT = "fallback 'second' never performs steps one, two in place of 'first'"
+CAN_NOT = "agent 'second' (kind codex) does not support max_cost_usd"
+
+
+@pytest.fixture
+def unfit(tmp_path: Path) -> Path:
+    """Return a project with a fallback that can't have the steps' cap on costs."""
+    second = f"{{kind: codex, program: {sys.executable}}}"
+    return made(tmp_path, scripted(LIMITED), second, "step_defaults: {max_cost_usd: 3}\n")
+
+
+def test_check_names_a_fallback_that_can_not_perform_a_step_and_the_field(unfit: Path) -> None:
+    found = call(unfit, "check").out
+    assert found.count(UNFIT) == 1
+    assert f"{UNFIT}: {CAN_NOT}" in found
+    assert "change that, or take 'second' out of agent.fallback" in found
+    config = unfit / "orchestration.yaml"
+    config.write_text(config.read_text().replace("{max_cost_usd: 3}", "{timeout_s: 60}"))
+    assert "never performs" not in call(unfit, "check").out
+
+
+def test_a_new_run_starts_with_the_fallbacks_that_can_not_stand_in(unfit: Path) -> None:
+    started = call(unfit, "tick")
+    assert started.code == 0
+    assert f"warning: {UNFIT}: {CAN_NOT}" in started.err
+    assert "never performs" not in call(unfit, "tick").err
+
+
+def test_log_and_history_say_why_nobody_stood_in(unfit: Path) -> None:
+    assert call(unfit, "tick").code == 0
+    assert facts(unfit, "succeeded") == []
+    (released,) = facts(unfit, "released")
+    assert released["outcome"]["note"] == f"second can't stand in: {CAN_NOT}"
+    assert f"[fallback] second can't stand in: {CAN_NOT}" in step_log(unfit)
+    assert "second can't stand in" in call(unfit, "history").out
+
+
+def test_a_fallback_that_is_not_installed_is_told_too(tmp_path: Path) -> None:
+    folder = made(tmp_path, scripted(LIMITED), "{kind: codex, program: /nowhere/codex}")
+    found = call(folder, "check").out
+    assert UNFIT in found
+    assert "install it, or take 'second' out of agent.fallback" in found
+    assert call(folder, "tick").code == 0
+    assert "second can't stand in: " in step_log(folder)
+
+
+def test_a_scheduled_workflow_has_its_fallbacks_checked_as_well(tmp_path: Path) -> None:
+    more = "workflows: {nightly: {kind: procedure, steps: [{name: one, max_cost_usd: 2}]}}\n"
+    second = f"{{kind: codex, program: {sys.executable}}}"
+    folder = made(tmp_path, scripted(LIMITED), second, more)
+    found = call(folder, "check").out
+    assert f"fallback 'second' never performs step one in place of 'first': {CAN_NOT}" in found
+    assert "workflow nightly" in found
+
+
+def test_a_fallback_without_a_price_is_named_under_a_cap(tmp_path: Path) -> None:
+    more = "limits: {cost_usd: 10}\n"
+    second = f"{{kind: codex, program: {sys.executable}}}"
+    folder = made(tmp_path, scripted(LIMITED), second, more)
+    warning = "agent 'second' may never report its cost, so limits.cost_usd can't count it"
+    assert call(folder, "check").out.count(warning) == 1
+    assert f"warning: {warning}" in call(folder, "run", "--max-steps", "1").err
 
 
 def test_an_agent_that_can_not_honor_the_step_is_left_out(tmp_path: Path) -> None:

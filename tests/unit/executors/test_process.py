@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequencer.errors import StorageFailed
 from sequencer.executors.client import LineSplitter, perform_process
 from sequencer.executors.client_events import JsonEventParser, number, split_mark
 from sequencer.executors.command import Pattern, VariableName, VariableValue
@@ -39,6 +40,7 @@ class Parser:
     errors: list[bytes] = field(default_factory=list)
     skipped: int = 0
     end: ProcessEnd | None = None
+    refused: str | None = None
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
         self.lines.append(line)
@@ -296,15 +298,13 @@ def test_a_word_that_no_guard_says_is_the_loss_of_the_guard(
     assert outcome.error.startswith("the guard process of the agent was killed")
 
 
-def test_a_guard_that_the_system_refuses_is_an_outcome(
+def test_a_guard_that_the_system_refuses_is_no_failure_of_the_step(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     stage.core.prepare()
-    outcome = stage.perform("true")
-    assert outcome.status is OutcomeStatus.FAILED
-    assert outcome.error is not None
-    assert "can't start a guard process" in outcome.error
+    with pytest.raises(StorageFailed, match="can't start a guard process"):
+        stage.perform("true")
 
 
 def test_a_launch_needs_no_more_than_it_says() -> None:

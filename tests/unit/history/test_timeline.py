@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.history.timeline import Execution, timeline_of
+from sequencer.history.timeline import Execution, SpanKind, figures_of, timeline_of
 from tests.unit.history.journal_facts import NOON_S, Told
 
 LATER = NOON_S + 1000
@@ -58,12 +58,35 @@ def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
 def test_what_a_lost_attempt_cost_is_no_second_end() -> None:
     told = Told().claim("a", 0)
     lost = told.tokens["a"]
-    told.tell("taken-over", "a", 60, token=lost)
+    told.tell("taken-over", "a", 60, {"usage": {"seconds": 59.5}}, token=lost)
     told.tell("claimed", "a", 60, {"again": True}, token=5, attempt=2).tokens["a"] = 5
     # The old process comes back and is told that its claim is gone; its costs are counted.
     told.tell("released", "a", 65, {"usage": {"seconds": 64.0}}, token=lost)
     told.end("a", 60.5, 70, attempt=2)
-    assert spans(told, "a") == [("cut", 0, 60), ("done", 60.5, 70)]
+    assert spans(told, "a") == [("cut", 0, 59.5), ("done", 60.5, 70)]
+
+
+@pytest.mark.parametrize(("seen", "worked_s"), [({}, 0), ({"usage": {"seconds": 20.0}}, 20)])
+def test_the_time_in_which_a_machine_was_off_is_no_work(
+    seen: dict[str, object], worked_s: float
+) -> None:
+    three_days = 3 * 86_400
+    told = Told().claim("a", 0)
+    lost = told.tokens["a"]
+    # Older journals say nothing of what was seen.
+    told.tell("taken-over", "a", three_days, seen, token=lost)
+    told.tell("claimed", "a", three_days, {"again": True}, token=5, attempt=2).tokens["a"] = 5
+    told.end("a", three_days, three_days + 10, attempt=2)
+    timeline = timeline_of(told.facts, LATER)
+    assert spans(told, "a")[0] == ("cut", 0, worked_s)
+    assert figures_of(timeline).work_s == pytest.approx(worked_s + 10)
+
+
+def test_an_attempt_whose_process_is_gone_does_not_run_on() -> None:
+    told = Told().claim("a", 0)
+    (execution,) = timeline_of(told.facts, LATER, {told.tokens["a"]: 12.0}).executions
+    (span,) = execution.spans
+    assert (span.kind, span.seconds) == (SpanKind.CUT, 12.0)
 
 
 @pytest.mark.parametrize("event", ["diverted", "exhausted", "timed-out", "cancelled"])

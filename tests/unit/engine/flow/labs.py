@@ -20,7 +20,7 @@ from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
-from sequencer.errors import SequencerError
+from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.logs import FileLogs
 from sequencer.model.head import Head
@@ -148,6 +148,11 @@ class Cast:
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
         """Return nobody."""
+
+    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+        """Return nobody."""
+        del step, agent
+        return []
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """Do nothing."""
