@@ -211,7 +211,16 @@ class Invocation(Struct):
             BrokenPipeError: nobody reads any more.
             StorageFailed: it can't be written, because the disk is full for example.
         """
-        _write(sys.stdout, text if is_verbatim else fitted(near(text), self.room))
+        shown = text if is_verbatim else fitted(near(text), self.room)
+        _write(sys.stdout, plain(shown) + "\n")
+
+    @staticmethod
+    def paint(text: str) -> None:
+        """Write *text* to standard output with the colors that it has, and no line end.
+
+        Only for what the program itself says: nothing is made safe. Raises: see `echo`.
+        """
+        _write(sys.stdout, text)
 
     def print_json(self, value: object, *, indent: int | None = None) -> None:
         """Write *value* as one JSON document and a line end; see `echo`."""
@@ -350,7 +359,7 @@ def tell_fitted(text: str) -> None:
 def complain(text: str) -> None:
     """Write *text* to standard error; a closed or full one is nobody's error."""
     with contextlib.suppress(OSError, ValueError):
-        _write_to(sys.stderr, text)
+        _write_to(sys.stderr, plain(text) + "\n")
 
 
 def _write(stream: IO[str] | None, text: str) -> None:
@@ -375,5 +384,5 @@ def _write_to(stream: IO[str] | None, text: str) -> None:
     # None: it was closed before the program began, so nobody wants to read.
     if stream is None:
         return
-    stream.write(plain(text) + "\n")
+    stream.write(text)
     stream.flush()
