@@ -287,7 +287,7 @@ class _Play:
             if process.poll():
                 output = self._output(position)
                 lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
-                said = [text for line in lines if (text := one_line(line))]
+                said = [text for line in lines if (text := one_line(line)).startswith("error: ")]
                 raise StepFailed(
                     f"a process of the demo ended: {position} with exit code {process.returncode}",
                     where=str(output),
