@@ -400,5 +400,5 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
     invocation.echo("")
     invocation.echo(f"The journal: {steps} steps, each accepted once, in the workflow's order.")
     invocation.echo(
-        f"The agent's trace: step {number} began twice, no two steps overlapped. {took_s:.1f} s."
+        f"The agent's trace: step {number} started twice, no two steps overlapped. {took_s:.1f} s."
     )
