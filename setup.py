@@ -17,13 +17,8 @@ def commit() -> str | None:
     """Return the commit of this folder with its date; None if the folder is not a clone."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(  # noqa: S603 - git, in our own folder
-            ["git", *arguments],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,  # noqa: S607
-        )
+        command = ["git", *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
         return done.stdout.strip()
 
     try:

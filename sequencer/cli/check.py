@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import platform
 import re
+import shutil
 from collections.abc import Iterator
+from importlib.metadata import distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +18,24 @@ import yaml
 from msgspec.structs import asdict, replace
 
 from sequencer.cli.context import Invocation, near
-from sequencer.cli.options import hide_in, pass_invocation, verb
+from sequencer.cli.options import hide_in, pass_invocation, verb, version_line
 from sequencer.cli.views.text import one_line, plain, plural
 from sequencer.documents.textfile import locate, slug
 from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.executors.redaction import Redaction
 from sequencer.project import checks
+from sequencer.project.agents import CLIENTS
 from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error
 from sequencer.project.project import open_project
+from sequencer.project.sources import DEFAULT
 
 SOURCE_COLUMN = 48
 """Where the source of a short value stands."""
+REPORT_FENCE = "~~~~"
+PACKAGE, EXTRAS = "step-sequencer", ("claude", "fleet", "mcp", "web")
+PROGRAMS = ("git", *CLIENTS, "systemctl", "crontab", "launchctl", "tmux")
+"""Of those on PATH a report has the names."""
 PLACES = 3
 """Where the same is wrong in more of them, the others are counted."""
 
@@ -35,8 +46,16 @@ PLACES = 3
     "--remote", "asks", is_flag=True, help="Also ask the remote of a run that is kept in git."
 )
 @click.option("--schema", is_flag=True, help="Print the JSON schema of orchestration.yaml.")
+@click.option(
+    "--report",
+    "is_report",
+    is_flag=True,
+    help="Print one block to paste into a bug report; secrets are hidden.",
+)
 @pass_invocation
-def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) -> int:
+def check(
+    invocation: Invocation, has_settings: bool, asks: bool, schema: bool, is_report: bool
+) -> int:
     """Find everything that is wrong, and change nothing.
 
     Checks the configuration, the workflow with its prompts and agents, the run's state
@@ -50,12 +69,17 @@ def check(invocation: Invocation, has_settings: bool, asks: bool, schema: bool) 
       sequencer check
       sequencer check --remote
       sequencer check --settings
+      sequencer check --report
       sequencer check --json | jq '.findings[] | select(.level == "error")'
     """
+    if is_report and (invocation.is_json or has_settings or schema):
+        raise UsageRefused("is text to paste, and has the settings; use it alone", where="--report")
     if schema:
         click.echo(checks.editors_schema(), nl=False)
         return 0
     invocation.acts = asks
+    if is_report:
+        return _print_report(invocation)
     if has_settings:
         _print_settings(invocation)
         return 0
@@ -154,6 +178,63 @@ def _lines(path: KeyPath, value: Any, source: str, room: int | None) -> Iterator
     width = max(room - len(before), 20)
     dumped = yaml.safe_dump({path[-1]: value}, width=width, sort_keys=False)
     yield from (f"{before}{part}" for part in dumped.splitlines())
+
+
+def _print_report(invocation: Invocation) -> int:
+    """Print versions, machine, settings and findings between fences, without known secrets."""
+    findings = _findings(invocation)
+    redaction, settings = Redaction.of(os.environ), ["can't be read, see the findings"]
+    with contextlib.suppress(ConfigurationError):
+        project = open_project(config=invocation.config, acts=invocation.acts)
+        redaction = project.redaction
+        settings = [
+            f"{dotted(path)}: {_in_yaml(hide_in(redaction, value))}"
+            for path, value, source in project.settings.rows()
+            if source is not DEFAULT
+        ]
+    lines = [
+        *_machine(),
+        "settings that are not the defaults:",
+        *(f"  {line}" for line in settings or ["none"]),
+        "findings:",
+        *(f"  {line}" for text in _texts(findings) for line in text.splitlines()),
+        *([] if findings else ["  none"]),
+    ]
+    invocation.echo(f"{REPORT_FENCE}text", is_verbatim=True)
+    for line in lines:
+        invocation.echo(_for_strangers(redaction.hide_text(near(line))), is_verbatim=True)
+    invocation.echo(REPORT_FENCE, is_verbatim=True)
+    return exit_code(findings)
+
+
+def _for_strangers(text: str) -> str:
+    """Return a line of a report without the person's home folder or a digest of a secret."""
+    home = os.path.expanduser("~")  # noqa: PTH111 - Path raises where there is none
+    text = re.sub(r"\(hidden, [0-9a-f]+\)", "(hidden)", text)
+    if len(home) > 1:
+        text = text.replace(home, "~")
+    # A fence within would end the block.
+    return text.replace(REPORT_FENCE, "~")
+
+
+def _machine() -> Iterator[str]:
+    """Yield what this is, and on what it runs; no program is started for it."""
+    yield version_line()
+    yield f"Python {platform.python_version()} ({platform.python_implementation()})"
+    yield f"{platform.system()} {platform.release()} {platform.machine()}"
+    needed = {
+        re.split(r"[^\w.-]", one, maxsplit=1)[0]
+        for one in requires(PACKAGE) or ()
+        if (extra := re.search(r"extra == .(\w+)", one)) is None or extra[1] in EXTRAS
+    }
+    have = {found.name: found.version for found in distributions() if found.name in needed}
+    yield "packages: " + ", ".join(f"{name} {have[name]}" for name in sorted(have))
+    yield "programs: " + (", ".join(one for one in PROGRAMS if shutil.which(one)) or "none")
+    names = ("LANG", "LC_ALL", "TERM", "NO_COLOR")
+    yield "environment: " + ", ".join(
+        [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+        + [name for name in sorted(os.environ) if name.startswith("SEQUENCER_")]
+    )
 
 
 def _in_yaml(value: Any) -> str:

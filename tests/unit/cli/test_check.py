@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
 import pytest
 
+from sequencer import __version__
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.settings.loading import loaded
 from tests.unit.store.broken_runs import edit
@@ -137,3 +139,40 @@ def test_settings_hide_secrets(tmp_path: Path) -> None:
     called = call(project(tmp_path, CONFIGURATION + text), "check", "--settings")
     assert secret not in called.out
     assert "review_every_n: null" in called.out
+
+
+def test_a_report_is_one_block_without_secrets_and_without_your_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "jane.doe"
+    folder = project(home / "work", CONFIGURATION + "limits: {cost_usd: 5}\n")
+    with (folder / "orchestration.yaml").open("a") as file:
+        file.write("agents:\n  x: {kind: command, argv: [sh], env: {API_TOKEN: abc-not-long}}\n")
+        file.write("  y: {kind: command, argv: [sh, -c, '~~~~ hunter2hunter2'], env: {P: p}}\n")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("DEPLOY_TOKEN", "hunter2hunter2")
+    monkeypatch.setenv("SEQUENCER_LIMITS__STEPS", "7")
+    called = call(folder, "check", "--report")
+    lines = called.out.splitlines()
+    assert (lines[0], lines[-1]) == ("~~~~text", "~~~~")
+    assert sum("~~~~" in line for line in lines) == 2
+    assert lines[1].startswith(f"sequencer {__version__} (commit ")
+    assert lines[2].startswith(f"Python {platform.python_version()} ")
+    assert "pydantic " in lines[4]
+    assert "pytest" not in lines[4]
+    assert any("SEQUENCER_LIMITS__STEPS" in line for line in lines)
+    assert "  limits.cost_usd: 5" in lines
+    assert "  limits.steps: 7" in lines
+    assert "findings:" in lines
+    for secret in ("hunter2hunter2", "abc-not-long", "jane.doe"):
+        assert secret not in called.out
+    assert called.code == call(folder, "check").code
+
+
+def test_a_report_of_a_project_that_can_not_be_read_has_its_findings(tmp_path: Path) -> None:
+    project(tmp_path, "agnt: claude\n")
+    called = call(tmp_path, "check", "--report")
+    assert called.code == 2
+    assert "unknown key 'agnt'" in called.out
+    assert "can't be read, see the findings" in called.out
+    assert call(tmp_path, "check", "--report", "--json").code == 2
