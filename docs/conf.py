@@ -65,6 +65,7 @@ PAGES: dict[str, dict[str, list[str]]] = {
             "docs/how-to/where-you-work",
             "docs/how-to/hooks",
             "docs/how-to/use-from-python",
+            "skills/sequencer/SKILL",
         ],
         "Reference": ["docs/reference/*", "docs/glossary", "CHANGELOG"],
         "How it works": [
@@ -72,7 +73,9 @@ PAGES: dict[str, dict[str, list[str]]] = {
             "docs/architecture",
             "docs/decisions/README",
             "CONTRIBUTING",
+            "AGENTS",
         ],
+        "The project": ["SUPPORT", "SECURITY", "CODE_OF_CONDUCT"],
     },
     "docs/cookbook/README": {"": ["docs/cookbook/*"]},
     "docs/decisions/README": {"": ["docs/decisions/0*"]},
@@ -85,7 +88,8 @@ PAGES: dict[str, dict[str, list[str]]] = {
 project = "Sequencer"
 extensions = ["myst_parser"]
 include_patterns = [
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**.md"),
+    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "AGENTS.md", "CODE_OF_CONDUCT.md"),
+    *("SECURITY.md", "SUPPORT.md", "skills/sequencer/SKILL.md", "docs/**.md"),
     *("examples/README.md", "examples/**/README.md", "examples/flows/*.md"),
 ]
 root_doc = "README"

@@ -14,6 +14,10 @@ class StepSequencer < Formula
     # With its dependencies from PyPI, which a tap may use and homebrew-core may not.
     system venv.root/"bin/python", "-m", "pip", "install", "#{buildpath}[web,mcp]"
     bin.install_symlink venv.root/"bin/sequencer"
+    man1.install_symlink venv.root/"share/man/man1/sequencer.1"
+    bash_completion.install_symlink venv.root/"share/bash-completion/completions/sequencer"
+    zsh_completion.install_symlink venv.root/"share/zsh/site-functions/_sequencer"
+    fish_completion.install_symlink venv.root/"share/fish/vendor_completions.d/sequencer.fish"
   end
 
   test do

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING
 import click
 from msgspec import Struct, field
 
-from sequencer.cli.views.text import UNSEEN, columns_of, fitted, one_line, plain
+from sequencer.cli.views.text import UNSEEN, columns_of, fitted, has_color, one_line, plain
 from sequencer.documents.textfile import slug
 from sequencer.errors import (
     NotTrusted,
@@ -236,7 +236,15 @@ class Invocation(Struct):
         shown = plain(text if is_verbatim else fitted(near(text), self.room))
         if colored is not None and has_color(sys.stdout):
             shown = "\n".join(map(colored, shown.split("\n")))
-        _write(sys.stdout, shown)
+        _write(sys.stdout, shown + "\n")
+
+    @staticmethod
+    def paint(text: str) -> None:
+        """Write *text* to standard output with the colors that it has, and no line end.
+
+        Only for what the program itself says: nothing is made safe. Raises: see `echo`.
+        """
+        _write(sys.stdout, text)
 
     def print_json(self, value: object, *, indent: int | None = None) -> None:
         """Write *value* as one JSON document and a line end; see `echo`."""
@@ -410,13 +418,7 @@ def tell_fitted(text: str) -> None:
 def complain(text: str) -> None:
     """Write *text* to standard error; a closed or full one is nobody's error."""
     with contextlib.suppress(OSError, ValueError):
-        _write_to(sys.stderr, text)
-
-
-def has_color(stream: IO[str] | None) -> bool:
-    """Return whether *stream* is a terminal whose person wants colors."""
-    is_terminal = stream is not None and stream.isatty()
-    return is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        _write_to(sys.stderr, plain(text) + "\n")
 
 
 def _write(stream: IO[str] | None, text: str) -> None:
@@ -446,5 +448,5 @@ def _write_as_it_is(stream: IO[str] | None, text: str) -> None:
     # None: it was closed before the program began, so nobody wants to read.
     if stream is None:
         return
-    stream.write(text + "\n")
+    stream.write(text)
     stream.flush()

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+import sequencer
 from sequencer import __version__
 from sequencer.cli.context import Invocation
+from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UsageRefused
 from sequencer.executors.guard import DUMPABLE, Prctl
 from sequencer.store.identity import is_inside_agent
@@ -37,6 +39,8 @@ def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
 
 
 MAX_RUN_NAME = 100
+BUILT = Path(sequencer.__file__).with_name("built.txt")
+"""Written when a package is built, see setup.py."""
 
 
 def _keep_run(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
@@ -56,9 +60,19 @@ def _keep_run(context: click.Context, parameter: click.Parameter, name: str | No
     _keep("run_name")(context, parameter, name)
 
 
+def version_line() -> str:
+    """Return the version, and the commit that the package was built from, as its file says."""
+    try:
+        built = one_line(BUILT.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        # Built without git, or linked to its sources (pip install -e).
+        built = "unknown"
+    return f"sequencer {__version__} (commit {built})"
+
+
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked and not context.resilient_parsing:
-        context.ensure_object(Invocation).echo(f"sequencer {__version__}")
+        context.ensure_object(Invocation).echo(version_line())
         context.exit()
 
 

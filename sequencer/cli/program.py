@@ -157,7 +157,7 @@ _START, _RUN, _LOOK, _YOU, _FIX, _AUTO = "Start", "Run", "Look", "You", "Fix", "
 
 COMMANDS: Mapping[str, Command] = {
     "init": Command(_START, "cli.init", "Create a project's files."),
-    "demo": Command(_START, "cli.demo", "Watch two processes take turns; no agent needed."),
+    "demo": Command(_START, "cli.demo", "Watch a run survive kill -9; no agent needed."),
     "check": Command(_START, "cli.check", "Find everything that is wrong."),
     "trust": Command(_START, "cli.trust", "Allow a project to act on this machine."),
     "run": Command(_RUN, "cli.run", "Run steps until a limit.", "--start-at"),

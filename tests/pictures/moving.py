@@ -13,7 +13,7 @@ from itertools import groupby
 
 Line = tuple[tuple[str, str], ...]
 """Pieces of one line: text, and its color ("" for the usual one)."""
-CHAR, ROW, PAD, TITLE, CAPTION = 8.0, 18.0, 14.0, 26.0, 34.0
+CHAR, ROW, PAD, TITLE, CAPTION = 7.9, 18.0, 8.0, 26.0, 34.0
 COLORS = {
     "red": "#ff7b72",
     "green": "#7ee787",

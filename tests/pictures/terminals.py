@@ -27,9 +27,12 @@ import pyte
 
 from tests.pictures.moving import Frame, Line, moving_picture
 
-COLUMNS, ROWS = 108, 12
+COLUMNS, ROWS = 52, 14
+"""So few columns that a phone of 390 pixels shows letters that can be read."""
 TITLES = ("terminal 1", "terminal 2")
 PATIENCE_S, KEY_S, REST_S = 60.0, 0.045, 6.0
+NOTICED_S = 2.5
+"""After so long a process that waits says that the one that it waits for is gone."""
 PROJECT = """\
 workflow: {{name: standard}}
 run: {{mode: sync}}
@@ -128,6 +131,12 @@ class Recording:
                 raise TimeoutError(shown)
             self.watch(0.05)
 
+    def start(self, caption: str) -> None:
+        """Let the picture start with what is shown now: its first frame is what most people see."""
+        self.frames.clear()
+        self._began = time.monotonic()
+        self.say(caption)
+
     def say(self, caption: str) -> None:
         """Tell the reader what comes."""
         self.caption = caption
@@ -155,20 +164,21 @@ def recorded(folder: Path, seconds: float) -> list[Frame]:
     with Recording(folder) as play:
         first, second = play.terminals
         play.until(lambda: r"^\$" in first and r"^\$" in second)
-        play.say("Two terminals take turns in one run.")
         play.type(0, "sequencer run --position supervisor")
         play.type(1, "sequencer run --position main")
+        play.until(lambda: r"\[2\] main · .* 0:0" in second)
+        play.start("Two terminals take turns in one run.")
         play.until(lambda: r"\[3\] supervisor · .* 0:0" in first)
         play.watch(seconds / 3)
-        play.say("kill -9 hits terminal 1 in the middle of step 3. Terminal 2 waits.")
+        play.say("kill -9 in the middle of step 3.")
         first.kill_program()
         play.until(lambda: "Killed" in first)
-        play.watch(1.5 * seconds)
+        play.watch(max(1.5 * seconds, NOTICED_S))
         play.say("Start it again: it takes the step over.")
         play.type(0, "sequencer run --position supervisor --max-steps 2")
-        play.until(lambda: r"\[6\] main: accepted" in second)
-        play.say("The journal has every step once, in order.")
-        play.type(0, "clear; sequencer history | tail -n 9")
+        play.until(lambda: r"\[6\] main: accepted" in second and r"^\$ *$" in first)
+        play.say("The journal has each step once, in order.")
+        play.type(0, "clear; sequencer history")
         play.until(lambda: r"^\$ *$" in first and "taken-over" in first)
         play.watch(0.2)
     return play.frames

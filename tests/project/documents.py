@@ -29,9 +29,15 @@ _CODE = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^#{1,6} (.+)$")
 
 
+AT_THE_ROOT = (
+    *("README", "CHANGELOG", "CONTRIBUTING"),
+    *("AGENTS", "CODE_OF_CONDUCT", "SECURITY", "SUPPORT"),
+)
+
+
 def pages() -> list[Path]:
     """Return every Markdown page that users read."""
-    found = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+    found = [ROOT / f"{name}.md" for name in AT_THE_ROOT] + [ROOT / "skills/sequencer/SKILL.md"]
     found += sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "examples").rglob("README.md"))
     return found
 

@@ -362,18 +362,21 @@ def test_two_clones_go_over_as_the_page_says(tmp_path: Path) -> None:
     assert git(b, "ls-files", "sync") == "sync/.gitignore"
 
 
-# --- the README's two commands can be typed, and the second is the one that CI ends with ------
+# --- the README's setup can be typed, and its test command is the one that CI ends with --------
 
 README = ROOT / "README.md"
 TEST_COMMAND = "python -m pytest -q -n 3"
+FIRST_SCREEN_LINES = 12
+"""Of a README's source, on a page that a browser shows at 1280 by 800."""
 
 
 def setup_blocks() -> list[Fence]:
     return [fence for fence in fences(README) if fence.language == "sh"]
 
 
-def test_there_are_two_commands_of_one_line_each() -> None:
-    assert [len(fence.lines) for fence in setup_blocks()] == [1, 1]
+def setup_lines() -> tuple[str, str, str]:
+    (clone, demo), (test,) = (fence.lines for fence in setup_blocks())
+    return clone, demo, test
 
 
 @pytest.mark.parametrize("fence", setup_blocks(), ids=["main job", "tests"])
@@ -387,18 +390,26 @@ def test_a_command_is_right_in_every_shell_that_people_have(fence: Fence) -> Non
 
 
 def test_a_command_needs_nothing_but_python_git_and_pip() -> None:
-    for fence in setup_blocks():
-        programs = [shlex.split(part)[0] for part in fence.text.split("&&")]
+    clone, *others = setup_lines()
+    assert [part.split()[0] for part in clone.split("&&")] == ["git", "cd"]
+    for line in others:
+        programs = [shlex.split(part)[0] for part in line.split("&&")]
         made = {".", ".venv/bin/pip", ".venv/bin/sequencer", "pip", "python"}
         assert programs[0] == "python3", programs
         assert set(programs[1:]) <= made, programs
 
 
-def test_the_main_job_is_the_demo_of_an_installed_package() -> None:
-    parts = [part.strip() for part in setup_blocks()[0].text.split("&&")]
+def test_the_first_screen_has_the_clone_and_the_demo_of_an_installed_package() -> None:
+    parts = [part.strip() for part in setup_lines()[1].split("&&")]
     assert parts[1:] == [".venv/bin/pip install .", ".venv/bin/sequencer demo"]
+    assert setup_blocks()[0].line <= FIRST_SCREEN_LINES
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert scripts == {"sequencer": "sequencer.cli:main"}
+
+
+def test_a_position_is_explained_before_it_is_used() -> None:
+    text = README.read_text()
+    assert text.index("A **position** is a place in that cycle") < text.index("--position")
 
 
 def test_the_extra_that_the_tests_need_is_there() -> None:
@@ -410,7 +421,7 @@ def test_the_extra_that_the_tests_need_is_there() -> None:
 
 
 def test_ci_ends_with_the_readmes_test_command() -> None:
-    last = setup_blocks()[1].text.strip().split("&&")[-1].strip()
+    last = setup_lines()[2].split("&&")[-1].strip()
     script = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.strip()]
     assert last == TEST_COMMAND
     assert script[-1] == TEST_COMMAND
@@ -438,7 +449,7 @@ def test_the_section_about_flowcharts_works_as_printed(tmp_path: Path) -> None:
 def test_the_promise_comes_first() -> None:
     text = README.read_text()
     promise = text.index("exactly-once; agent runs are at-least-once")
-    assert promise < text.index("Not promised") < text.index("## Two commands")
+    assert promise < text.index("Not promised") < text.index("## Quick start")
     for sentence in ("No state is ever guessed", "Nothing runs forever by accident", "Rest costs"):
         assert promise < text.index(sentence) < text.index("Not promised")
 

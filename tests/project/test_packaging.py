@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
 from sequencer import __version__
+from tests.clones import git
 from tests.project.documents import ROOT
+from tests.project.shared_files import COMMAND, FILES, FOLDER, printed
 
 ACTION = ROOT / "packaging/action/action.yml"
-TREES = ("bench", "docs", "examples", "packaging", "prompts", "sequencer", "tests")
+TREES = ("docs", "examples", "packaging", "prompts", "sequencer", "skills")
+"""Of the repository, what a source distribution has; pictures of documents are left out."""
+MAX_BYTES = 2_000_000
+PICTURES = (".gif", ".jpg", ".png", ".webp")
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
@@ -56,36 +62,106 @@ def test_an_archive_is_unpacked_into_its_folder_only(name: str, tmp_path: Path) 
         unpack(tmp_path / "evil.tar", tmp_path / "to")
 
 
-@pytest.mark.timeout(240)
-def test_the_source_distribution_has_tests_and_documents_and_builds_offline(tmp_path: Path) -> None:
+class Built(NamedTuple):
+    """A clone with one commit, and what was built from it."""
+
+    files: list[str]
+    commit: str
+    sdist: Path
+    unpacked: Path
+    wheel: Path
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Return a source distribution of a clone, and a wheel that was built from it without git."""
     if not (ROOT / ".git").exists():
         pytest.skip("only a clone knows which files belong to it")
+    folder = tmp_path_factory.mktemp("packages")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\0")  # fmt: skip
     files = [name for name in listed if (ROOT / name).is_file()]
-    copy = tmp_path / "copy"
+    clone = folder / "clone"
     for name in files:
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        (copy / name).write_bytes((ROOT / name).read_bytes())
-    unpack(built("sdist", copy, tmp_path), tmp_path / "unpacked")
-    [root] = (tmp_path / "unpacked").iterdir()
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).write_bytes((ROOT / name).read_bytes())
+    git(clone, "init", "-q")
+    git(clone, "add", "-A")
+    git(clone, "commit", "-q", "-m", "All of it")
+    commit = git(clone, "log", "-1", "--abbrev=12", "--format=%h of %cs")
+    sdist = built("sdist", clone, folder)
+    unpack(sdist, folder / "unpacked")
+    [unpacked] = (folder / "unpacked").iterdir()
+    # In another repository, whose commit is not the package's.
+    git(folder, "init", "-q")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "Another")
+    return Built(files, commit, sdist, unpacked, built("wheel", unpacked, folder))
+
+
+@pytest.mark.timeout(240)
+def test_the_source_distribution_has_the_program_and_documents_and_neither_tests_nor_pictures(
+    packages: Built,
+) -> None:
+    root = packages.unpacked
     assert root.name == f"step_sequencer-{__version__}"
-    missing = [n for n in files if n.startswith(TREES) and not (root / n).is_file()]
-    assert missing == []
-    wheel = built("wheel", root, tmp_path)
-    target = tmp_path / "target"
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target)  # noqa: S202 - built a moment ago
-    packaged = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
-    assert {name for name in files if name.startswith("sequencer/")} <= packaged
+    drawn = re.compile(r"docs/.*\.(png|svg)")
+    wanted = [n for n in packages.files if n.startswith(TREES) and not drawn.fullmatch(n)]
+    assert [name for name in wanted if not (root / name).is_file()] == []
+    packed = [path.relative_to(root) for path in root.rglob("*") if path.is_file()]
+    assert [path for path in packed if path.parts[0] in ("tests", "bench")] == []
+    assert [path for path in packed if path.suffix in PICTURES] == []
+    assert packages.sdist.stat().st_size < MAX_BYTES
+
+
+@pytest.mark.timeout(240)
+def test_the_wheel_has_the_program_its_manual_and_completions_and_nothing_else(
+    packages: Built, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(packages.wheel) as archive:
+        names = {name for name in archive.namelist() if not name.endswith("/")}
+        archive.extractall(tmp_path)  # noqa: S202 - built a moment ago
+    own = {name for name in packages.files if name.startswith("sequencer/")}
+    assert own | {"sequencer/built.txt"} <= names
+    shared = f"step_sequencer-{__version__}.data/data/share/"
+    assert {name for name in names if name.startswith(shared)} == {shared + one for one in FILES}
+    for name in FILES:
+        assert (tmp_path / shared / name).read_text() == (FOLDER / name).read_text()
+    packed = {Path(name).parts[0] for name in names}
+    of_wheel = {f"step_sequencer-{__version__}.{kind}" for kind in ("data", "dist-info")}
+    assert packed == {"sequencer"} | of_wheel
+    pictures = [name for name in names if name.endswith(PICTURES)]
+    assert pictures == []
+    assert packages.wheel.stat().st_size < MAX_BYTES
+
+
+@pytest.mark.timeout(240)
+def test_a_package_says_which_commit_it_was_built_from_also_by_way_of_its_sources(
+    packages: Built, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(packages.wheel) as archive:
+        archive.extractall(tmp_path)  # noqa: S202 - built a moment ago
     said = subprocess.run(
         [sys.executable, "-m", "sequencer", "--version"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(target)},
+        # No git is asked where the package is.
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path), "PATH": "/nowhere"},
         capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    assert said == f"sequencer {__version__}\n"
+    assert said == f"sequencer {__version__} (commit {packages.commit})\n"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_manual_and_the_completions_are_what_the_program_prints(name: str) -> None:
+    assert (FOLDER / name).read_text() == printed(FILES[name]), f"run: {COMMAND}"
+
+
+def test_the_package_names_only_what_is_known() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [one["name"] for one in project["authors"]] == ["The Sequencer developers"]
+    assert "The Sequencer developers" in (ROOT / "LICENSE").read_text()
+    assert not any("example." in url for url in project.get("urls", {}).values())
+    assert project["classifiers"] == sorted(set(project["classifiers"]))
 
 
 def action() -> dict[str, Any]:

@@ -145,6 +145,13 @@ def columns_of(stream: IO[str] | None) -> int | None:
         return None
 
 
+def has_color(stream: IO[str] | None) -> bool:
+    """Return whether *stream* is a terminal with colors; NO_COLOR, if not empty, says no."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    return columns_of(stream) is not None
+
+
 def can_write(stream: IO[str], text: str) -> bool:
     """Return whether the encoding of *stream* has every character of *text*."""
     try:

@@ -7,7 +7,6 @@ have marks and colours, and lines that were never followed are dim.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise, product
 from operator import itemgetter
@@ -16,7 +15,7 @@ from typing import IO
 from msgspec import Struct
 
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
-from sequencer.cli.views.text import can_write, columns_of, cut, width
+from sequencer.cli.views.text import can_write, columns_of, cut, has_color, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
@@ -423,7 +422,7 @@ def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
 
     Raises: see `print_diagram`.
     """
-    text = drawing.text(has_colours=stream.isatty() and not os.environ.get("NO_COLOR"))
+    text = drawing.text(has_colours=has_color(stream))
     # Names may have letters that the encoding lacks, also where it has the lines.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = text.encode(encoding, "replace").decode(encoding)

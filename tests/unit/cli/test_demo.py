@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,15 @@ import psutil
 import pytest
 
 from sequencer.cli import demo
+from sequencer.cli.context import Invocation
+from sequencer.cli.program import run
+from sequencer.cli.views.text import width
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import DecisionRefused
 from sequencer.project import trusting
 from sequencer.project.project import open_project
 from tests.unit.cli.calling import call
+from tests.unit.cli.flow.terminals import Terminal, terminal
 
 
 @pytest.fixture
@@ -44,6 +51,14 @@ def started_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def until(fact: Callable[[], bool]) -> None:
+    """Wait until *fact* is true."""
+    deadline = time.monotonic() + 60
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def agent(scratch: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]) -> None:
     """Let the demo's agent be what *change* makes of it."""
     folder = scratch.parent / "files"
@@ -54,28 +69,102 @@ def agent(scratch: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str]
     monkeypatch.setattr(demo, "FILES", folder)
 
 
-def test_two_processes_take_turns_in_strict_order(scratch: Path) -> None:
-    called = call(scratch, "demo", "--steps", "6", "--seconds", "0.05")
-    assert called.code == 0, called.err + called.out
-    lines = called.out.splitlines()
-    assert any(line.startswith("supervisor | ") for line in lines)
-    assert any(line.startswith("      main | ") for line in lines)
-    ran = [line.split()[2] for line in lines if line.startswith("  iteration ")]
-    assert ran == ["supervisor", "main", "reviewer", "reviewer", "supervisor", "main"]
-    assert any(line.startswith("strict order: 6 steps") for line in lines)
-    assert any(line.startswith("2 processes took turns") for line in lines)
-    assert list(scratch.iterdir()) == []
-    assert started_in(scratch) == []
-
-
-def test_keep_keeps_the_folder_to_look_around_in(scratch: Path) -> None:
+def test_a_process_is_killed_in_a_step_which_is_taken_over_as_the_kept_folder_shows(
+    scratch: Path,
+) -> None:
     called = call(scratch, "demo", "--steps", "2", "--seconds", "0", "--keep")
     assert called.code == 0, called.err + called.out
     folder = next(scratch.iterdir())
+    kill, wait, again, taken = called.out.splitlines()[4:8]
+    assert kill.endswith("killed by kill -9")
+    assert wait.endswith("waits: the step is not done")
+    assert again.endswith("$ sequencer run --position main")
+    assert "[2] taken over" in taken
+    facts = [json.loads(line) for line in call(folder, "history", "--json").out.splitlines()]
+    story = [(fact["event"], fact["step_index"], fact["attempt"]) for fact in facts]
+    assert story[-3:] == [("taken-over", 1, 1), ("claimed", 1, 2), ("succeeded", 1, 2)]
     assert f"cd {folder.name}" in called.out
-    status = call(folder, "status", "--json")
-    assert status.json["step_index"] == 2
+    assert call(folder, "status", "--json").json["step_index"] == 2
     assert call(folder, "check").code == 0
+    # The agent of the killed process did not get to its end.
+    trace = (folder / "trace.txt").read_text().split("\n")
+    assert trace == ["begin 0", "end 0", "begin 1", "begin 1", "end 1", ""]
+
+
+@pytest.fixture
+def colored(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Terminal]]:
+    """Return what makes standard output a terminal of so many columns."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with contextlib.ExitStack() as stack:
+
+        def made(columns: int) -> Terminal:
+            screen = stack.enter_context(terminal(columns))
+            monkeypatch.setattr(sys, "stdout", screen.stream)
+            return screen
+
+        yield made
+
+
+def test_two_processes_take_turns_in_two_columns_and_twenty_lines(
+    scratch: Path, colored: Callable[[int], Terminal]
+) -> None:
+    screen = colored(80)
+    # Not by `call`, which takes the output away.
+    assert run(["demo", "--seconds", "0"]) == 0
+    screen.drain()
+    lines = screen.screen()
+    assert len(lines) == 20
+    assert max(map(width, lines)) <= 80
+    bars = {line.index("│") for line in lines if "│" in line}
+    assert bars == {39}
+    assert lines[1].split("│")[0].rstrip() == "$ sequencer run --position supervisor"
+    assert lines[1].split("│")[1] == " $ sequencer run --position main"
+    ran = re.findall(r"\[(\d)\] (.+?) … accepted, ", "\n".join(lines))
+    steps = ["supervisor", "main", "reviewer", "reviewer", "taken over", "main"]
+    assert ran == [(str(number), step) for number, step in enumerate(steps, 1)]
+    assert "The journal: 6 steps, each accepted once, in the workflow's order." in lines
+    assert b"\x1b[3" in screen.raw
+    assert started_in(scratch) == []
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "bar", "text"),
+    [
+        (79, 11, "supervisor │ [1] supervisor"),
+        (80, 39, "[1] supervisor"),
+        (100, 49, "[1] supervisor"),
+        (160, 51, "[1] supervisor"),
+    ],
+)
+def test_the_halves_of_a_wide_terminal_are_two_terminals(
+    colored: Callable[[int], Terminal], columns: int, bar: int, text: str
+) -> None:
+    screen = colored(columns)
+    shown = demo._Screen(Invocation())
+    shown.begin("supervisor", "[1] supervisor", "cyan")
+    shown.end("accepted, 0.4 s", "green")
+    shown.line("main", "waits")
+    screen.drain()
+    first, second = screen.screen()
+    assert (first.index("│"), second.index("│")) == (bar, bar)
+    assert first.startswith(f"{text} … accepted, 0.4 s")
+    assert second.endswith("│ waits")
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_no_color_is_shown_to_who_wants_none(
+    colored: Callable[[int], Terminal], monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    screen = colored(100)
+    monkeypatch.setenv(name, value)
+    shown = demo._Screen(Invocation())
+    shown.begin("supervisor", "[1] supervisor", "cyan")
+    shown.end("killed by kill -9", "red bold")
+    screen.drain()
+    assert b"killed by kill -9" in screen.raw
+    assert b"\x1b" not in screen.raw
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
@@ -90,9 +179,7 @@ def test_a_signal_ends_it_and_leaves_no_process(scratch: Path, number: signal.Si
     )
     try:
         assert process.stdout is not None
-        for line in process.stdout:
-            if "works on step_index 0" in line:
-                break
+        until(lambda: any(scratch.glob("*/trace.txt")))
         assert len(started_in(scratch)) >= 3
         process.send_signal(number)
         process.communicate(timeout=30)
@@ -100,10 +187,7 @@ def test_a_signal_ends_it_and_leaves_no_process(scratch: Path, number: signal.Si
         process.kill()
         process.wait()
     assert process.returncode == 130
-    deadline = time.monotonic() + 5
-    while started_in(scratch) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert started_in(scratch) == []
+    until(lambda: started_in(scratch) == [])
     assert list(scratch.iterdir()) == []
 
 
@@ -113,7 +197,9 @@ def test_a_process_that_fails_ends_the_other_and_keeps_the_folder(
     agent(scratch, monkeypatch, lambda _: "import sys\nsys.exit('no')\n")
     called = call(scratch, "demo", "--steps", "4")
     assert called.code == 1
-    assert "a process of the demo ended" in called.err
+    # Whichever of the two sees it first.
+    assert re.search("a process of the demo ended: (supervisor|main) with exit", called.err)
+    assert "it said: error: " in called.err
     assert next(scratch.iterdir()).is_dir()
     assert started_in(scratch) == []
 

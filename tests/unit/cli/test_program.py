@@ -14,7 +14,7 @@ import click
 import pytest
 
 from sequencer import __version__
-from sequencer.cli import main
+from sequencer.cli import main, options
 from sequencer.cli.context import Invocation, complain, in_lines, json_text
 from sequencer.cli.options import Verb, save
 from sequencer.cli.program import COMMANDS, NAME, group, report
@@ -90,9 +90,24 @@ def test_without_a_verb_the_first_screen_is_shown_as_an_error(tmp_path: Path) ->
     assert ended.err.count("Usage:") == 1
 
 
-def test_the_version(tmp_path: Path) -> None:
-    assert call(tmp_path, "--version").out == f"sequencer {__version__}\n"
-    assert call(tmp_path, "status", "--version").out == f"sequencer {__version__}\n"
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        (b"1a2b3c4d5e6f of 2026-11-26\n", "1a2b3c4d5e6f of 2026-11-26"),
+        (b"1a2b\x1b[2J of 2026\n\n", "1a2b of 2026"),
+        (b"\xff\n", "unknown"),
+        (None, "unknown"),
+    ],
+)
+def test_the_version_names_the_commit_that_was_written_when_the_package_was_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: bytes | None, said: str
+) -> None:
+    path = tmp_path / "built.txt"
+    if written is not None:
+        path.write_bytes(written)
+    monkeypatch.setattr(options, "BUILT", path)
+    assert call(tmp_path, "--version").out == f"sequencer {__version__} (commit {said})\n"
+    assert call(tmp_path, "status", "--version").out == call(tmp_path, "--version").out
 
 
 @pytest.mark.parametrize(

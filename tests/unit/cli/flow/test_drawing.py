@@ -186,6 +186,7 @@ def test_a_text_that_fits_stays_whole() -> None:
 @pytest.fixture(params=[100])
 def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
     with terminal(request.param) as made:
         yield made
 
