@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Agents, Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
+from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.model.head import Head
 from sequencer.model.net.source import FlowSource
@@ -113,6 +114,11 @@ class NoOpAgents:
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
         """Return nobody."""
+
+    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
+        """Return nobody."""
+        del step, agent
+        return []
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """See `performing.Agents.ensure_folder`; any folder will do."""

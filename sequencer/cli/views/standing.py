@@ -508,7 +508,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
     seen, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.nodes:
         seen = look_closely(run, workflow.name, known)[0]
-        if here is not None and not is_over:
+        if head is not None and here is not None and not is_over:
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
         name=run.name,

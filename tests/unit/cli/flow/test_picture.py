@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.plugins.drawing.pictures import EXTRA, flow_svg, png_of, save, without_font
+from sequencer.plugins.drawing.pictures import flow_svg, png_of, save, without_font
+from sequencer.plugins.extras import extra_hint
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, chain, drawn_by_hand, flows, graph, of, views
 
@@ -142,7 +143,7 @@ def test_without_the_extra_a_png_says_what_to_install() -> None:
         "except ConfigurationError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert EXTRA in done.stdout
+    assert extra_hint("picture") in done.stdout
     assert "extra 'picture'" in done.stdout
 
 
