@@ -140,7 +140,8 @@ def calls_of(folder: Path) -> int:
     notes, journal = folder / "agent" / "calls.txt", folder / "sync" / "journal.jsonl"
     noted = len(notes.read_text().splitlines()) if notes.exists() else 0
     lines = journal.read_text().splitlines() if journal.exists() else ()
-    return max(noted, sum(json.loads(line)["event"] == "failed" for line in lines))
+    failed = [line for line in lines if json.loads(line)["event"] == "failed"]
+    return max(noted, len(failed))
 
 
 def an_hour_of(folder: Path, case: Case, library: Path) -> int:
