@@ -8,7 +8,6 @@ not in this tree is a bug, and the command line says so with exit code 70.
 from __future__ import annotations
 
 import errno
-import os
 import re
 import shlex
 from collections import Counter
@@ -371,7 +370,8 @@ def failed_disk(error: BaseException | None) -> StorageFailed | None:
         return None if failed_disk(error.__cause__) is None else error
     if not isinstance(error, OSError) or error.errno not in {errno.EIO, errno.EROFS}:
         return None
-    where = str(error.filename) if isinstance(error.filename, str | bytes | os.PathLike) else None
+    # A descriptor is no place.
+    where = None if isinstance(error.filename, int | None) else str(error.filename)
     hint = "look at the disk ('mount' and 'dmesg' tell more), then start again"
     return StorageFailed(f"the disk can't be used: {error.strerror}", where=where, hint=hint)
 
