@@ -75,7 +75,7 @@ class NetLoop(EngineLoop):
         attempts = self._worker.attempts
         attempts.drain()
         self._record_ended()
-        revision = self._tended()
+        revision = self._do_what_is_due()
         head, marking = self._look()
         pause_s = None
         if self._control.net.is_over(head):
@@ -138,10 +138,10 @@ class NetLoop(EngineLoop):
             self._was_over = True
             self._worker.performer.tell_completed(head.step_index, head)
 
-    def _tended(self) -> int:
-        """Do everything that is due: expiries, the time limit, claims.
+    def _do_what_is_due(self) -> int:
+        """Record expiries, enforce the time limit, and claim what can start.
 
-        Returns the revision for which that was done: a newer one may have more to do.
+        Returns the revision that this was based on: a newer one may have more to do.
         """
         head, marking = self._look()
         worker = self._worker

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.evidence import judge_turn
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
@@ -169,7 +170,7 @@ def test_unless_granted_it_changes_nothing_and_says_so(desk: Desk) -> None:
     assert len(outcome.denials) == 1
     # opencode breaks off at a refusal, gemini lets the model go on.
     expected = {"gemini": OutcomeStatus.OK, "opencode": OutcomeStatus.FAILED}
-    assert outcome.status is expected[desk.client]
+    assert judge_turn(outcome).status is expected[desk.client]
 
 
 def test_an_error_of_the_api_is_a_failure(desk: Desk) -> None:

@@ -18,7 +18,7 @@ from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 pytestmark = pytest.mark.timeout(300)
-"""Campaigns of up to 20 s of CPU; on a busy machine these are minutes."""
+"""Campaigns use up to 20 s of CPU each, which takes minutes on a busy machine."""
 
 
 def test_a_run_survives_a_fault_at_every_call(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 pytestmark = pytest.mark.timeout(300)
-"""Campaigns of up to 20 s of CPU; on a busy machine these are minutes."""
+"""Campaigns use up to 20 s of CPU each, which takes minutes on a busy machine."""
 
 CAMPAIGNS = {
     "D12-clones": ("steps", 8),

@@ -17,7 +17,7 @@ from tests.model.turn_protocol import Model
 from tests.model.world import TORN, Bounds, Head, Protocol, Record, Worker, World
 
 pytestmark = pytest.mark.timeout(300)
-"""Campaigns of up to 20 s of CPU; on a busy machine these are minutes."""
+"""Campaigns use up to 20 s of CPU each, which takes minutes on a busy machine."""
 
 ASKED_FOR = {
     *("no fence", "owner name only", "torn write", "no lock", "last record wins"),

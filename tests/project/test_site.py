@@ -13,7 +13,7 @@ import pytest
 from tests.project.documents import ROOT, pages
 
 pytestmark = pytest.mark.timeout(600)
-"""To build it takes 20 s of CPU, which are minutes where others work too."""
+"""Building it uses 20 s of CPU, which takes minutes on a busy machine."""
 _LOADED = re.compile(r"""(?:\ssrc=|<link[^>]*\shref=|url\(|@import )["']?(https?:|//)[^"')]*""")
 
 
