@@ -29,6 +29,7 @@ from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question
+    from sequencer.engine.tree_state import UnmergedWork
 
 GATE_LINES, QUESTION_LINES = 12, 24
 VALUES_CHARS = 200
@@ -208,7 +209,8 @@ def _decide(
 def inbox(invocation: Invocation) -> None:
     """List what waits for a person in all runs, and what to type.
 
-    With --run, list only what that run waits for.
+    Questions, and work of a run's worktree that is not merged yet. With --run, list only what
+    that run waits for.
 
     \b
     Examples:
@@ -221,6 +223,7 @@ def inbox(invocation: Invocation) -> None:
     found = [one for one in found if meant in (None, one.run.name)]
     # Nobody must take it for a run that asks nothing.
     _warn(invocation, {run: e for run, e in unread.items() if meant in (None, run.name)})
+    left = [one for one in invocation.project().unmerged() if meant in (None, one.run)]
     at_gates = [(one, one.gate) for one in found if one.gate is not None]
     asked = [(one, question) for one in found for question in one.questions]
     if invocation.is_json:
@@ -233,9 +236,10 @@ def inbox(invocation: Invocation) -> None:
             }
             for one, gate in at_gates
         ]
-        invocation.print_json(rows + [question_json(one.run, each) for one, each in asked])
+        rows += [question_json(one.run, each) for one, each in asked]
+        invocation.print_json(rows + [one.as_json() for one in left])
         return
-    if not found:
+    if not (found or left):
         whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
         invocation.echo(f"{whose} decision")
         return
@@ -245,6 +249,7 @@ def inbox(invocation: Invocation) -> None:
         for line in (*_told_question(one, question), *_pasteable(one, question))
     ]
     lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
+    lines += [line for one in left for line in _told_work(one)]
     for line in lines:
         invocation.echo(line)
 
@@ -264,6 +269,12 @@ def _told_gate(one: Open, gate: Gate) -> list[str]:
         *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
         *_pasteable(one),
     ]
+
+
+def _told_work(one: UnmergedWork) -> list[str]:
+    """Return the lines that show work which nobody has merged, and what to type."""
+    name = one_line(one.run or "default run")
+    return [f"{name}: {one_line(one.words)}", *(f"  {one_line(text)}" for text in one.commands)]
 
 
 def _pasteable(one: Open, question: Question | None = None) -> list[str]:

@@ -47,7 +47,13 @@ from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.schedules.schedules import begin, next_start, start_due, starts_at
+from sequencer.plugins.schedules.schedules import (
+    begin,
+    next_start,
+    start_due,
+    starts_at,
+    telling_skipped,
+)
 from sequencer.plugins.schedules.unattended import News
 from sequencer.project.agents import (
     AgentOverrides,
@@ -325,6 +331,12 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     if run and (date := start_due(project, run, invocation.say)):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
+    with telling_skipped(project, run):
+        return _worked(invocation, project, plan)
+
+
+def _worked(invocation: Invocation, project: Project, plan: Plan) -> int:
+    """Work, and ask the person at the terminal as often as a gate wants it."""
     while True:
         before = _usage_of(invocation, plan)
         try:

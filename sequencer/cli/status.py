@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,11 +18,18 @@ from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
+from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, next_start, scheduled, starts_at
+from sequencer.plugins.schedules.schedules import (
+    as_utc,
+    next_start,
+    scheduled,
+    starts_at,
+    unmerged,
+)
 from sequencer.plugins.teams.nodes import Frame
 from sequencer.project.project import Project
 
@@ -85,8 +92,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
             snapshot = replace(snapshot, starts=date)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
-        if left := project.stranded(run.name):
-            snapshot = replace(snapshot, notices=(*snapshot.notices, *left))
+        if left := tuple(one for one in unmerged(project) if one.run == run.name):
+            snapshot = replace(snapshot, unmerged=left)
         yield snapshot
 
 
@@ -178,6 +185,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         unread_facts(run, found) if isinstance(found, SequencerError) else found
         for run, found in each_run(project, partial(run_facts, project))
     ]
+    left = [*unmerged(project)]
     # Someone may still have to be told about a run that ended.
     shown = [
         facts
@@ -185,8 +193,9 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         if with_ended
         or not facts["ended"]
         or any(post["pending"] or post["error"] for post in facts["posts"])
+        or any(one.run == facts["run"] for one in left)
     ]
-    shown = [*_with_dates(project, shown)]
+    shown = [*_with_work([*_with_dates(project, shown)], left)]
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -201,6 +210,10 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         for post in facts["posts"]:
             told = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
             invocation.echo(f"{_name(facts)}: {one_line(told)}")
+        for one in facts.get("unmerged", ()):
+            invocation.echo(f"{_name(facts)}: {one_line(one['unmerged'])}")
+            for command in one["commands"]:
+                invocation.echo(f"  {one_line(command)}")
 
 
 def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -213,6 +226,24 @@ def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
         workflow = project.settings.schedules[name or ""].workflow
         told = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
         yield {**told, "starts_at": date, "posts": []}
+
+
+def _with_work(
+    shown: list[dict[str, Any]], left: Sequence[UnmergedWork]
+) -> Iterator[dict[str, Any]]:
+    """Yield the runs that are *shown* with the work of each that is *left* unmerged.
+
+    Behind them those of which nothing but that work is there.
+    """
+    known = {facts["run"] for facts in shown}
+    for facts in shown:
+        found = [one for one in left if one.run == facts["run"]]
+        yield {**facts, "unmerged": [one.as_json() for one in found]} if found else facts
+    for name in dict.fromkeys(one.run for one in left if one.run not in known):
+        found = [one for one in left if one.run == name]
+        told: dict[str, Any] = {"run": name, "ended": True, "posts": []}
+        told |= {"workflow": "", "status": "removed"}
+        yield {**told, "unmerged": [one.as_json() for one in found]}
 
 
 def _name(facts: Mapping[str, Any]) -> str:

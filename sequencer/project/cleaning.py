@@ -77,8 +77,8 @@ class Unneeded(NamedTuple):
 def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Iterator[Unneeded]:
     """Yield what was last changed *before* a time (Unix).
 
-    What can't be read is left out, `check` speaks of it; so is a run with worktrees, or with
-    results that are still to be posted.
+    What can't be read is left out, `check` speaks of it; so is a run with worktrees, with work
+    that nobody has merged, or with results that are still to be posted.
 
     Raises:
         UnsafeFolder: a folder of the project's state or logs is a link.
@@ -87,13 +87,14 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
     for path in (root / name for name in folders.names(root) if _GOING.fullmatch(name)):
         if not path.is_symlink():
             yield Unneeded(None, path, (), _size_of([path]))
+    held = {one.run for one in project.unmerged()}
     for run_name in (None, *project.run_names()):
         run, places = (
             project.run(run_name),
             run_folders(project.settings.logs_dir, run_name, has_links=True),
         )
         folder = run.store.state_path.parent
-        if run_name is not None and not only_logs and _is_over(project, run):
+        if run_name not in {None, *held} and not only_logs and _is_over(project, run):
             logs = [path for place in places for path in old_logs(place, float("inf"), 0)]
             size = _size_of([folder, *logs])
             if size.newest < before:
@@ -147,7 +148,8 @@ def _is_over(project: Project, run: Run) -> bool:
         return False
     if head is None or head.status != "complete" or not isinstance(run.store, FileStore):
         return False
-    if folders.names(run.store.state_path.parent / _WORKTREES):
+    trees = run.store.state_path.parent / _WORKTREES
+    if any((trees / name).is_dir() for name in folders.names(trees)):
         return False
     posting = project.posting
     return posting is None or not any(one.is_behind for one in posting.pending(run, head))

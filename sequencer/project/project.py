@@ -43,7 +43,6 @@ from sequencer.project.runs import (
     ensure_covered,
     make_store,
     run_name_of,
-    state_path_of,
     workflow_of_run,
 )
 from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
@@ -60,6 +59,7 @@ from sequencer.workflows.registry import with_defaults
 
 if TYPE_CHECKING:
     from sequencer.engine.perform import RunPlace, Team
+    from sequencer.engine.tree_state import UnmergedWork
     from sequencer.engine.worker import Worker
     from sequencer.model.net.source import FlowSource
     from sequencer.plugins.requests.starting import Starter
@@ -316,11 +316,12 @@ class Project(Struct, frozen=True, dict=True):
             max_bytes=self.settings.logs.max_bytes,
         )
 
-    def stranded(self, run: str | None) -> tuple[str, ...]:
-        """Return what agents of the run have committed that is merged nowhere, in words."""
-        if not (state_path_of(self.settings, run).parent / "worktrees").is_dir():
+    def unmerged(self) -> tuple[UnmergedWork, ...]:
+        """Return what its runs have done that is merged nowhere; git is asked if any may have."""
+        root, has_any = self.settings.state_file.parent, self.settings.worktree
+        if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
             return ()
-        found: tuple[str, ...] = _teams().stranded_in(self, run)
+        found: tuple[UnmergedWork, ...] = _teams().unmerged_in(self)
         return found
 
     def run_names(self) -> list[str]:

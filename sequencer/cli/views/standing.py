@@ -18,6 +18,7 @@ from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import age_s, one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
+from sequencer.engine.tree_state import UnmergedWork
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.logs import FileLogs, log_name, sent_texts
@@ -79,6 +80,8 @@ class Snapshot(Struct, frozen=True):
     """Who runs the attempts, by token, if the claims don't say it; empty: nobody yet."""
     detached: Sequence[Mapping[str, Any]] = ()
     """Detached permissions to work, which no process waits for."""
+    unmerged: tuple[UnmergedWork, ...] = ()
+    """What it has done in worktrees that nobody has merged."""
     starts: float | None = None
     """When it starts by itself, in seconds since 1970; None: by no schedule, or it is under way."""
 
@@ -111,6 +114,8 @@ class Snapshot(Struct, frozen=True):
             seen["detached"] = list(self.detached)
         if self.starts is not None:
             seen["starts_at"] = as_utc(self.starts)
+        if self.unmerged:
+            seen["unmerged"] = [one.as_json() for one in self.unmerged]
         if self.graph_view is None:
             return seen
 
@@ -170,6 +175,7 @@ class Snapshot(Struct, frozen=True):
         yield "starts", "" if self.starts is None else clock(self.starts)
         yield "next step", self.next_words()
         yield "purpose", self._next_description()
+        yield from self._unmerged_rows()
         if head is None:
             return
         for held, liveness in _by_owner(self.holders, self.makers or {}):
@@ -203,6 +209,10 @@ class Snapshot(Struct, frozen=True):
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
             yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
+
+    def _unmerged_rows(self) -> Iterator[tuple[str, str]]:
+        for one in self.unmerged:
+            yield "not merged", f"{one.words}; {one.hint}"
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()

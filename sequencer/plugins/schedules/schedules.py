@@ -3,6 +3,7 @@
 A run is due when a date has come since it ended last, newer than the one that it started for.
 That one is kept in the user's own state folder, so an agent that changes the run's files starts
 nothing. A missed date is made up for once; dates while the run is under way are left out.
+While work of the run is not merged, a date starts nothing and is left out.
 A start is noted before it is made and again when it is, before an agent of the run works: so
 the next tick makes up for a crash in between. A date noted by a clock far ahead is set aside.
 
@@ -15,13 +16,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import NamedTuple
 
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError, TransitionRefused
+from sequencer.engine.tree_state import UnmergedWork
+from sequencer.errors import SequencerError, TransitionRefused, WorkTreeRefused
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time, utc
 from sequencer.project.project import Project
@@ -34,6 +36,8 @@ AHEAD_S = 24 * 60 * 60
 LATEST_S = 2.0**33
 """A note of a later time is damaged; no calendar has it on every machine."""
 MAX_BYTES = 64 * 1024
+SKIPPED = "skipped: yesterday's work is not merged"
+"""Why a date has not started its run."""
 
 
 class DateNote(NamedTuple):
@@ -142,7 +146,7 @@ def start_due(project: Project, run: Run, say: Callable[[str], None]) -> float |
     head = run.head
     note = _settled(project, run, head, now, say)
     date = _next(project, run, head, now, note)
-    if date is None:
+    if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):
         return None
     if date > now:
         return date if head is None else None
@@ -156,6 +160,76 @@ def start_due(project: Project, run: Run, say: Callable[[str], None]) -> float |
         run.control.reset(ended=head.run_id)
     _write(project, run, note.made())
     return None
+
+
+def _is_held(project: Project, run: Run, head: Head, note: DateNote, *, is_due: bool) -> bool:
+    """Return whether work of *run* that is not merged keeps its date from starting it over.
+
+    Raises:
+        WorkTreeRefused: it is of an earlier run, so that no merge is to be tried first.
+    """
+    if not (is_due or _has_skipped(head, note)):
+        return False
+    left = [one for one in project.unmerged() if one.run == run.name and one.run_id]
+    if left and all(one.run_id != head.run_id for one in left):
+        if is_due:
+            _leave_out(project, run)
+        raise _skipped(left[0].words, f"{left[0].hint}; then its next date starts the run")
+    return bool(left)
+
+
+@contextmanager
+def telling_skipped(project: Project, run: Run | None) -> Iterator[None]:
+    """Say of a refused merge in the block that a date of *run* was left out for it.
+
+    Raises:
+        WorkTreeRefused: the same as the block, and that.
+    """
+    try:
+        yield
+    except WorkTreeRefused as error:
+        if run is None or run.name not in project.settings.schedules:
+            raise
+        head = run.head
+        if head is None or head.status != "complete" or not _leave_out(project, run):
+            raise
+        raise _skipped(error.message, error.hint) from error
+
+
+def unmerged(project: Project) -> Iterator[UnmergedWork]:
+    """Yield what the runs of *project* have done that is merged nowhere.
+
+    Where a date has passed since, and started nothing for it, the words say so.
+    """
+    for one in project.unmerged():
+        if one.run_id and one.run in project.settings.schedules:
+            run, note = project.run(one.run), None
+            with suppress(SequencerError):  # a tick says what is wrong with it
+                head, note = run.head, _read(project, run)
+            if note is not None and head is not None and _has_skipped(head, note):
+                yield one._replace(words=f"{SKIPPED}: {one.words}")
+                continue
+        yield one
+
+
+def _has_skipped(head: Head, note: DateNote) -> bool:
+    ended = parse_time(head.last_update)
+    return head.status == "complete" and ended is not None and note.since > ended.timestamp()
+
+
+def _leave_out(project: Project, run: Run) -> bool:
+    """Note that the date for which *run* is due starts nothing; return whether one did so."""
+    now, head = time.time(), run.head
+    note = (_read(project, run) or DateNote(now)).believed(now)
+    date = _next(project, run, head, now, note)
+    if date is not None and date <= now:
+        note = note._replace(since=date, starting=None, ended=None)
+        _write(project, run, note)
+    return head is not None and _has_skipped(head, note)
+
+
+def _skipped(why: str, hint: str | None) -> WorkTreeRefused:
+    return WorkTreeRefused(f"{SKIPPED}: {why}", hint=hint)
 
 
 def begin(project: Project, run: Run) -> None:

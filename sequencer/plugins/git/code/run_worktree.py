@@ -19,13 +19,16 @@ from sequencer.executors.pump import TAIL, Launch, agent_environment
 from sequencer.executors.wall import Wall
 from sequencer.model.head import Head
 from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace
+from sequencer.plugins.git.code.unmerged import commits_of
 from sequencer.plugins.git.code.worktrees import Phase, Worktree
+from sequencer.plugins.git.process import GitFailed
 
 RUN_LOCK = "run.lock"
 """Beside the notes of worktrees; who holds it makes or merges that of the run."""
 RUN_LOCK_WAIT_S = 3600.0
 """Setup commands may take long."""
 _SHOWN_LINES = 5
+_WORK = "the run's work"
 
 
 class RunWorktree:
@@ -78,24 +81,54 @@ class RunWorktree:
 
     def end(self, head: Head) -> None:
         """See `RunPlace.end`."""
-        if not self._trees.notes.names():
+        notes = self._trees.notes
+        if not notes.names():
             return
         with self._alone():
             worktree = self._present(head)
             if worktree is None:
+                self._refuse_again(head)
                 return
             place = OwnPlace(self._trees, worktree)
             left = place.end(is_accepted=True, wait_for_turn=lambda: None)
+            noted = None if left.error is None else notes.read(worktree.name)
+            if noted is not None and noted.phase is Phase.LEFT:
+                notes.write(noted.replace(why=left.error, hint=left.hint or ""))
         for text in left.notices:
             self._tell(text)
         if left.error is not None:
-            raise WorkTreeRefused(left.error, where="the run's work", hint=left.hint)
+            raise WorkTreeRefused(left.error, where=_WORK, hint=left.hint)
         if left.commit is not None:
             self._tell(f"the run's work is merged: commit {left.commit[:12]}")
+
+    def _refuse_again(self, head: Head) -> None:
+        """Say once more why the work of the run of *head* is not merged, if it is not yet.
+
+        Raises:
+            WorkTreeRefused: it is not.
+        """
+        for note in self._left():
+            if note.run_id == head.run_id and note.why:
+                raise WorkTreeRefused(note.why, where=_WORK, hint=note.hint or None)
+
+    def _left(self) -> Iterator[Worktree]:
+        """Yield the worktrees of which only a branch is left; notes of merged ones are removed."""
+        notes = self._trees.notes
+        for note in filter(None, map(notes.read, notes.names())):
+            if note.task or note.phase is not Phase.LEFT:
+                continue
+            with contextlib.suppress(GitFailed):
+                if commits_of(self._trees.checkout.git, note):
+                    yield note
+                else:
+                    notes.forget(note)
 
     def _made(self, head: Head, stop: Cancellation) -> Worktree:
         """Return a new worktree for the run of *head*, set up."""
         notes, found = self._trees.notes, self._places.look()
+        for note in self._left():
+            # It is named still, but whoever goes on without it has decided.
+            notes.write(note.replace(why=""))
         if isinstance(found, str):
             hint = "commit the project to a repository, or leave worktree out"
             raise WorkTreeRefused(f"the run has no worktree: {found}", hint=hint)
@@ -121,7 +154,7 @@ class RunWorktree:
         """Return the worktree of the run of *head*; others of its name are put away."""
         notes, found = self._trees.notes, None
         for worktree in filter(None, map(notes.read, notes.names())):
-            if worktree.task:
+            if worktree.task or worktree.phase is Phase.LEFT:
                 continue
             is_there = worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir()
             if worktree.run_id != head.run_id or not is_there:

@@ -52,6 +52,8 @@ class Phase(StrEnum):
     """Its branch has everything, and the folder is only where the merge is made."""
     KEPT = "kept"
     """It holds what can't be committed: a person has to look at it."""
+    LEFT = "left"
+    """Only its branch is left, with work of a run that was not merged."""
 
 
 class Worktree(Frozen):
@@ -76,6 +78,10 @@ class Worktree(Frozen):
     """Where its HEAD and index are; empty while it is added."""
     looked_at: Counter = 0
     """Bytes of the log of its HEAD that were looked through for commits that it has left."""
+    why: str = ""
+    """Why the work of a complete run was not merged, which is said until it is."""
+    hint: str = ""
+    """What to do about that."""
 
     @property
     def place(self) -> Path:
