@@ -14,6 +14,7 @@ from sequencer.plugins.git import process
 from sequencer.plugins.schedules import schedules
 from tests.clones import git
 from tests.unit.cli.calling import Called, call, project
+from tests.web.conftest import Client, words
 
 CONFIGURATION = """\
 agent: hand
@@ -203,6 +204,23 @@ def test_clean_keeps_a_run_whose_work_is_not_merged(folder: Path, branch: str) -
     assert ended() == ["night"]
 
 
+def test_the_pages_name_it_until_it_is_merged(folder: Path, branch: str) -> None:
+    client = Client([folder])
+    for address in ("/", "/p/p/night"):
+        page = words(client.get(address).text)
+        assert f"{NOT_MERGED}{branch.rpartition('-')[2]}" in page, address
+        assert f"git merge {branch}" in page
+        assert f"git branch -D {branch}" in page
+    assert "done not merged" in words(client.get("/runs").text)
+    git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
+    after = Client([folder])
+    assert "Nothing waits for you." in words(after.get("/").text)
+    assert "not merged" not in words(after.get("/runs").text)
+    git(folder, "reset", "-q", "--hard", "HEAD^")
+    shutil.rmtree(folder / "sync")
+    assert "which was removed, is not merged" in words(Client([folder]).get("/").text)
+
+
 def test_a_project_without_worktrees_asks_git_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +233,6 @@ def test_a_project_without_worktrees_asks_git_nothing(
         raise AssertionError(argv)
 
     monkeypatch.setattr(process.Git, "start", start)
-    for words in (["status"], ["status", "--all"], ["inbox"]):
-        assert call(folder, *words).code == 0
+    for command in (["status"], ["status", "--all"], ["inbox"]):
+        assert call(folder, *command).code == 0
     assert asked == []

@@ -21,10 +21,12 @@ from msgspec import Struct, field
 from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
 from sequencer.documents.textfile import slug
 from sequencer.engine.run import Dispatching, Run
+from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import NotTrusted, RemoteUnreachable, SequencerError, UnknownName
 from sequencer.model.head import Head
 from sequencer.model.outcome import Quota
 from sequencer.plugins.metrics.facts import Totals
+from sequencer.plugins.schedules.schedules import unmerged
 from sequencer.plugins.schedules.timers import TickPace, pace_of
 from sequencer.plugins.web.records import Spent, TriedSteps, spent_in
 from sequencer.project.diagnostics import Finding
@@ -44,6 +46,8 @@ FIRST_S = 2.0
 """A page waits so long for a server that was never asked."""
 PAUSE_S = 1.0
 """Between two looks."""
+MERGES_S = 3.0
+"""How long an answer of git about merged branches is believed."""
 UNSEEN_S = 30.0
 """After which nobody looks any more, and nothing is asked."""
 
@@ -79,6 +83,11 @@ class RunRow(Struct, dict=True):
         with suppress(SequencerError):
             return open_at(self.run, head)
         return None
+
+    @property
+    def unmerged(self) -> list[UnmergedWork]:
+        """Return what it has done that nobody has merged."""
+        return [one for one in self.project.unmerged if one.run == self.run.name]
 
     @cached_property
     def shown_at_gate(self) -> str:
@@ -248,6 +257,7 @@ class ShownProject:
         self._told: dict[str, RunRow] = {}
         self.findings: tuple[float, list[Finding]] = (0.0, [])
         """What the page of the checks has found, and until when it believes that."""
+        self._unmerged: tuple[float, list[UnmergedWork]] = (0.0, [])
 
     @property
     def title(self) -> str:
@@ -274,6 +284,16 @@ class ShownProject:
     def is_remote(self) -> bool:
         """Return whether its runs are on a server, which tells of no change by itself."""
         return self.project.settings.store.kind == "temporal"
+
+    @property
+    def unmerged(self) -> list[UnmergedWork]:
+        """Return the work of its runs that nobody has merged, as git said it a moment ago."""
+        until, found = self._unmerged
+        if time.monotonic() >= until:
+            # No file of a run changes when somebody merges it.
+            found = [] if self.is_remote else [*unmerged(self.project)]
+            self._unmerged = time.monotonic() + MERGES_S, found
+        return found
 
     def acting(self) -> Project:
         """Return it for a change by hand.
