@@ -47,14 +47,16 @@ from sequencer.engine.records import (
     apply_completion,
     as_asked,
     checked,
+    chosen_words,
     decides,
     forward_of,
     judged,
-    near_miss,
+    noted,
     overspent,
     without_comments,
     without_secrets,
 )
+from sequencer.engine.tree_state import KeptTree
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -108,6 +110,8 @@ class _Running(Struct, frozen=True):
     known: PriorAttempts
     look: ChangeWatch | None
     """Has looked at the files before the agent starts; None: their change is not expected."""
+    kept: KeptTree | None
+    """What the files were then, where the run has a work tree of its own."""
 
 
 class Performer(Struct, frozen=True):
@@ -206,18 +210,16 @@ class Performer(Struct, frozen=True):
         compose: Compose | None = None,
         known: PriorAttempts = NO_PRIOR,
     ) -> Performed:
-        """Make *attempt*, with what is *known* of those before; return how it ended.
-
-        What its agents have used is added to *paid*, one by one, also if it raises.
-        """
+        """Make *attempt*; return how it ended. *paid* gets the agents' usage, also if it raises."""
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
         listener = AttemptOutput(attempt, log, self.emit)
         lock, is_final = self._lock(attempt), False
+        kept = None if self.place is None else self.place.keep(attempt, known.is_shared, listener)
         look = None if prepared.step.expects != "change" else self._look(prepared, known)
         running = _Running(
-            attempt, head, budget, listener, cancellation, lock, compose, paid, known, look
+            attempt, head, budget, listener, cancellation, lock, compose, paid, known, look, kept
         )
         try:
             outcome, final = self._routed(prepared, running)
@@ -236,22 +238,16 @@ class Performer(Struct, frozen=True):
             log=str(log.path),
             is_final=is_final,
             began_at=began_at,
-            note=self._noted(final, outcome, listener) if final.step.complete_when else final.note,
+            note=noted(final, outcome, listener) if final.step.complete_when else final.note,
         )
         performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
+        if kept is not None and performed.has_failed and not cancellation.is_set():
+            kept.set_aside()
         log.close(performed.outcome)
         self.emit(AttemptEnded(attempt, performed.outcome))
         return performed
-
-    @staticmethod
-    def _noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
-        """Return what history tells of the attempt; the log says itself what was missed."""
-        if (missed := near_miss(final.step, outcome)) is not None:
-            # An answer need not end with its line.
-            listener.notice(missed, before="\n")
-        return "; ".join(filter(None, (final.note, missed))) or None
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:
         """Return what the processes of *attempt* hold; nothing is opened before the first."""
@@ -273,6 +269,8 @@ class Performer(Struct, frozen=True):
             raise busy from error
         if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
             outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
+            if running.kept is not None:
+                running.kept.set_aside()
             self._close(log, running.attempt, outcome)
             raise error
         self._write_traceback(error, running.listener)
@@ -395,7 +393,9 @@ class Performer(Struct, frozen=True):
             # The step's own agent was not started, so nothing of this is its.
             return answer, replace(prepared, agent=asked.agent)
         chosen = self._chosen(prepared, answer, router)
-        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Piece.NOTICE)
+        running.listener.write(
+            f"[router] {chosen_words(prepared, chosen)}\n".encode(), Piece.NOTICE
+        )
         chosen = self._composed(chosen, running)
         running = replace(running, budget=running.budget.after(answer.usage))
         outcome, chosen = self._or_instead(self._run(chosen, running), chosen, running)
@@ -430,8 +430,11 @@ class Performer(Struct, frozen=True):
         compose = running.compose
         if compose is not None:
             prepared = replace(prepared, prompt=compose(prepared.prompt))
-        if running.known.notes:
-            whole = "\n\n".join((prepared.prompt.rstrip(), *running.known.notes))
+        notes = running.known.notes
+        if running.kept is not None and prepared.prompt:
+            notes = (*notes, *running.kept.notes)
+        if notes:
+            whole = "\n\n".join((prepared.prompt.rstrip(), *notes))
             prepared = replace(prepared, prompt=f"{whole}\n")
         return prepared
 
@@ -589,11 +592,3 @@ class Performer(Struct, frozen=True):
             outcome = self._run(prepared, again, to)
         usage = outcome.usage.plus(lost.usage)
         return outcome.replace(usage=usage, session_fault=SessionFault.LOST)
-
-
-def _told(prepared: Prepared, chosen: Prepared) -> str:
-    """Return in words which prompt runs after the router, and why."""
-    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
-    if chosen.note is not None:
-        return f"{chosen.note}; {prompt} runs, as the workflow says"
-    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"

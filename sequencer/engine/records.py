@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Prepared
+from sequencer.engine.output import AttemptOutput
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.executors.protocol import Executor
@@ -401,3 +402,19 @@ def _stands_alone(mark: str, output: str) -> bool:
         if said.rstrip(MARKS) == wanted:
             return True
     return False
+
+
+def noted(final: Prepared, outcome: Outcome, log: AttemptOutput) -> str | None:
+    """Return what history tells of the attempt; the log says itself what was missed."""
+    if (missed := near_miss(final.step, outcome)) is not None:
+        # An answer need not end with its line.
+        log.notice(missed, before="\n")
+    return "; ".join(filter(None, (final.note, missed))) or None
+
+
+def chosen_words(prepared: Prepared, chosen: Prepared) -> str:
+    """Return in words which prompt runs after the router, and why."""
+    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
+    if chosen.note is not None:
+        return f"{chosen.note}; {prompt} runs, as the workflow says"
+    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"

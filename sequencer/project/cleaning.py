@@ -15,9 +15,9 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,8 @@ class Unneeded(NamedTuple):
     """The folder of a run that goes whole."""
     logs: tuple[Path, ...]
     size: Size
+    forget: Callable[[], None] | None = None
+    """Removes what git has of the run's attempts."""
 
     def remove(self) -> bool:
         """Remove it; return whether it is gone. A run that has changed since stays."""
@@ -71,7 +73,7 @@ class Unneeded(NamedTuple):
         if self.run is None:
             folders.remove_tree(self.folder)
             return True
-        return _remove_run(self.run, self.folder)
+        return _remove_run(self.run, self.folder, self.forget)
 
 
 def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Iterator[Unneeded]:
@@ -98,7 +100,9 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
             logs = [path for place in places for path in old_logs(place, float("inf"), 0)]
             size = _size_of([folder, *logs])
             if size.newest < before:
-                yield Unneeded(run, folder, tuple(logs), size)
+                has_git = (folder / _WORKTREES).is_dir()
+                forget = partial(project.forget_attempts, run_name) if has_git else None
+                yield Unneeded(run, folder, tuple(logs), size, forget)
                 continue
         logs = [path for place in places for path in old_logs(place, before)]
         if logs:
@@ -168,7 +172,7 @@ def _measured(path: Path) -> Size:
         return Size()  # somebody was faster
 
 
-def _remove_run(run: Run, folder: Path) -> bool:
+def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bool:
     """Remove the *folder* of *run*, unless the run has changed since it was looked at."""
     store = run.store
     assert isinstance(store, FileStore)  # noqa: S101 - `_is_over` has seen it
@@ -180,6 +184,8 @@ def _remove_run(run: Run, folder: Path) -> bool:
         # Whoever starts this run over waits for the lock, or has changed the file before.
         if signature(store.state_path) != seen:
             return False
+        if forget is not None:
+            forget()
         folders.move(folder, going)
     store.close()
     HighWaterMark(store.state_path).forget(head.run_id)

@@ -195,9 +195,8 @@ class Project(Struct, frozen=True, dict=True):
 
     def kept_in(self, kind: str) -> Project:
         """Return this project with its runs in the other *kind* of store."""
-        settings = self.settings
-        chosen = settings.store.replace(kind=kind)
-        return replace(self, settings=replace(settings, store=chosen))
+        chosen = self.settings.store.replace(kind=kind)
+        return replace(self, settings=replace(self.settings, store=chosen))
 
     def _worker_of(self, run: str | None, tell: Emit) -> Worker:
         """Return what runs attempts at *run*, with the project's files as they are now."""
@@ -323,6 +322,10 @@ class Project(Struct, frozen=True, dict=True):
             return ()
         found: tuple[UnmergedWork, ...] = _teams().unmerged_in(self)
         return found
+
+    def forget_attempts(self, run: str | None) -> None:
+        """Remove what was set aside of failed attempts in worktrees of *run*, which goes."""
+        _teams().forget_attempts(self, run)
 
     def run_names(self) -> list[str]:
         """Return the names of the existing named runs, for ``--run``."""

@@ -14,6 +14,7 @@ from sequencer.plugins.git.code.carry import folders_of
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.places import GitWorkplaces
 from sequencer.plugins.git.code.run_worktree import RunWorktree
+from sequencer.plugins.git.code.set_aside import forget
 from sequencer.plugins.git.code.unmerged import Unmerged
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.teams.growth import TeamGrower
@@ -75,6 +76,11 @@ def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
         return head is not None and head.run_id == run_id and head.status != "complete"
 
     return tuple(one.told() for one in Unmerged(git, trees, is_under_way).found())
+
+
+def forget_attempts(project: Project, run: str | None) -> None:
+    """Remove the refs of the attempts of *run*; where git can't, they stay."""
+    forget(Git(project.settings.project_dir), run)
 
 
 def workplaces_of(project: Project, run: str | None) -> GitWorkplaces:

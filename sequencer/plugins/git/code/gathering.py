@@ -19,7 +19,14 @@ from msgspec import Struct
 from sequencer.documents.textfile import ref_part, slug
 from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
-from sequencer.plugins.git.code.checkout import PATIENCE_S, QUIET, Checkout, by_hand, kept_on
+from sequencer.plugins.git.code.checkout import (
+    PATIENCE_S,
+    QUIET,
+    Checkout,
+    by_hand,
+    kept_on,
+    stage,
+)
 from sequencer.plugins.git.code.selection import (
     Content,
     Skipped,
@@ -77,14 +84,6 @@ class Gathered(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     has_own: bool = False
     """The agent has committed itself."""
-
-
-def _stage(git: Git, without: set[str]) -> None:
-    """Bring the index to what is in the worktree, but for the paths *without*."""
-    specs = [":/", *(f":(top,exclude,literal){path.rstrip('/')}" for path in sorted(without))]
-    told = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
-    flags = ("--all", "--pathspec-from-file=-", "--pathspec-file-nul")
-    git.run("add", *flags, stdin=told, settings=QUIET)
 
 
 def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
@@ -270,7 +269,7 @@ class TaskTrees:
             return Gathered(status.commit, refused, tuple(sorted(others)))
         tip = status.commit
         if entries:
-            _stage(git, own | others)
+            stage(git, own | others)
             refused = tuple(
                 Skipped(path, "was changed while it was read")
                 for path, content in read_before.items()

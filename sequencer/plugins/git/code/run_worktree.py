@@ -12,13 +12,16 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sequencer.errors import Interrupted, WorkTreeRefused
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.output import AttemptOutput
+from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
 from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import TAIL, Launch, agent_environment
 from sequencer.executors.wall import Wall
 from sequencer.model.head import Head
 from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace
+from sequencer.plugins.git.code.set_aside import AttemptFiles, Unkept, WorktreeFiles, complete
 from sequencer.plugins.git.code.unmerged import commits_of
 from sequencer.plugins.git.code.worktrees import Phase, Worktree
 from sequencer.plugins.git.process import GitFailed
@@ -68,9 +71,52 @@ class RunWorktree:
     def ready(self) -> None:
         """See `RunPlace.ready`."""
         if self._worktree is not None:
-            self._worktree, told = self._trees.look_for_left(self._linked(self._worktree))
+            # Another process of the run may have written it since.
+            noted = self._trees.notes.read(self._worktree.name) or self._worktree
+            linked = self._restored(self._linked(noted))
+            self._worktree, told = self._trees.look_for_left(linked)
             for text in told:
                 self._tell(text)
+
+    def keep(
+        self, attempt: Attempt, is_shared: Callable[[], bool], log: AttemptOutput
+    ) -> AttemptFiles | None:
+        """See `RunPlace.keep`."""
+        if self._worktree is None:
+            return None
+        name = self._worktree.name
+
+        def note(restoring: dict[str, str]) -> None:
+            if (noted := self._trees.notes.read(name)) is not None:
+                self._trees.notes.write(noted.replace(restoring=restoring))
+
+        try:
+            files = WorktreeFiles.of(self._trees, self._worktree, attempt.run_name)
+        except SequencerError as error:
+            log.notice(f"the files before this attempt can't be kept: {error}")
+            return None
+        kept = AttemptFiles(files, attempt, is_shared, log.notice, note)
+        kept.begin()
+        return kept
+
+    def _restored(self, worktree: Worktree) -> Worktree:
+        """Make up for what a kill has cut off in *worktree* while an attempt was set aside.
+
+        Raises:
+            WorkTreeRefused: it can't be made up for.
+        """
+        if not worktree.restoring:
+            return worktree
+        try:
+            complete(WorktreeFiles.of(self._trees, worktree, None), self._tell)
+        except Unkept as error:
+            hint = "what the failed attempt left is in commit " + worktree.restoring.get(
+                "failed", ""
+            )
+            message = f"a failed attempt's changes can't be set aside: {error}"
+            where = str(self._trees.notes.folder(worktree))
+            raise WorkTreeRefused(message, where=where, hint=hint) from error
+        return self._trees.notes.write(worktree.replace(restoring={}))
 
     def _linked(self, worktree: Worktree) -> Worktree:
         """Return *worktree*, which is this repository's, or raise; see `TaskTrees.linked`."""
@@ -153,10 +199,12 @@ class RunWorktree:
     def _present(self, head: Head) -> Worktree | None:
         """Return the worktree of the run of *head*; others of its name are put away."""
         notes, found = self._trees.notes, None
-        for worktree in filter(None, map(notes.read, notes.names())):
-            if worktree.task or worktree.phase is Phase.LEFT:
+        for noted in filter(None, map(notes.read, notes.names())):
+            if noted.task or noted.phase is Phase.LEFT:
                 continue
-            is_there = worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir()
+            is_there = noted.phase is not Phase.ADDING and notes.folder(noted).is_dir()
+            is_half = is_there and bool(noted.restoring)
+            worktree = self._restored(self._linked(noted)) if is_half else noted
             if worktree.run_id != head.run_id or not is_there:
                 for text in self._trees.put_away(worktree):
                     self._tell(f"worktree {worktree.name}: {text}")

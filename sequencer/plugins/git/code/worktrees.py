@@ -19,6 +19,7 @@ from textwrap import shorten
 from typing import Any
 
 from sequencer.documents.textfile import ref_part, slug
+from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Counter, Owner
 from sequencer.plugins.git.code.tree import read_note, write_note
@@ -82,6 +83,8 @@ class Worktree(Frozen):
     """Why the work of a complete run was not merged, which is said until it is."""
     hint: str = ""
     """What to do about that."""
+    restoring: dict[str, str] = Field(default_factory=dict)
+    """What of a failed attempt is being set aside; see `set_aside.Restoring`."""
 
     @property
     def place(self) -> Path:
