@@ -43,6 +43,8 @@ SAVE_S = 120.0
 MOST_BYTES = 1024 * MIB
 """Of files that differ from the commit; nothing is kept of more than that."""
 MOST_INDEX = 512 * MIB
+FAST = "core.looseCompression=0"
+"""Most of the time would go to packing files that are mostly written once."""
 DURABLE = ("core.fsync=all", "core.fsyncMethod=batch")
 """What is about to be taken out of the work tree has to outlive a power cut."""
 _PEOPLE = ("AUTHOR", "COMMITTER")
@@ -120,7 +122,7 @@ class WorktreeFiles(Struct):
     folder: str
     """Of the refs of the run's attempts."""
     ends: float = field(default_factory=lambda: time.monotonic() + LOOK_S)
-    settings: tuple[str, ...] = QUIET
+    settings: tuple[str, ...] = (*QUIET, FAST)
 
     @classmethod
     def of(cls, trees: TaskTrees, worktree: Worktree, run: str | None) -> Self:
@@ -133,7 +135,7 @@ class WorktreeFiles(Struct):
 
     def save(self) -> None:
         """Take more time from now on, and let what is written outlive a power cut."""
-        self.ends, self.settings = time.monotonic() + SAVE_S, (*QUIET, *DURABLE)
+        self.ends, self.settings = time.monotonic() + SAVE_S, (*QUIET, FAST, *DURABLE)
 
     def left_s(self) -> float:
         """Return how many seconds are left.
