@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.cli import idle, inbox
-from sequencer.cli.context import Invocation, complain, in_short, json_text, near
+from sequencer.cli.context import Invocation, complain, hidden, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
 from sequencer.cli.views.progress import PlainProgress, progress, summary_json, summary_line
@@ -535,6 +535,9 @@ def _news(run: Run, plan: Plan, summary: Summary) -> News:
     head = summary.head
     if plan.mode is not Mode.TICK or head is None:
         return News()
+    if (why := summary.obstacle) is not None:
+        # As the next tick would say it, so that it says nothing more.
+        return News(near(hidden(f"error: {why}")), run_id=head.run_id, code=why.exit_code)
     now = datetime.now(UTC)
     here = standing(head, run.workflow_for(head), run.limits, now)
     due = parse_time(here.until or "")

@@ -58,6 +58,8 @@ class News(NamedTuple):
     """A step was accepted, so what stood in the way before does so no more."""
     run_id: str = ""
     """The same of another run is news."""
+    code: int | None = None
+    """The exit code with which the next tick will say the same; None: this one's."""
 
 
 class Told(NamedTuple):
@@ -184,6 +186,7 @@ def _news(path: Path, code: int, news: News) -> str:
     if code in _NO_NEWS:
         return ""
     told, is_own = _told(path)
+    code = code if news.code is None else news.code
     if not news.text and (told is None or not news.has_moved):
         return _remember_nothing(path, is_own)
     if not news.text and told is not None:
