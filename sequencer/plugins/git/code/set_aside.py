@@ -66,7 +66,7 @@ class Unkept(Exception):
     """Why files are not kept or not restored, in words for people; inside this module only."""
 
 
-class Files(Struct, frozen=True):
+class TreeLook(Struct, frozen=True):
     """A work tree at one moment."""
 
     tree: str
@@ -181,7 +181,7 @@ class WorktreeFiles(Struct):
             for left in (path, lock):
                 left.unlink(missing_ok=True)
 
-    def look(self, index: Mapping[str, str], before: str = "") -> Files:
+    def look(self, index: Mapping[str, str], before: str = "") -> TreeLook:
         """Return what the files are now, in git's objects; *index* holds them afterwards.
 
         *before* is the tree of an earlier look: a file that was ignored then, and was added by
@@ -216,7 +216,7 @@ class WorktreeFiles(Struct):
             stage(git, own | others, index, self.settings, self.left_s())
         tree = self.run_git("write-tree", extra=index)
         there = tuple(sorted(others))
-        return Files(tree, status.commit, status.branch or "", staged, there)
+        return TreeLook(tree, status.commit, status.branch or "", staged, there)
 
     def changed_rules(self, before: str, after: str) -> list[str]:
         """Return the files that say what git ignores and differ in the two trees."""
@@ -237,7 +237,7 @@ class WorktreeFiles(Struct):
 
     # --- refs ----------------------------------------------------------------------
 
-    def commit(self, files: Files, message: str, *parents: str) -> str:
+    def commit(self, files: TreeLook, message: str, *parents: str) -> str:
         """Return a commit with *files* on *parents*, and behind it what was staged."""
         if files.index:
             staged = self._committed(files.index, "What was staged", [files.head])
@@ -292,7 +292,7 @@ class AttemptFiles(Struct):
     note: Callable[[dict[str, str]], None]
     """Keeps with the worktree what is to be restored; empty: nothing."""
     notes: tuple[str, ...] = ()
-    before: Files | None = None
+    before: TreeLook | None = None
     kept: str = ""
     """The commit with the files before."""
     why_not: str = ""
@@ -341,11 +341,11 @@ class AttemptFiles(Struct):
             self.tell(f"the changes of the failed attempt stay: {error}")
         except _FAILURES as error:
             self.tell(
-                f"the changes of the failed attempt could not be set aside: {_reason(error)}; what "
-                "was begun is completed before the next attempt"
+                f"the changes of the failed attempt could not be set aside: {_reason(error)}; the "
+                "next attempt completes what was started"
             )
 
-    def _set_aside(self, before: Files) -> None:
+    def _set_aside(self, before: TreeLook) -> None:
         files = self.files
         if self.is_shared():
             raise Unkept(_SHARED)
@@ -372,7 +372,7 @@ class AttemptFiles(Struct):
             f"as they were before it{stays}"
         )
 
-    def _saved(self, before: Files, after: Files, *first: str) -> Restoring:
+    def _saved(self, before: TreeLook, after: TreeLook, *first: str) -> Restoring:
         """Keep what the files are *after* the attempt; return what is to be as *before*.
 
         The first parent of the commit are the files before, so that it shows what has changed.
