@@ -162,6 +162,45 @@ def test_only_an_attempt_that_failed_is_set_aside(status: OutcomeStatus) -> None
     assert performed.has_failed == (status is OutcomeStatus.FAILED)
 
 
+FLOW = """\
+```mermaid
+flowchart TD
+  s[start] --> a[one]
+  s --> b[two]
+  a --> c[both]
+  b --> c
+```
+### s
+Start.
+### a
+Do a.
+### b
+Do b.
+### c
+Do c.
+"""
+BOTH = """\
+cat > /dev/null
+case $SEQUENCER_STEP in
+a) echo HALF >> notes; while [ ! -e b.on ]; do sleep 0.05; done; exit 1;;
+b) touch b.on; sleep 2; echo b > b.txt;;
+esac
+"""
+
+
+def test_the_changes_of_a_failed_node_stay_while_another_one_works(tmp_path: Path) -> None:
+    folder = made(tmp_path / "p", "true")
+    (tmp_path / "act.sh").write_text(BOTH)
+    (folder / "flow.md").write_text(FLOW)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "a flow")
+    assert call(folder, "run", "flow.md", "--max-parallel", "2").code == 1
+    [tree] = (folder / "sync").rglob("run-*.json")
+    assert (tree.with_suffix("") / "notes").read_text() == "start\nHALF\n"
+    [log] = (folder / "logs").rglob("*_a.log")
+    assert "the changes of the failed attempt stay: another node works" in log.read_text()
+
+
 # --- one process after the other ------------------------------------------------------
 
 
