@@ -98,6 +98,8 @@ class Invocation(Struct):
     """Of the run in which an error ended the work; empty: of none."""
     explained: SequencerError | None = None
     """The error that `news` is about; of another one its words are the news."""
+    obstacle: SequencerError | None = None
+    """Why the next step will not start here: a timer tells of it as the next tick would."""
     happened: list[News] = field(default_factory=list)
     """What a person has to know besides how it ended."""
     _project: Project | None = None

@@ -35,6 +35,7 @@ from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import Question
+    from sequencer.engine.tree_state import UnmergedWork
 
 GATE_LINES, QUESTION_LINES = 12, 24
 VALUES_CHARS = 200
@@ -214,8 +215,9 @@ def _decide(
 def inbox(invocation: Invocation) -> None:
     """List what needs a person in all runs, and what to type.
 
-    Questions come first; then what failed for good, what is at a limit of its run, and changes
-    of the project that nobody has trusted. With --run, list only what that run needs.
+    Questions come first; then what failed for good, what is at a limit of its run, work of a
+    run's worktree that nobody has merged, and changes of the project that nobody has trusted.
+    With --run, list only what that run needs.
 
     \b
     Examples:
@@ -228,6 +230,7 @@ def inbox(invocation: Invocation) -> None:
     found = [one for one in found if meant in (None, one.run.name)]
     # Nobody must take it for a run that asks nothing.
     _warn(invocation, {run: e for run, e in unread.items() if meant in (None, run.name)})
+    left = [one for one in invocation.project().unmerged() if meant in (None, one.run)]
     at_gates = [(one, one.gate) for one in found if one.gate is not None]
     asked = [(one, question) for one in found for question in one.questions]
     gone = [
@@ -250,10 +253,11 @@ def inbox(invocation: Invocation) -> None:
         rows += [question_json(one.run, each) for one, each in asked]
         rows += [_interrupted_json(one) for one in gone]
         rows += [need_json(run, need) for run, need in others]
+        rows += [one.as_json() for one in left]
         rows += [] if untrusted is None else [need_json(None, untrusted)]
         invocation.print_json(rows)
         return
-    if not found and not gone and not others and untrusted is None:
+    if not (found or gone or others or left) and untrusted is None:
         whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
         invocation.echo(f"{whose} decision")
         return
@@ -266,6 +270,7 @@ def inbox(invocation: Invocation) -> None:
     for one in gone:
         lines += [f"{one_line(name_of(one.run))}: {one.words}", f"  {one.next_command.line}"]
     lines += [line for run, need in others for line in _told_need(one_line(name_of(run)), need)]
+    lines += [line for one in left for line in _told_work(one)]
     lines += [] if untrusted is None else _told_need("this project", untrusted)
     for line in lines:
         invocation.echo(line)
@@ -314,6 +319,12 @@ def _told_gate(one: Open, gate: Gate) -> list[str]:
         *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
         *_pasteable(one),
     ]
+
+
+def _told_work(one: UnmergedWork) -> list[str]:
+    """Return the lines that show work which nobody has merged, and what to type."""
+    name = one_line(one.run or "default run")
+    return [f"{name}: {one_line(one.words)}", *(f"  {one_line(text)}" for text in one.commands)]
 
 
 def _pasteable(one: Open, question: Question | None = None) -> list[str]:

@@ -20,7 +20,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, tell
+from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, near, tell
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     AgentMissing,
@@ -363,7 +363,10 @@ def _run_logged(arguments: Sequence[str]) -> int:
 
     def work() -> tuple[int, unattended.News]:
         code = _run(invocation, partial(_heard, invocation))
-        return code, invocation.news._replace(also=tuple(invocation.happened))
+        happened = [*invocation.happened]
+        if (why := invocation.obstacle) is not None:
+            happened.append(_news_of(invocation, why, near(hidden(f"error: {why}"))))
+        return code, invocation.news._replace(also=tuple(happened))
 
     code, news = unattended.recorded(log, work)
     if news:

@@ -15,9 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli import idle, inbox
-from sequencer.cli.context import Invocation, complain, hidden, in_short, json_text, near
+from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
+from sequencer.cli.tick_news import explain, need_or_none, news_at_end, tell_left_out
 from sequencer.cli.views.progress import (
     PlainProgress,
     Unseen,
@@ -26,8 +27,6 @@ from sequencer.cli.views.progress import (
     summary_json,
     summary_line,
 )
-from sequencer.cli.views.runs import Need, need_of
-from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.attempt import (
     Noticed,
     RunEvent,
@@ -37,14 +36,10 @@ from sequencer.engine.attempt import (
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
-    ClaimHeld,
     SequencerError,
-    StepFailed,
-    TooManyFailures,
     UnknownName,
     UsageRefused,
     WaitsForPerson,
-    command,
 )
 from sequencer.model.head import Head
 from sequencer.model.kind import FINAL
@@ -60,15 +55,14 @@ from sequencer.plugins.schedules.schedules import (
     next_start,
     start_due,
     starts_at,
+    telling_skipped,
 )
-from sequencer.plugins.schedules.unattended import DECISION, HOUR_S, News, news_of
 from sequencer.project.agents import (
     AgentOverrides,
     ensure_known_names,
     known_agents,
     permissions,
     prompt_files,
-    without_time_limit,
 )
 from sequencer.project.costs import agent_warnings
 from sequencer.project.flows import locate, written_of
@@ -298,10 +292,16 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
     if run and (
-        date := start_due(project, run, invocation.say, partial(_tell_left_out, invocation))
+        date := start_due(project, run, invocation.say, partial(tell_left_out, invocation))
     ):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
+    with telling_skipped(project, run):
+        return _worked(invocation, project, plan)
+
+
+def _worked(invocation: Invocation, project: Project, plan: Plan) -> int:
+    """Work, and ask the person at the terminal as often as a gate wants it."""
     while True:
         before = _usage_of(invocation, plan)
         try:
@@ -317,11 +317,6 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 raise
         # The limits count for the whole invocation, across questions.
         plan = plan.less(_usage_of(invocation, plan), before)
-
-
-def _tell_left_out(invocation: Invocation, text: str) -> None:
-    """Say *text* about a date, which the next tick does not say again."""
-    invocation.announce(f"notice: {text}", key=f"date of {invocation.run_name}: {text}")
 
 
 def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
@@ -372,7 +367,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
         locate(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
         _tell_failed(invocation, run, head, tally.summary(error), error.exit_code)
-        _explain(invocation, run, head, error)
+        explain(invocation, run, head, error)
         raise error from error.__cause__
     finally:
         shown.close()
@@ -418,8 +413,8 @@ def _tell_end(
         if run.head is not None and (date := next_start(invocation.project(), run)):
             summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
-    need = _need(run, summary.head)
-    invocation.news = _news(invocation, run, plan, summary, need)
+    need = need_or_none(run, summary.head)
+    invocation.news = news_at_end(invocation, run, plan.mode, summary, need)
     text = json_text(summary_json(run, summary, 0)) if invocation.is_json else summary_line(summary)
     # Asked to be quiet, it says why nothing goes on, and nothing of what went well.
     if invocation.is_quiet and not invocation.is_json:
@@ -496,75 +491,6 @@ def _view(
 
     own = project.run(invocation.run_name, source=plan.source)
     return Board(screen(sys.stderr, project.redaction), own, workflow.name)
-
-
-def _need(run: Run, head: Head | None) -> Need | None:
-    """Return what keeps *run* from going on by itself; None: nothing, or it can't be told."""
-    with suppress(SequencerError):
-        return None if head is None else need_of(run, head)
-    return None
-
-
-def _news(
-    invocation: Invocation, run: Run, plan: Plan, summary: Summary, need: Need | None
-) -> News:
-    """Return what a person must know about a tick that did not fail."""
-    head = summary.head
-    if plan.mode is not Mode.TICK or head is None:
-        return News()
-    is_done = need is not None and need.kind is Answer.COMPLETE
-    if is_done and next_start(invocation.project(), run) is not None:
-        need = None  # it starts again by itself
-    told = _told(invocation, need)
-    has_moved = bool(summary.usage.steps)
-    waits = need is None or need.kind is Answer.NOT_YET
-    return told._replace(has_moved=has_moved, is_waiting=waits and not (has_moved or is_done))
-
-
-def _told(invocation: Invocation, need: Need | None, prefix: str = "") -> News:
-    """Return what a timer tells of *need*."""
-    if need is None:
-        return News()
-    return news_of(need, invocation.letter(f"{prefix}{hidden(need.text)}", need.lines()))
-
-
-def _explain(invocation: Invocation, run: Run, head: Head | None, error: SequencerError) -> None:
-    """Say in the news what *error* means for a person: often that the next tick tries again."""
-    if head is not None and isinstance(error, ClaimHeld):
-        explain_held(invocation, run, head, error)
-    if head is None or type(error) not in (StepFailed, TooManyFailures, WaitsForPerson):
-        return
-    need = _need(run, head)
-    if need is None and type(error) is not StepFailed:
-        return
-    if need is not None and head.flow is not None:
-        # It knows which node it was.
-        need = need._replace(text=one_line(error.message.partition("\n")[0]))
-    prefix = "waiting: " if isinstance(error, WaitsForPerson) else "error: "
-    invocation.news, invocation.explained = _told(invocation, need, prefix), error
-
-
-def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld) -> None:
-    """Say in the news that a step of *run* is held by a client that nothing ends.
-
-    Whoever started it may have meant it to take long, so it is told after an hour.
-    """
-    project = invocation.project()
-    with suppress(SequencerError):
-        untimed = without_time_limit(project.settings, project.agents, run.workflow_for(head))
-        names = {name for steps in untimed.values() for name in steps}
-        for claim in head.claims:
-            if claim.step in names and (age_s(claim.claimed_at) or 0.0) > HOUR_S:
-                text = f"step {claim.step!r} has been at work since {claim.claimed_at}, and no "
-                text += "time limit ends it"
-                watch, end = command(run.name, "log -f"), command(run.name, "stop --now")
-                todo = [
-                    f"to do: {watch} shows what it does, and {end} ends it",
-                    "set for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}",
-                ]
-                key = f"held {head.run_id} {claim.token}"
-                invocation.news = News(invocation.letter(hidden(text), todo), key, DECISION)
-                invocation.explained = error
 
 
 def _remember(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, in_project, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
+from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, standing
@@ -116,8 +117,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
             snapshot = replace(snapshot, left_out=missed)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
-        if left := project.stranded(run.name):
-            snapshot = replace(snapshot, notices=(*snapshot.notices, *left))
+        if left := tuple(one for one in project.unmerged() if one.run == run.name):
+            snapshot = replace(snapshot, unmerged=left)
         yield snapshot
 
 
@@ -212,6 +213,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         unread_facts(run, found) if isinstance(found, SequencerError) else found
         for run, found in each_run(project, partial(_facts, project))
     ]
+    left = [*project.unmerged()]
     # Someone may still have to be told about a run that ended.
     shown = [
         facts
@@ -219,8 +221,10 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         if with_ended
         or not facts["ended"]
         or any(post["pending"] or post["error"] for post in facts["posts"])
+        or any(one.run == facts["run"] for one in left)
     ]
     shown = [*_with_turns(project, [*_with_dates(project, shown)])]
+    shown = [*_with_work(shown, left)]
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -237,6 +241,10 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         for post in facts["posts"]:
             told = Pending(**post).text(lambda at: duration(age_s(at) or 0.0))
             invocation.echo(f"{_name(facts)}: {one_line(told)}")
+        for one in facts.get("unmerged", ()):
+            invocation.echo(f"{_name(facts)}: {one_line(one['unmerged'])}")
+            for command in one["commands"]:
+                invocation.echo(f"  {one_line(command)}")
 
 
 def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -292,6 +300,24 @@ def _waits(facts: Mapping[str, Any]) -> Iterator[str]:
     if missed := facts.get("left_out"):
         date = clock(parsed(missed["date"]))
         yield f"did not start at {date}: {missed['reason']}"
+
+
+def _with_work(
+    shown: list[dict[str, Any]], left: Sequence[UnmergedWork]
+) -> Iterator[dict[str, Any]]:
+    """Yield the runs that are *shown* with the work of each that is *left* unmerged.
+
+    Behind them those of which nothing but that work is there.
+    """
+    known = {facts["run"] for facts in shown}
+    for facts in shown:
+        found = [one for one in left if one.run == facts["run"]]
+        yield {**facts, "unmerged": [one.as_json() for one in found]} if found else facts
+    for name in dict.fromkeys(one.run for one in left if one.run not in known):
+        found = [one for one in left if one.run == name]
+        told: dict[str, Any] = {"run": name, "ended": True, "posts": []}
+        told |= {"workflow": "", "status": "removed"}
+        yield {**told, "unmerged": [one.as_json() for one in found]}
 
 
 def _name(facts: Mapping[str, Any]) -> str:

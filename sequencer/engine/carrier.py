@@ -81,6 +81,9 @@ class Carrier(Protocol):
             WorkTreeRefused: it can't be done here.
         """
 
+    def obstacle(self, head: Head) -> SequencerError | None:
+        """Return why the next step of *head* will not start here, as far as the files show."""
+
     def publish(self, head: Head) -> None:
         """Let people see the code of *head* where it does not move with the state; never fails."""
 
@@ -115,6 +118,9 @@ class NothingCarried:
         """See `Carrier.merged`: nothing moves."""
         del claim, head
         return work
+
+    def obstacle(self, head: Head) -> SequencerError | None:
+        """See `Carrier.obstacle`: nothing moves, so nothing is in the way."""
 
     def publish(self, head: Head) -> None:
         """See `Carrier.publish`: it is where it was made."""

@@ -90,6 +90,8 @@ class EngineLoop(ABC):
             raise
         self._leave(None)
         self.summary.reason, self.summary.head = reason, self._known
+        if self._mode is Mode.TICK and self._known.status is not Status.COMPLETE:
+            self.summary.obstacle = self._performer.carrier.obstacle(self._known)
         return self.summary
 
     @abstractmethod

@@ -32,8 +32,10 @@ from sequencer.engine.attempt import (
 from sequencer.engine.composing import form_block
 from sequencer.engine.evidence import PriorAttempts
 from sequencer.engine.markings import NetChanges
+from sequencer.engine.output import AttemptOutput
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import wanted_form
+from sequencer.engine.tree_state import KeptTree
 from sequencer.engine.values import NodeValues, values_of
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
@@ -528,6 +530,14 @@ class RunPlace(Protocol):
 
         Raises:
             WorkTreeRefused: it is another project's, or nobody can say whose.
+        """
+
+    def keep(
+        self, attempt: Attempt, is_shared: Callable[[], bool], log: AttemptOutput
+    ) -> KeptTree | None:
+        """Keep the files as they are before *attempt*, whose *log* gets what is said of it.
+
+        *is_shared*: whether others work there meanwhile. None: there are no files to keep.
         """
 
     def end(self, head: Head) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,6 +46,7 @@ from sequencer.engine.records import (
     apply_completion,
     as_asked,
     checked,
+    continued,
     decides,
     forward_of,
     judged,
@@ -58,6 +58,7 @@ from sequencer.engine.records import (
     without_comments,
     without_secrets,
 )
+from sequencer.engine.tree_state import KeptTree
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -74,9 +75,9 @@ from sequencer.executors.protocol import (
     Piece,
     StepRequest,
 )
-from sequencer.model.head import Head, Session, Status
+from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
-from sequencer.model.limits import RunLimits, bounded, worn_out
+from sequencer.model.limits import RunLimits, bounded
 from sequencer.model.line.order import describe, last_step, position_at, round_of, step_at
 from sequencer.model.outcome import PUT_OFF, Outcome, OutcomeStatus, SessionFault, Usage, total
 from sequencer.model.request import Definition
@@ -112,6 +113,8 @@ class _Running(Struct, frozen=True):
     known: PriorAttempts
     look: ChangeWatch | None
     """Has looked at the files before the agent starts; None: their change is not expected."""
+    kept: KeptTree | None
+    """What the files were then, where the run has a work tree of its own."""
 
 
 class Performer(Struct, frozen=True):
@@ -210,18 +213,16 @@ class Performer(Struct, frozen=True):
         compose: Compose | None = None,
         known: PriorAttempts = NO_PRIOR,
     ) -> Performed:
-        """Make *attempt*, with what is *known* of those before; return how it ended.
-
-        What its agents have used is added to *paid*, one by one, also if it raises.
-        """
+        """Make *attempt*; return how it ended. *paid* gets the agents' usage, also if it raises."""
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
         listener = AttemptOutput(attempt, log, self.emit, paid)
         lock, is_final = self._lock(attempt), False
+        kept = None if self.place is None else self.place.keep(attempt, known.is_shared, listener)
         look = None if prepared.step.expects != "change" else self._look(prepared, known)
         running = _Running(
-            attempt, head, budget, listener, cancellation, lock, compose, paid, known, look
+            attempt, head, budget, listener, cancellation, lock, compose, paid, known, look, kept
         )
         try:
             outcome, final = self._routed(prepared, running)
@@ -245,6 +246,8 @@ class Performer(Struct, frozen=True):
         performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
             performed = self._decided(performed, self.hooks, running)
+        if kept is not None and performed.has_failed and not cancellation.is_set():
+            kept.set_aside()
         log.close(performed.outcome)
         self.emit(AttemptEnded(attempt, performed.outcome, verdict_words(performed, head)))
         return performed
@@ -272,6 +275,8 @@ class Performer(Struct, frozen=True):
             raise found from error
         if not isinstance(error, SequencerError):
             outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
+            if running.kept is not None:
+                running.kept.set_aside()
             self._close(log, running.attempt, outcome)
             raise error
         self._write_traceback(error, running.listener)
@@ -427,8 +432,11 @@ class Performer(Struct, frozen=True):
         compose = running.compose
         if compose is not None:
             prepared = replace(prepared, prompt=compose(prepared.prompt))
-        if running.known.notes:
-            whole = "\n\n".join((prepared.prompt.rstrip(), *running.known.notes))
+        notes = running.known.notes
+        if running.kept is not None and prepared.prompt:
+            notes = (*notes, *running.kept.notes)
+        if notes:
+            whole = "\n\n".join((prepared.prompt.rstrip(), *notes))
             prepared = replace(prepared, prompt=f"{whole}\n")
         return prepared
 
@@ -529,7 +537,7 @@ class Performer(Struct, frozen=True):
         step, prompt, added = as_asked(prepared)
         session = None
         if step.continue_session and running.head.session is not None:
-            session = self._continued(prepared, running)
+            session = continued(running.head, prepared, running.listener)
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
         cwd = self.project if self.place is None else self.place.cwd
         if self.place is not None or self.team is not None:
@@ -569,17 +577,6 @@ class Performer(Struct, frozen=True):
         if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
             return self._start_over(prepared, running, outcome, to)
         return outcome.replace(session_steps=session.steps + 1)
-
-    def _continued(self, prepared: Prepared, running: _Running) -> Session | None:
-        """Return the conversation that *prepared* continues; the log says why it is none."""
-        session = running.head.session
-        if session is None or session.executor != prepared.agent:
-            return None
-        why = worn_out(session, prepared.step, datetime.now(UTC))
-        if why is None:
-            return session
-        running.listener.notice(f"a new conversation starts: {why}")
-        return None
 
     def _start_over(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
         """Return how the same try ends in a new conversation; *lost* says what became of the old.

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, decision_in, decision_of
 from sequencer.model.evidence import Evidence
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Session
 from sequencer.model.kind import STAGNATED, Performed
+from sequencer.model.limits import worn_out
 from sequencer.model.line.order import round_of
 from sequencer.model.net.choices import (
     forward_label,
@@ -448,3 +450,15 @@ def route_words(prepared: Prepared, chosen: Prepared) -> str:
     if chosen.note is not None:
         return f"{chosen.note}; {prompt} runs, as the workflow says"
     return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
+
+
+def continued(head: Head, prepared: Prepared, log: AttemptOutput) -> Session | None:
+    """Return the conversation that *prepared* continues; the log says why it is none."""
+    session = head.session
+    if session is None or session.executor != prepared.agent:
+        return None
+    why = worn_out(session, prepared.step, datetime.now(UTC))
+    if why is None:
+        return session
+    log.notice(f"a new conversation starts: {why}")
+    return None

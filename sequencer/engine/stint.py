@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from sequencer.engine.attempt import Allowance, least, left
-from sequencer.errors import StepFailed, TooManyFailures, WaitsForPerson
+from sequencer.errors import SequencerError, StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Ended, Readiness, Standing
 from sequencer.model.limits import InvocationLimits, RunLimits, leaves_too_little
@@ -52,6 +52,8 @@ class Summary(Struct):
     limits_met: int = 0
     """Attempts that ended at a usage limit."""
     head: Head | None = None
+    obstacle: SequencerError | None = None
+    """Of a tick: why the next step will not start in this work tree."""
 
     @property
     def has_worked(self) -> bool:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -182,3 +182,44 @@ def differing(before: TreeState, after: TreeState) -> set[str]:
     """Return the paths whose entries differ."""
     paths = before.entries.keys() | after.entries.keys()
     return {path for path in paths if before.entries.get(path) != after.entries.get(path)}
+
+
+class KeptTree(Protocol):
+    """The files of a run's own work tree, as they were before an attempt."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what the prompt says about earlier attempts that were set aside."""
+
+    def set_aside(self) -> None:
+        """Make the files what they were, and keep what they are now; the attempt has failed.
+
+        Nothing is restored where others work there, or where it can't be done; the log says so.
+        Raises nothing.
+        """
+
+
+class UnmergedWork(NamedTuple):
+    """What a run has done in a worktree and nobody has merged yet, or dropped."""
+
+    run: str | None
+    """None: the default run."""
+    branch: str
+    words: str
+    """What it is, and where."""
+    commands: tuple[str, ...]
+    """Those that merge it, and drop it, to be typed in a shell."""
+    run_id: str = ""
+    """Of a run that has ended, or was started over; empty: these are commits left aside, or nobody
+    knows which run it was."""
+
+    @property
+    def hint(self) -> str:
+        """Return what to do about it."""
+        merge, drop = (text if "'" in text else f"'{text}'" for text in self.commands)
+        return f"{merge} brings it in, {drop} drops it"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as commands print it with ``--json``."""
+        told = {"run": self.run, "branch": self.branch, "unmerged": self.words}
+        return {**told, "commands": list(self.commands)}

@@ -389,6 +389,8 @@ class LineWorker(Worker):
         known = NO_PRIOR
         if running.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
             known = self.known(head, running.prepared, lambda: False)
+        if self.performer.place is not None:
+            known = replace(known, is_shared=lambda: self._is_taken(claim))
         self.begin(running)
         try:
             performed = self.performer.perform(
@@ -411,6 +413,14 @@ class LineWorker(Worker):
             return self._ended(running, attempt.result_path.parent)
         finally:
             self.end(running)
+
+    def _is_taken(self, claim: Claim) -> bool:
+        """Return whether somebody else may work at the step of *claim* by now."""
+        try:
+            head = self.store.view().head
+        except SequencerError:
+            return True
+        return head is None or head.claim_with(claim.token) is None
 
     def _recalled(self) -> Memory:
         return recall(self.store.state_path.parent, self.store.history())

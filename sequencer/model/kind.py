@@ -22,7 +22,7 @@ from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
 from sequencer.model.limits import RunLimits, parse_time, utc
 from sequencer.model.line.order import Description, place, present
 from sequencer.model.net.graph import Graph
-from sequencer.model.outcome import Decision, Outcome, Usage, Verdict
+from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.step import Step
 from sequencer.model.transitions import RETRY, Fact, Place, Transition
 from sequencer.model.workflow import Workflow
@@ -235,6 +235,13 @@ class Performed(Struct, frozen=True):
     """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
     note: str | None = None
     """What history tells of how its step was chosen, where that is odd."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Return whether the attempt failed: neither put off nor interrupted, nor a judge's no."""
+        if self.decision is not None:
+            return self.decision.move is Move.FAIL
+        return self.outcome.status is OutcomeStatus.FAILED and self.verdict is None
 
 
 class Ended(Struct, frozen=True):

@@ -296,9 +296,9 @@ def _check_run_worktree(project: Project) -> Iterator[Finding]:
         for problem in workplaces_of(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
         yield from _check_lacking(project)
+    for one in project.unmerged():
+        yield Finding(Level.WARNING, Area.FILES, one.words, None, one.hint)
     for name in (None, *project.run_names()):
-        for text in project.stranded(name):
-            yield Finding(Level.WARNING, Area.FILES, text)
         for refusal, can_be_mended in workplaces_of(project, name).foreign():
             level = Level.WARNING if can_be_mended else Level.ERROR
             yield from of_error(Area.STATE, refusal, level)

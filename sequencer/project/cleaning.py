@@ -15,9 +15,9 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,6 +64,8 @@ class Unneeded(NamedTuple):
     """The folder of a run that goes whole."""
     logs: tuple[Path, ...]
     size: Size
+    forget: Callable[[], None] | None = None
+    """Removes what git has of the run's attempts."""
 
     def remove(self) -> bool:
         """Remove it; return whether it is gone. A run that has changed since stays."""
@@ -74,14 +76,14 @@ class Unneeded(NamedTuple):
         if self.run is None:
             folders.remove_tree(self.folder)
             return True
-        return _remove_run(self.run, self.folder)
+        return _remove_run(self.run, self.folder, self.forget)
 
 
 def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Iterator[Unneeded]:
     """Yield what was last changed *before* a time (Unix).
 
-    What can't be read is left out, `check` speaks of it; so is a run with worktrees, or with
-    results that are still to be posted.
+    What can't be read is left out, `check` speaks of it; so is a run with worktrees, with work
+    that nobody has merged, or with results that are still to be posted.
 
     Raises:
         UnsafeFolder: a folder of the project's state or logs is a link.
@@ -90,20 +92,23 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
     for path in (root / name for name in folders.names(root) if _GOING.fullmatch(name)):
         if not path.is_symlink():
             yield Unneeded(None, path, (), _size_of([path]))
+    held = {one.run for one in project.unmerged()}
     for run_name in (None, *project.run_names()):
         run, places = (
             project.run(run_name),
             run_folders(project.settings.logs_dir, run_name, has_links=True),
         )
         folder = run.store.state_path.parent
-        if run_name is not None and not only_logs and _is_over(project, run):
+        if run_name not in {None, *held} and not only_logs and _is_over(project, run):
             logs = [path for place in places for path in old_logs(place, float("inf"), 0)]
             size = _size_of([folder, *logs])
             if size.newest < before:
                 # A timer may still call ticks of it, which say in their log that it is over.
                 told = [*_told_by_ticks(project, {slug(run_name)})]
                 whole = size.plus(_size_of(told))
-                yield Unneeded(run, folder, (*logs, *told), whole)
+                has_git = (folder / _WORKTREES).is_dir()
+                forget = partial(project.forget_attempts, run_name) if has_git else None
+                yield Unneeded(run, folder, (*logs, *told), whole, forget)
                 continue
         logs = [path for place in places for path in old_logs(place, before)]
         if logs:
@@ -174,7 +179,8 @@ def _is_over(project: Project, run: Run) -> bool:
         return False
     if head is None or head.status != "complete" or not isinstance(run.store, FileStore):
         return False
-    if folders.names(run.store.state_path.parent / _WORKTREES):
+    trees = run.store.state_path.parent / _WORKTREES
+    if any((trees / name).is_dir() for name in folders.names(trees)):
         return False
     posting = project.posting
     return posting is None or not any(one.is_behind for one in posting.pending(run, head))
@@ -193,7 +199,7 @@ def _measured(path: Path) -> Size:
         return Size()  # somebody was faster
 
 
-def _remove_run(run: Run, folder: Path) -> bool:
+def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bool:
     """Remove the *folder* of *run*, unless the run has changed since it was looked at."""
     store = run.store
     assert isinstance(store, FileStore)  # noqa: S101 - `_is_over` has seen it
@@ -205,6 +211,8 @@ def _remove_run(run: Run, folder: Path) -> bool:
         # Whoever starts this run over waits for the lock, or has changed the file before.
         if signature(store.state_path) != seen:
             return False
+        if forget is not None:
+            forget()
         folders.move(folder, going)
     store.close()
     HighWaterMark(store.state_path).forget(head.run_id)

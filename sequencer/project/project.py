@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property, partial
-from importlib.resources import files
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -23,26 +22,24 @@ from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Dispatching, Run
-from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.executors.protocol import Executor
+from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
 from sequencer.model.head import Head
 from sequencer.model.request import Definition
-from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins import packages_may_add
 from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.flows import all_flows
 from sequencer.project.live_limits import LiveLimits
+from sequencer.project.prompt_folder import PromptFolder
 from sequencer.project.runs import (
     began_with,
     definition_of,
     ensure_covered,
     make_store,
     run_name_of,
-    state_path_of,
     workflow_of_run,
 )
 from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
@@ -54,11 +51,11 @@ from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
 from sequencer.store.user_state import make_own
-from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from sequencer.workflows.registry import with_defaults
 
 if TYPE_CHECKING:
     from sequencer.engine.perform import RunPlace, Team
+    from sequencer.engine.tree_state import UnmergedWork
     from sequencer.engine.worker import Worker
     from sequencer.model.net.source import FlowSource
     from sequencer.plugins.requests.starting import Starter
@@ -199,9 +196,8 @@ class Project(Struct, frozen=True, dict=True):
 
     def kept_in(self, kind: str) -> Project:
         """Return this project with its runs in the other *kind* of store."""
-        settings = self.settings
-        chosen = settings.store.replace(kind=kind)
-        return replace(self, settings=replace(settings, store=chosen))
+        chosen = self.settings.store.replace(kind=kind)
+        return replace(self, settings=replace(self.settings, store=chosen))
 
     def _worker_of(self, run: str | None, tell: Emit) -> Worker:
         """Return what runs attempts at *run*, with the project's files as they are now."""
@@ -320,12 +316,17 @@ class Project(Struct, frozen=True, dict=True):
             max_bytes=self.settings.logs.max_bytes,
         )
 
-    def stranded(self, run: str | None) -> tuple[str, ...]:
-        """Return what agents of the run have committed that is merged nowhere, in words."""
-        if not (state_path_of(self.settings, run).parent / "worktrees").is_dir():
+    def unmerged(self) -> tuple[UnmergedWork, ...]:
+        """Return what its runs have done that is merged nowhere; git is asked if any may have."""
+        root, has_any = self.settings.state_file.parent, self.settings.worktree
+        if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
             return ()
-        found: tuple[str, ...] = _teams().stranded_in(self, run)
+        found: tuple[UnmergedWork, ...] = _teams().unmerged_in(self)
         return found
+
+    def forget_attempts(self, run: str | None) -> None:
+        """Remove what was set aside of failed attempts in worktrees of *run*, which goes."""
+        _teams().forget_attempts(self, run)
 
     def run_names(self) -> list[str]:
         """Return the names of the existing named runs, for ``--run``."""
@@ -554,48 +555,3 @@ def open_run(
     )
     project.ensure_is_one()
     return project.run(name)
-
-
-BUILTIN_FOLDERS = ("subroutines", "system", "team")
-"""Below the prompts folder; a project's prompts there override the built-in ones."""
-
-
-@cache
-def builtin_texts() -> dict[str, str]:
-    """Return the prompts of the built-in procedures, by name below the prompts folder."""
-    root = files("sequencer").joinpath("builtin", "prompts")
-    return {
-        f"{folder}/{entry.name}": entry.read_text(encoding="utf-8")
-        for folder in BUILTIN_FOLDERS
-        for entry in sorted(root.joinpath(folder).iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".md")
-    }
-
-
-class PromptFolder(PromptReader):
-    """The prompts of a project; see `attempt.Prompts`."""
-
-    def read(self, name: str) -> str:
-        """See `attempt.Prompts.read`."""
-        try:
-            return super().read(name)
-        except UnknownName:
-            key = relative_name(self.folder, name)
-            if key.split("/", 1)[0] not in BUILTIN_FOLDERS or key not in builtin_texts():
-                raise
-            return builtin_texts()[key]
-
-    def read_for(self, step: Step, executor: Executor) -> str:
-        """See `attempt.Prompts.read_for`."""
-        if step.text is not None:
-            return step.text
-        # A rehearsal also replaces a command, whose step needs no prompt.
-        stands_in = executor.kind in ("rehearsal", "scripted") and step.agent is not None
-        stands_in = getattr(executor, "is_for_command", stands_in)
-        is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
-        if is_optional:
-            try:
-                prompt_path(self.folder, step.prompt_name)
-            except UnknownName:
-                return ""
-        return self.read(step.prompt_name)

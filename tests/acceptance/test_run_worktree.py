@@ -111,6 +111,10 @@ def test_work_that_can_not_be_merged_stays_on_its_branch(project: Path) -> None:
     assert (project / "done.txt").read_text() == "somebody else's\n"
     assert said(project, "show", f"{branch}:done.txt") == "0\n1"
     assert head(project)["status"] == "complete"
+    again = cli(project, "run")
+    assert (again.returncode, f"then 'git merge {branch}'" in again.stderr) == (3, True)
+    (project / "done.txt").unlink()
+    git(project, "merge", "-q", branch)
     assert cli(project, "run").returncode == 0
 
 

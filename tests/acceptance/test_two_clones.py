@@ -215,3 +215,27 @@ def test_code_can_be_left_alone(tmp_path: Path) -> None:
     assert code(shared) == []
     assert head(tmp_path / "a")["work"] is None
     assert head(tmp_path / "a")["step_index"] == 1
+
+
+def test_the_tick_that_leaves_a_dirty_file_says_that_no_step_starts_there(tmp_path: Path) -> None:
+    shared_project(tmp_path)
+    clone = tmp_path / "a"
+    tick = ("tick", "--log=logs/tick.log")
+    status, said = work(clone, *tick, NOTES="junk/report.txt")
+    assert status == 0
+    assert "branch main has uncommitted changes (1 changed path): 'junk/report.txt'" in said
+    assert "commit them, put them away ('git stash -u'), or have git ignore them" in said
+    # The next one says the same with its exit code, so a person is told once.
+    status, said = work(clone, *tick)
+    assert (status, said) == (3, "")
+    (clone / "junk" / "report.txt").unlink()
+    status, said = work(clone, *tick)
+    assert (status, "solved: " in said) == (0, True)
+
+
+def test_a_folder_in_commit_paths_means_what_is_in_it(tmp_path: Path) -> None:
+    shared = shared_project(tmp_path, configuration("commit: {paths: [work]}\n"))
+    status, said = work(tmp_path / "a", "tick", NOTES="work/deep/note.txt")
+    assert status == 0
+    assert "not committed" not in said
+    assert git(shared.bare, "show", "main:work/deep/note.txt") == "0"

@@ -70,6 +70,8 @@ class RunSituation(Struct, frozen=True):
     """The date of the next try in a graph's run where nothing else may start."""
     starts: str = ""
     """When a schedule starts it, in words; empty: no schedule does."""
+    merge: str = ""
+    """What a person types to merge its work; empty: it is merged, or there is none."""
     takes_over: str = ""
     """The options of `run` that continue the step of a process that is gone."""
 
@@ -136,6 +138,8 @@ def _about_the_run(run: RunSituation) -> NextCommand:
         case Readiness.PERSON:
             is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
             found = _about(run, "inbox" if is_question else "resume")
+        case Readiness.COMPLETE if run.merge:
+            found = NextCommand(one_line(run.merge), "its work is not merged")
         case Readiness.COMPLETE:
             found = _about(run, "report", _by_itself(run) or _again(run))
         case Readiness.REFUSED:

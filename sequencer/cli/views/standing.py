@@ -28,6 +28,7 @@ from sequencer.cli.views.text import age_s, moment, one_line, plain, plural
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
+from sequencer.engine.tree_state import UnmergedWork
 from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView
 from sequencer.errors import (
     ConfigurationError,
@@ -97,6 +98,8 @@ class Snapshot(Struct, frozen=True):
     """Who runs the attempts, by token, if the claims don't say it; empty: nobody yet."""
     detached: Sequence[Mapping[str, Any]] = ()
     """Detached permissions to work, which no process waits for."""
+    unmerged: tuple[UnmergedWork, ...] = ()
+    """What it has done in worktrees that nobody has merged."""
     starts: float | None = None
     """When it starts by itself, in seconds since 1970; None: by no schedule, or it is under way."""
     failure: str = ""
@@ -151,6 +154,7 @@ class Snapshot(Struct, frozen=True):
                 until="" if self.next_try is None else self.next_try.due or "",
                 starts="" if self.starts is None else starts_at(self.starts),
                 takes_over=self.takes_over,
+                merge=self.unmerged[0].commands[0] if self.unmerged else "",
             )
         )
 
@@ -197,6 +201,8 @@ class Snapshot(Struct, frozen=True):
             seen["starts_at"] = as_utc(self.starts)
         if self.left_out is not None:
             seen["left_out"] = left_out_json(self.left_out)
+        if self.unmerged:
+            seen["unmerged"] = [one.as_json() for one in self.unmerged]
         if self.graph_view is None:
             return seen
 
@@ -255,6 +261,7 @@ class Snapshot(Struct, frozen=True):
         yield from self._dates()
         yield "next step", self.next_words()
         yield "purpose", self._next_description()
+        yield from self._unmerged_rows()
         if head is None:
             return
         for held, liveness in _by_owner(self.holders, self.makers or {}):
@@ -320,6 +327,10 @@ class Snapshot(Struct, frozen=True):
         if self.left_out is not None:
             date, why = self.left_out
             yield "left out", f"{clock(date)}: {why}"
+
+    def _unmerged_rows(self) -> Iterator[tuple[str, str]]:
+        for one in self.unmerged:
+            yield "not merged", f"{one.words}; {one.hint}"
 
     def _workflow_words(self) -> str:
         name, params = "unknown", dict[str, Any]()

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.run_work import explain_held
 from sequencer.cli.signals import EndOnSignal
+from sequencer.cli.tick_news import explain_held
 from sequencer.cli.views.runs import each_run, name_of, run_facts, unread_facts
 from sequencer.cli.views.text import plural
 from sequencer.engine.run import Run

@@ -2,8 +2,9 @@
 
 A run is due when a date has come since it ended last, newer than the one that it started for.
 That one is kept in the user's own state folder, so an agent that changes the run's files starts
-nothing. A missed date is made up for once. A date that comes while the run is under way is left
-out; that is noted with the reason, and said once. Dates count since the project was trusted.
+nothing. A missed date is made up for once. A date that comes while the run is under way, or
+while work of it is not merged, is left out; that is noted with the reason, and said once. Dates
+count since the project was trusted.
 A start is noted before it is made and again when it is, before an agent of the run works: so
 the next tick makes up for a crash in between. A date noted by a clock far ahead is set aside.
 
@@ -16,13 +17,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError, TransitionRefused
+from sequencer.errors import SequencerError, TransitionRefused, WorkTreeRefused
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time, utc
@@ -45,6 +46,8 @@ _WHY = {
     Readiness.REFUSED: "it failed",
 }
 """Why a run is not over; otherwise it is under way."""
+UNMERGED = "yesterday's work is not merged"
+"""Why the date of a run that is over starts nothing."""
 
 
 class DateNote(NamedTuple):
@@ -283,7 +286,7 @@ def start_due(
         _write(project, run, note)
         (tell or say)(leaves_out(run, *missed))
     date = _next(project, run, head, now, note)
-    if date is None:
+    if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):
         return None
     if date > now:
         return date if head is None else None
@@ -297,6 +300,62 @@ def start_due(
         run.control.reset(ended=head.run_id)
     _write(project, run, note.made())
     return None
+
+
+def _is_held(project: Project, run: Run, head: Head, note: DateNote, *, is_due: bool) -> bool:
+    """Return whether work of *run* that is not merged keeps its date from starting it over.
+
+    Raises:
+        WorkTreeRefused: it is of an earlier run, so that no merge is to be tried first.
+    """
+    if not (is_due or _has_skipped(head, note)):
+        return False
+    left = [one for one in project.unmerged() if one.run == run.name and one.run_id]
+    if left and all(one.run_id != head.run_id for one in left):
+        if is_due:
+            _leave_out(project, run)
+        raise _skipped(left[0].words, f"{left[0].hint}; then its next date starts the run")
+    return bool(left)
+
+
+@contextmanager
+def telling_skipped(project: Project, run: Run | None) -> Iterator[None]:
+    """Say of a refused merge in the block that a date of *run* was left out for it.
+
+    Raises:
+        WorkTreeRefused: the same as the block, and that.
+    """
+    try:
+        yield
+    except WorkTreeRefused as error:
+        if run is None or run.name not in project.settings.schedules:
+            raise
+        head = run.head
+        if head is None or head.status != "complete" or not _leave_out(project, run):
+            raise
+        raise _skipped(error.message, error.hint) from error
+
+
+def _has_skipped(head: Head, note: DateNote) -> bool:
+    """Return whether a date has come since the run of *head* ended, and started nothing."""
+    ended = parse_time(head.last_update)
+    is_over = head.status == "complete" and ended is not None and note.why == UNMERGED
+    return is_over and (note.left_out or 0.0) > (0.0 if ended is None else ended.timestamp())
+
+
+def _leave_out(project: Project, run: Run) -> bool:
+    """Note that the date for which *run* is due starts nothing; return whether one did so."""
+    now, head = time.time(), run.head
+    note = (_read(project, run) or DateNote(now)).believed(now)
+    date = _next(project, run, head, now, note)
+    if date is not None and date <= now:
+        note = note._replace(left_out=date, why=UNMERGED, starting=None, ended=None)
+        _write(project, run, note)
+    return head is not None and _has_skipped(head, note)
+
+
+def _skipped(why: str, hint: str | None) -> WorkTreeRefused:
+    return WorkTreeRefused(f"skipped: {UNMERGED}: {why}", hint=hint)
 
 
 def begin(project: Project, run: Run) -> None:

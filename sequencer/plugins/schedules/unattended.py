@@ -134,7 +134,7 @@ class Told(NamedTuple):
             return now - self.since < LASTS_S
         if news.until is not None and (self.until is None or news.until > self.until + HOUR_S):
             return False
-        rests = AGAIN_S[-1:] if not self.code else AGAIN_S
+        rests = AGAIN_S if self.code or self.kind == FAILURE else AGAIN_S[-1:]
         most_s = rests[min(self.times, len(rests)) - 1]
         return self.kind in _ONCE or now - self.time < most_s
 

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer.engine.perform import OneWorkplace, Team
+from sequencer.engine.tree_state import UnmergedWork
+from sequencer.errors import SequencerError
 from sequencer.plugins.git.code.carry import folders_of
+from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.places import GitWorkplaces
 from sequencer.plugins.git.code.run_worktree import RunWorktree
+from sequencer.plugins.git.code.set_aside import forget
+from sequencer.plugins.git.code.unmerged import Unmerged
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.project.runs import state_path_of
@@ -53,9 +58,29 @@ def run_place_of(project: Project, run: str | None, tell: Callable[[str], None])
     return RunWorktree(places, settings.setup, limit, vet, tell)
 
 
-def stranded_in(project: Project, run: str | None) -> tuple[str, ...]:
-    """Return what agents of the run called *run* have committed that is merged nowhere."""
-    return tuple(one.words for one in workplaces_of(project, run).stranded())
+def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
+    """Return what the runs of *project* have done that is merged nowhere; git only looks."""
+    settings = project.settings
+    git, hide = Git(settings.project_dir), project.redaction
+    names = (None, *project.run_names())
+    trees = {
+        name: TaskTrees(folders_of(settings, state_path_of(settings, name)), name, git, hide)
+        for name in names
+    }
+
+    def is_under_way(run: str | None, run_id: str) -> bool:
+        try:
+            head = project.run(run).head
+        except SequencerError:
+            return True  # nobody knows, and others say what is wrong with it
+        return head is not None and head.run_id == run_id and head.status != "complete"
+
+    return tuple(one.told() for one in Unmerged(git, trees, is_under_way).found())
+
+
+def forget_attempts(project: Project, run: str | None) -> None:
+    """Remove the refs of the attempts of *run*; where git can't, they stay."""
+    forget(Git(project.settings.project_dir), run)
 
 
 def workplaces_of(project: Project, run: str | None) -> GitWorkplaces:

@@ -21,6 +21,7 @@ from sequencer.cli.views.runs import Open
 from sequencer.cli.views.standing import holder_words
 from sequencer.cli.views.states import amount
 from sequencer.documents.textfile import slug
+from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
@@ -174,6 +175,8 @@ def every_need(site: Site) -> Iterator[Need]:
             continue
         for row in rows:
             yield from needs_of(row)
+        known = {row.run.name for row in rows}
+        yield from (_merge(None, one) for one in project.unmerged if one.run not in known)
 
 
 def needs_of(row: RunRow) -> Iterator[Need]:
@@ -199,6 +202,7 @@ def needs_of(row: RunRow) -> Iterator[Need]:
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
         yield Need("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
+    yield from (_merge(row, one) for one in row.unmerged)
     for post in row.facts.get("posts", ()):
         if post["error"]:
             title = f"{post['sink']} has not accepted {post['pending']} posts"
@@ -222,6 +226,12 @@ def _broken_off(row: RunRow, head: Head, changed: Changed | None) -> Iterator[Ne
 MISSED = (
     "Ticks came before, but at least two were missed since. Check whether the timer still runs."
 )
+
+
+def _merge(row: RunRow | None, one: UnmergedWork) -> Need:
+    since = "" if row is None or row.head is None else row.head.last_update
+    command, *others = one.commands
+    return Need("unmerged", row, since, "Work is not merged", one.words, None, command, others)
 
 
 def _questions(row: RunRow, ask: Open) -> Iterator[Need]:

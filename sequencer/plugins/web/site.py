@@ -23,6 +23,7 @@ from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_
 from sequencer.documents.textfile import slug
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Dispatching, Run
+from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
     ConfigurationError,
     DefinitionChanged,
@@ -57,6 +58,8 @@ FIRST_S = 2.0
 """A page waits so long for a server that was never asked."""
 PAUSE_S = 1.0
 """Between two looks."""
+MERGES_S = 3.0
+"""How long an answer of git about merged branches is believed."""
 UNSEEN_S = 30.0
 """After which nobody looks any more, and nothing is asked."""
 
@@ -108,6 +111,11 @@ class RunRow(Struct, dict=True):
         """Return whether somebody has answered it here, and nothing has happened since."""
         head = self.head
         return head is not None and self.project.answered.get(self.run.name) == head.revision
+
+    @property
+    def unmerged(self) -> list[UnmergedWork]:
+        """Return what it has done that nobody has merged."""
+        return [one for one in self.project.unmerged if one.run == self.run.name]
 
     @cached_property
     def shown_at_gate(self) -> str:
@@ -329,6 +337,7 @@ class ShownProject:
         """Runs that these pages have let go on, by name, with the revision that they had then."""
         self.findings: tuple[float, list[Finding]] = (0.0, [])
         """What the page of the checks has found, and until when it believes that."""
+        self._unmerged: tuple[float, list[UnmergedWork]] = (0.0, [])
 
     @property
     def title(self) -> str:
@@ -359,6 +368,16 @@ class ShownProject:
     def is_remote(self) -> bool:
         """Return whether its runs are on a server, which tells of no change by itself."""
         return self.project.settings.store.kind == "temporal"
+
+    @property
+    def unmerged(self) -> list[UnmergedWork]:
+        """Return the work of its runs that nobody has merged, as git said it a moment ago."""
+        until, found = self._unmerged
+        if time.monotonic() >= until:
+            # No file of a run changes when somebody merges it.
+            found = [] if self.is_remote else [*self.project.unmerged()]
+            self._unmerged = time.monotonic() + MERGES_S, found
+        return found
 
     def acting(self) -> Project:
         """Return it for a change by hand.

@@ -324,6 +324,14 @@ class GitCarrier:
         del claim, head
         return work
 
+    def obstacle(self, head: Head) -> SequencerError | None:
+        """See `Carrier.obstacle`; the remote is not asked."""
+        try:
+            self._ensure_clean(self._tree.status(), head, self._tenancy.note())
+        except SequencerError as error:
+            return error
+        return None
+
     def publish(self, head: Head) -> None:
         """See `Carrier.publish`: the code has moved with the state."""
 

@@ -17,7 +17,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
@@ -544,3 +544,20 @@ def kept_on(worktree: Worktree) -> str:
 def by_hand(worktree: Worktree) -> str:
     """Return the command that brings the work of *worktree*."""
     return typed_command("git", "merge", worktree.branch)
+
+
+def stage(
+    git: Git,
+    without: Collection[str],
+    extra: Mapping[str, str] | None = None,
+    settings: Sequence[str] = QUIET,
+    timeout_s: float | None = None,
+) -> None:
+    """Bring the index to what is in the worktree, but for the paths *without*.
+
+    Raises: see `Git.run`, to which *extra* and the others go.
+    """
+    specs = [":/", *(f":(top,exclude,literal){path.rstrip('/')}" for path in sorted(without))]
+    told = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
+    argv = ("add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul")
+    git.run(*argv, stdin=told, extra=extra, settings=settings, timeout_s=timeout_s)

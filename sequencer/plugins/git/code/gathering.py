@@ -12,14 +12,21 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 
 from msgspec import Struct
 
 from sequencer.documents.textfile import ref_part, slug
 from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
-from sequencer.plugins.git.code.checkout import PATIENCE_S, QUIET, Checkout
+from sequencer.plugins.git.code.checkout import (
+    PATIENCE_S,
+    QUIET,
+    Checkout,
+    by_hand,
+    kept_on,
+    stage,
+)
 from sequencer.plugins.git.code.selection import (
     Content,
     Skipped,
@@ -27,12 +34,12 @@ from sequencer.plugins.git.code.selection import (
     ensure_fit_name,
     is_unchanged,
     read_content,
+    reasons,
     secrets_by,
     with_keys,
 )
 from sequencer.plugins.git.code.stranded import keep, left_in, log_size, stranded
 from sequencer.plugins.git.code.tree import (
-    SHOWN_PATHS,
     Change,
     Folders,
     StatusEntry,
@@ -77,14 +84,6 @@ class Gathered(Struct, frozen=True):
     notices: tuple[str, ...] = ()
     has_own: bool = False
     """The agent has committed itself."""
-
-
-def _stage(git: Git, without: set[str]) -> None:
-    """Bring the index to what is in the worktree, but for the paths *without*."""
-    specs = [":/", *(f":(top,exclude,literal){path.rstrip('/')}" for path in sorted(without))]
-    told = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
-    flags = ("--all", "--pathspec-from-file=-", "--pathspec-file-nul")
-    git.run("add", *flags, stdin=told, settings=QUIET)
 
 
 def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
@@ -270,7 +269,7 @@ class TaskTrees:
             return Gathered(status.commit, refused, tuple(sorted(others)))
         tip = status.commit
         if entries:
-            _stage(git, own | others)
+            stage(git, own | others)
             refused = tuple(
                 Skipped(path, "was changed while it was read")
                 for path, content in read_before.items()
@@ -411,7 +410,7 @@ class TaskTrees:
                 git, here = self.git_of(worktree), self.checkout.commit()
                 known = [worktree.base, git.text("rev-parse", "HEAD"), *([here] if here else [])]
                 made = keep(git, worktree.branch, stranded(git, left, known), known)
-                told = tuple(one.words for one in made)
+                told = tuple(f"{one.words}; {one.told().hint}" for one in made)
             told += self._followed(worktree)
         except GitFailed:
             return worktree, ()
@@ -448,7 +447,12 @@ class TaskTrees:
         for path in git_dirs(self.checkout.common_dir, folder):
             remove(path)
         branch = settle()
-        self.notes.forget(worktree)
+        if branch is None or worktree.task:
+            self.notes.forget(worktree)
+        else:
+            # Named until somebody has merged it.
+            why, hint = f"is not merged: {kept_on(worktree)}", by_hand(worktree)
+            self.notes.write(worktree.replace(phase=Phase.LEFT, why=why, hint=hint))
         return Cleared(branch)
 
     def _without_branch(self, worktree: Worktree, merged: str | None) -> str | None:
@@ -556,7 +560,7 @@ class TaskTrees:
 
     def _cleaned(self, worktree: Worktree) -> tuple[str, ...]:
         is_there = self.notes.folder(worktree).is_dir()
-        if worktree.phase is Phase.KEPT and is_there:
+        if worktree.phase is Phase.LEFT or (worktree.phase is Phase.KEPT and is_there):
             return ()
         notices: tuple[str, ...] = ()
         if worktree.phase is Phase.WORKING and is_there:
@@ -585,13 +589,6 @@ class TaskTrees:
 def told(gathered: Gathered) -> str:
     """Return in words what of a worktree can't be committed."""
     return f"nothing was committed: {reasons(gathered.refused)}"
-
-
-def reasons(refused: Sequence[Skipped]) -> str:
-    """Return in words what is *refused*, and why."""
-    shown = [f"{one.path!r} {one.reason}" for one in refused[:SHOWN_PATHS]]
-    more = len(refused) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def in_others(paths: Collection[str]) -> str:

@@ -41,21 +41,12 @@ from sequencer.plugins.git.code.gathering import (
     Gathered,
     TaskTrees,
     in_others,
-    reasons,
     told,
 )
 from sequencer.plugins.git.code.lacking import Lacking, lacking
-from sequencer.plugins.git.code.stranded import Stranded
-from sequencer.plugins.git.code.stranded import listed as listed_left
+from sequencer.plugins.git.code.selection import reasons
 from sequencer.plugins.git.code.tree import Folders, TreeStatus, listed
-from sequencer.plugins.git.code.worktrees import (
-    BRANCHES,
-    RUN_BRANCHES,
-    Phase,
-    Worktree,
-    branch_of,
-    token_in,
-)
+from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.teams.team import TaskTraits
 
@@ -419,14 +410,6 @@ class GitWorkplaces:
         wanted = self.trees.notes.trailers(run_id, task)
         tokens = (token_in(message, wanted) for parents, message in line if len(parents) > 1)
         return frozenset(token for token in tokens if token is not None)
-
-    def stranded(self) -> Iterator[Stranded]:
-        """Yield the commits that agents of the run have left, and that are merged nowhere yet."""
-        kinds = (BRANCHES, RUN_BRANCHES)
-        prefixes = [f"refs/heads/{branch_of(self._run, '', kind)}" for kind in kinds]
-        if self.trees.notes.path.is_dir():
-            with contextlib.suppress(GitFailed, SequencerError):
-                yield from listed_left(self._checkout.git, prefixes)
 
     def foreign(self) -> Iterator[tuple[SequencerError, bool]]:
         """Yield which worktrees of the run are not this repository's, for a check.

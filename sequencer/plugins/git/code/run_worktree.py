@@ -12,20 +12,26 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sequencer.errors import Interrupted, WorkTreeRefused
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.output import AttemptOutput
+from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
 from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import TAIL, Launch, agent_environment
 from sequencer.executors.wall import Wall
 from sequencer.model.head import Head
 from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace
+from sequencer.plugins.git.code.set_aside import AttemptFiles, Unkept, WorktreeFiles, complete
+from sequencer.plugins.git.code.unmerged import commits_of
 from sequencer.plugins.git.code.worktrees import Phase, Worktree
+from sequencer.plugins.git.process import GitFailed
 
 RUN_LOCK = "run.lock"
 """Beside the notes of worktrees; who holds it makes or merges that of the run."""
 RUN_LOCK_WAIT_S = 3600.0
 """Setup commands may take long."""
 _SHOWN_LINES = 5
+_WORK = "the run's work"
 
 
 class RunWorktree:
@@ -65,9 +71,52 @@ class RunWorktree:
     def ready(self) -> None:
         """See `RunPlace.ready`."""
         if self._worktree is not None:
-            self._worktree, told = self._trees.look_for_left(self._linked(self._worktree))
+            # Another process of the run may have written it since.
+            noted = self._trees.notes.read(self._worktree.name) or self._worktree
+            linked = self._restored(self._linked(noted))
+            self._worktree, told = self._trees.look_for_left(linked)
             for text in told:
                 self._tell(text)
+
+    def keep(
+        self, attempt: Attempt, is_shared: Callable[[], bool], log: AttemptOutput
+    ) -> AttemptFiles | None:
+        """See `RunPlace.keep`."""
+        if self._worktree is None:
+            return None
+        name = self._worktree.name
+
+        def note(restoring: dict[str, str]) -> None:
+            if (noted := self._trees.notes.read(name)) is not None:
+                self._trees.notes.write(noted.replace(restoring=restoring))
+
+        try:
+            files = WorktreeFiles.of(self._trees, self._worktree, attempt.run_name)
+        except SequencerError as error:
+            log.notice(f"the files before this attempt can't be kept: {error}")
+            return None
+        kept = AttemptFiles(files, attempt, is_shared, log.notice, note)
+        kept.begin()
+        return kept
+
+    def _restored(self, worktree: Worktree) -> Worktree:
+        """Make up for what a kill has cut off in *worktree* while an attempt was set aside.
+
+        Raises:
+            WorkTreeRefused: it can't be made up for.
+        """
+        if not worktree.restoring:
+            return worktree
+        try:
+            complete(WorktreeFiles.of(self._trees, worktree, None), self._tell)
+        except Unkept as error:
+            hint = "what the failed attempt left is in commit " + worktree.restoring.get(
+                "failed", ""
+            )
+            message = f"a failed attempt's changes can't be set aside: {error}"
+            where = str(self._trees.notes.folder(worktree))
+            raise WorkTreeRefused(message, where=where, hint=hint) from error
+        return self._trees.notes.write(worktree.replace(restoring={}))
 
     def _linked(self, worktree: Worktree) -> Worktree:
         """Return *worktree*, which is this repository's, or raise; see `TaskTrees.linked`."""
@@ -78,24 +127,54 @@ class RunWorktree:
 
     def end(self, head: Head) -> None:
         """See `RunPlace.end`."""
-        if not self._trees.notes.names():
+        notes = self._trees.notes
+        if not notes.names():
             return
         with self._alone():
             worktree = self._present(head)
             if worktree is None:
+                self._refuse_again(head)
                 return
             place = OwnPlace(self._trees, worktree)
             left = place.end(is_accepted=True, wait_for_turn=lambda: None)
+            noted = None if left.error is None else notes.read(worktree.name)
+            if noted is not None and noted.phase is Phase.LEFT:
+                notes.write(noted.replace(why=left.error, hint=left.hint or ""))
         for text in left.notices:
             self._tell(text)
         if left.error is not None:
-            raise WorkTreeRefused(left.error, where="the run's work", hint=left.hint)
+            raise WorkTreeRefused(left.error, where=_WORK, hint=left.hint)
         if left.commit is not None:
             self._tell(f"the run's work is merged: commit {left.commit[:12]}")
+
+    def _refuse_again(self, head: Head) -> None:
+        """Say once more why the work of the run of *head* is not merged, if it is not yet.
+
+        Raises:
+            WorkTreeRefused: it is not.
+        """
+        for note in self._left():
+            if note.run_id == head.run_id and note.why:
+                raise WorkTreeRefused(note.why, where=_WORK, hint=note.hint or None)
+
+    def _left(self) -> Iterator[Worktree]:
+        """Yield the worktrees of which only a branch is left; notes of merged ones are removed."""
+        notes = self._trees.notes
+        for note in filter(None, map(notes.read, notes.names())):
+            if note.task or note.phase is not Phase.LEFT:
+                continue
+            with contextlib.suppress(GitFailed):
+                if commits_of(self._trees.checkout.git, note):
+                    yield note
+                else:
+                    notes.forget(note)
 
     def _made(self, head: Head, stop: Cancellation) -> Worktree:
         """Return a new worktree for the run of *head*, set up."""
         notes, found = self._trees.notes, self._places.look()
+        for note in self._left():
+            # It is named still, but whoever goes on without it has decided.
+            notes.write(note.replace(why=""))
         if isinstance(found, str):
             hint = "commit the project to a repository, or leave worktree out"
             raise WorkTreeRefused(f"the run has no worktree: {found}", hint=hint)
@@ -120,10 +199,12 @@ class RunWorktree:
     def _present(self, head: Head) -> Worktree | None:
         """Return the worktree of the run of *head*; others of its name are put away."""
         notes, found = self._trees.notes, None
-        for worktree in filter(None, map(notes.read, notes.names())):
-            if worktree.task:
+        for noted in filter(None, map(notes.read, notes.names())):
+            if noted.task or noted.phase is Phase.LEFT:
                 continue
-            is_there = worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir()
+            is_there = noted.phase is not Phase.ADDING and notes.folder(noted).is_dir()
+            is_half = is_there and bool(noted.restoring)
+            worktree = self._restored(self._linked(noted)) if is_half else noted
             if worktree.run_id != head.run_id or not is_there:
                 for text in self._trees.put_away(worktree):
                     self._tell(f"worktree {worktree.name}: {text}")

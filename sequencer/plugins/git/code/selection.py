@@ -22,7 +22,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.executors.redaction import Redaction
-from sequencer.plugins.git.code.tree import Change, Patterns, StatusEntry, TreeStatus, WorkTree
+from sequencer.plugins.git.code.tree import (
+    SHOWN_PATHS,
+    Change,
+    Patterns,
+    StatusEntry,
+    TreeStatus,
+    WorkTree,
+)
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.project.schema import CommitOptions
@@ -385,3 +392,10 @@ def _new(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
     for (oid, _, path), answer in zip(named, answers, strict=True):
         kind, _, size = answer.decode().partition(" ")
         yield _Object(oid.decode(), kind, int(size), os.fsdecode(path))
+
+
+def reasons(refused: Sequence[Skipped]) -> str:
+    """Return in words what is *refused*, and why."""
+    shown = [f"{one.path!r} {one.reason}" for one in refused[:SHOWN_PATHS]]
+    more = len(refused) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,24 +1,28 @@
-"""Commits that an agent has made in a worktree and went away from, on another branch or on none.
+"""Work that no branch of a person's has yet: of runs that have ended, and commits left aside.
 
-What merges a worktree asks for its HEAD, so a commit that HEAD has left is merged by nobody, and
-git forgets one without a branch. git's own log of HEAD tells what was left by a checkout or a
-switch; each such commit gets a branch beside that of the worktree and is named until it is merged,
-or until that branch is removed.
+A run with a worktree may end without its merge, or be started over before it; its branch is named
+until the branch it came from has its commits, or until it is removed. What merges a worktree asks
+for its HEAD, so a commit that HEAD has left is merged by nobody, and git forgets one without a
+branch. git's own log of HEAD tells what was left by a checkout or a switch; each such commit gets
+a branch beside that of the worktree and is named in the same way.
 
 Not promised: commits that were never checked out, that `reset` or `rebase` has replaced (that is
-a decision), or where git keeps no log of HEAD (``core.logAllRefUpdates``).
+a decision), or where git keeps no log of HEAD (``core.logAllRefUpdates``). Work that was taken
+over by a squash or a cherry-pick is not known to be merged.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.errors import typed_command
+from sequencer.engine.tree_state import UnmergedWork
+from sequencer.errors import run_option
 from sequencer.plugins.git.process import Git
 
 MOST_READ = 1024 * 1024
@@ -33,25 +37,67 @@ LEFT_BRANCH = re.compile(r".+\.left[0-9]*")
 
 
 class Stranded(NamedTuple):
-    """Commits that no merge of a run or a task takes in."""
+    """Commits that no merge of a run or a task takes in, or has taken in yet."""
 
     branch: str
-    """Made for them; whoever removes it drops them."""
+    """Whoever removes it drops them."""
     commits: int
     others: tuple[str, ...] = ()
     """Branches that have them as well."""
+    run: str | None = None
+    """Whose work it is; None: of the default run."""
+    is_of_run: bool = False
+    """It is all that a run has done that has ended, or that was started over."""
+    run_id: str = ""
+    """Of that run; empty: nobody knows."""
+    into: str = ""
+    """The branch that the run was started on; empty: none, or nobody knows."""
+    folder: str = ""
+    """The worktree, if it has work that is in no commit."""
+    is_gone: bool = False
+    """The run itself was removed."""
+
+    def told(self) -> UnmergedWork:
+        """Return it in words."""
+        return UnmergedWork(self.run, self.branch, self.words, self._commands(), self.run_id)
+
+    def _commands(self) -> tuple[str, ...]:
+        """Return the commands that merge it, and that drop it."""
+        drop = shlex.join(("git", "branch", "-D", self.branch))
+        if not self.folder:
+            return shlex.join(("git", "merge", self.branch)), drop
+        merge = shlex.join(("git", "-C", self.folder, "status"))
+        if not self.is_gone:
+            merge += f"; sequencer {run_option(self.run)}run"
+        remove = shlex.join(("git", "worktree", "remove", "--force", self.folder))
+        return merge, f"{remove}; {drop}"
 
     @property
     def words(self) -> str:
         """Return what a person should know."""
+        return self._of_run if self.is_of_run else self._of_agents
+
+    @property
+    def _of_run(self) -> str:
+        """Return the same of a run's work."""
+        run = f"run {self.run!r}" if self.run else "the default run"
+        is_one = self.commits == 1
+        what = f"{self.commits} commit{'' if is_one else 's'} of {run}"
+        where = f"branch {self.branch}"
+        if self.folder:
+            what, where = f"work of {run}", f"{self.folder}, {where}"
+            is_one = True
+        into = f" into {self.into}" if self.into else ""
+        gone = ", which was removed," if self.is_gone else ""
+        return f"{what}{gone} {'is' if is_one else 'are'} not merged{into}: {where}"
+
+    @property
+    def _of_agents(self) -> str:
+        """Return the same of commits that agents went away from."""
         is_one = self.commits == 1
         number = "1 commit of an agent is" if is_one else f"{self.commits} commits of agents are"
         also = f" (also on {', '.join(self.others)})" if self.others else ""
-        merge = typed_command("git", "merge", self.branch)
-        return (
-            f"{number} merged nowhere: branch {self.branch}{also}. {merge} takes "
-            "what is there in; once that branch is gone, it is not mentioned any more"
-        )
+        return f"{number} merged nowhere: branch {self.branch}{also}"
 
 
 def log_size(place: Path) -> int:
@@ -110,7 +156,7 @@ def keep(git: Git, branch: str, tips: Collection[str], known: Collection[str]) -
         number = max((int(n or 1) for n in map(_number, there) if n is not None), default=0) + 1
         name = f"{branch}.left{number if number > 1 else ''}"
         git.run("update-ref", f"refs/heads/{name}", tip, "")
-        made.append(_described(git, name, tip, known))
+        made.append(described(git, name, tip, known))
     return made
 
 
@@ -128,21 +174,13 @@ def _number(name: str) -> str | None:
     return None if match is None else match[1]
 
 
-def _described(git: Git, name: str, tip: str, known: Collection[str]) -> Stranded:
-    count = int(git.text("rev-list", "--count", tip, "--not", *known))
-    form = "--format=%(refname:lstrip=2)"
-    told = git.text("for-each-ref", form, f"--contains={tip}", "refs/heads/").splitlines()
-    return Stranded(name, count, tuple(one for one in told if not LEFT_BRANCH.fullmatch(one)))
-
-
-def listed(git: Git, folders: Collection[str]) -> Iterator[Stranded]:
-    """Yield what was left below the refs *folders* and is not in the commit that is checked out.
+def described(git: Git, name: str, tip: str, known: Collection[str]) -> Stranded:
+    """Return what branch *name*, made for the commit *tip*, has that none of *known* has.
 
     Raises:
         GitFailed: git can't tell.
     """
-    form = "--format=%(objectname) %(refname:lstrip=2)"
-    for line in git.text("for-each-ref", "--no-merged=HEAD", form, *folders).splitlines():
-        tip, _, name = line.partition(" ")
-        if LEFT_BRANCH.fullmatch(name):
-            yield _described(git, name, tip, ["HEAD"])
+    count = int(git.text("rev-list", "--count", tip, "--not", *known))
+    form = "--format=%(refname:lstrip=2)"
+    told = git.text("for-each-ref", form, f"--contains={tip}", "refs/heads/").splitlines()
+    return Stranded(name, count, tuple(one for one in told if not LEFT_BRANCH.fullmatch(one)))

@@ -32,23 +32,30 @@ from sequencer.store.folder import read_regular
 
 _ANY = None
 """Stands for ``**``."""
+_WILD = re.compile(r"[*?\[]")
 
 
 class Patterns:
     """Some patterns of one project: ``*`` and ``?`` within a name, ``**`` for any folders.
 
     A pattern means a path from the project's folder on, or with ``/`` in front from the
-    repository's; one that ends in ``/`` means everything below a folder. Nothing floats:
+    repository's; one that ends in ``/`` means everything below a folder. One whose last name has
+    no ``*`` or ``?`` means a file of that name, or everything below such a folder. Nothing floats:
     ``*.md`` is a file of the folder itself, ``**/*.md`` one anywhere below it.
 
-    >>> found = Patterns(["plans/**/*.md", "out/"], "app")
-    >>> [found.match(path) for path in ("app/plans/a.md", "app/out/x/y", "plans/a.md")]
-    ['plans/**/*.md', 'out/', None]
+    >>> found = Patterns(["plans/**/*.md", "out/", "work"], "app")
+    >>> [found.match(path) for path in ("app/plans/a.md", "app/out/x/y", "app/work/x", "plans/a")]
+    ['plans/**/*.md', 'out/', 'work', None]
     """
 
     def __init__(self, patterns: Iterable[str], prefix: str = "") -> None:
         """Read *patterns*; *prefix* is the project's folder from the repository's on."""
-        self._patterns = [(pattern, _compiled(pattern, prefix)) for pattern in patterns]
+        self._patterns: list[tuple[str, list[re.Pattern[str] | None]]] = []
+        for pattern in patterns:
+            parsed = _compiled(pattern, prefix)
+            self._patterns.append((pattern, parsed))
+            if _WILD.search(pattern.rpartition("/")[2] or "*") is None:
+                self._patterns.append((pattern, [*parsed, _ANY]))
 
     def __bool__(self) -> bool:
         """Return whether there is any pattern."""

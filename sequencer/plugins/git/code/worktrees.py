@@ -19,6 +19,7 @@ from textwrap import shorten
 from typing import Any
 
 from sequencer.documents.textfile import ref_part, slug
+from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Counter, Owner
 from sequencer.plugins.git.code.tree import read_note, write_note
@@ -52,6 +53,8 @@ class Phase(StrEnum):
     """Its branch has everything, and the folder is only where the merge is made."""
     KEPT = "kept"
     """It holds what can't be committed: a person has to look at it."""
+    LEFT = "left"
+    """Only its branch is left, with work of a run that was not merged."""
 
 
 class Worktree(Frozen):
@@ -76,6 +79,12 @@ class Worktree(Frozen):
     """Where its HEAD and index are; empty while it is added."""
     looked_at: Counter = 0
     """Bytes of the log of its HEAD that were looked through for commits that it has left."""
+    why: str = ""
+    """Why the work of a complete run was not merged, which is said until it is."""
+    hint: str = ""
+    """What to do about that."""
+    restoring: dict[str, str] = Field(default_factory=dict)
+    """What of a failed attempt is being set aside; see `set_aside.Restoring`."""
 
     @property
     def place(self) -> Path:

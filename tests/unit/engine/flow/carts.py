@@ -67,6 +67,10 @@ class Cart:
         del claim, head
         return work
 
+    def obstacle(self, head: Head) -> SequencerError | None:
+        del head
+        return self.says.get("ready")
+
     def publish(self, head: Head) -> None:
         """See `Carrier.publish`: it moves with the state."""
 

@@ -10,7 +10,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.plugins.teams.options import TeamOptions, builtin_roles, roles
 from sequencer.plugins.teams.team import Role
-from sequencer.project.project import builtin_texts
+from sequencer.project.prompt_folder import builtin_texts
 
 NAMES = ["researcher", "implementer", "verifier", "git-handler", "summarizer", "lead"]
 

@@ -1,0 +1,100 @@
+"""What a tick of a timer has a person know: see `plugins.schedules.unattended`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from sequencer.cli.context import Invocation, hidden
+from sequencer.cli.views.runs import Need, need_of
+from sequencer.cli.views.text import age_s, one_line
+from sequencer.engine.run import Run
+from sequencer.engine.stint import Mode, Summary
+from sequencer.errors import (
+    ClaimHeld,
+    SequencerError,
+    StepFailed,
+    TooManyFailures,
+    WaitsForPerson,
+    command,
+)
+from sequencer.model.head import Head
+from sequencer.model.kind import Readiness
+from sequencer.plugins.schedules.schedules import next_start
+from sequencer.plugins.schedules.unattended import DECISION, HOUR_S, News, news_of
+from sequencer.project.agents import without_time_limit
+
+
+def tell_left_out(invocation: Invocation, text: str) -> None:
+    """Say *text* about a date, which the next tick does not say again."""
+    invocation.announce(f"notice: {text}", key=f"date of {invocation.run_name}: {text}")
+
+
+def need_or_none(run: Run, head: Head | None) -> Need | None:
+    """Return what keeps *run* from going on by itself; None: nothing, or it can't be told."""
+    with suppress(SequencerError):
+        return None if head is None else need_of(run, head)
+    return None
+
+
+def news_at_end(
+    invocation: Invocation, run: Run, mode: Mode, summary: Summary, need: Need | None
+) -> News:
+    """Return what a person must know about a tick that did not fail."""
+    head = summary.head
+    if mode is not Mode.TICK or head is None:
+        return News()
+    is_done = need is not None and need.kind is Readiness.COMPLETE
+    if is_done and next_start(invocation.project(), run) is not None:
+        need = None  # it starts again by itself
+    if summary.obstacle is not None:
+        invocation.obstacle, invocation.run_id = summary.obstacle, head.run_id
+    told = _told(invocation, need)
+    has_moved = bool(summary.usage.steps)
+    waits = need is None or need.kind is Readiness.NOT_YET
+    return told._replace(has_moved=has_moved, is_waiting=waits and not (has_moved or is_done))
+
+
+def _told(invocation: Invocation, need: Need | None, prefix: str = "") -> News:
+    """Return what a timer tells of *need*."""
+    if need is None:
+        return News()
+    return news_of(need, invocation.letter(f"{prefix}{hidden(need.text)}", need.lines()))
+
+
+def explain(invocation: Invocation, run: Run, head: Head | None, error: SequencerError) -> None:
+    """Say in the news what *error* means for a person: often that the next tick tries again."""
+    if head is not None and isinstance(error, ClaimHeld):
+        explain_held(invocation, run, head, error)
+    if head is None or type(error) not in (StepFailed, TooManyFailures, WaitsForPerson):
+        return
+    need = need_or_none(run, head)
+    if need is None and type(error) is not StepFailed:
+        return
+    if need is not None and head.flow is not None:
+        # It knows which node it was.
+        need = need._replace(text=one_line(error.message.partition("\n")[0]))
+    prefix = "waiting: " if isinstance(error, WaitsForPerson) else "error: "
+    invocation.news, invocation.explained = _told(invocation, need, prefix), error
+
+
+def explain_held(invocation: Invocation, run: Run, head: Head, error: ClaimHeld) -> None:
+    """Say in the news that a step of *run* is held by a client that nothing ends.
+
+    Whoever started it may have meant it to take long, so it is told after an hour.
+    """
+    project = invocation.project()
+    with suppress(SequencerError):
+        untimed = without_time_limit(project.settings, project.agents, run.workflow_for(head))
+        names = {name for steps in untimed.values() for name in steps}
+        for claim in head.claims:
+            if claim.step in names and (age_s(claim.claimed_at) or 0.0) > HOUR_S:
+                text = f"step {claim.step!r} has been at work since {claim.claimed_at}, and no "
+                text += "time limit ends it"
+                watch, end = command(run.name, "log -f"), command(run.name, "stop --now")
+                todo = [
+                    f"to do: {watch} shows what it does, and {end} ends it",
+                    "set for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}",
+                ]
+                key = f"held {head.run_id} {claim.token}"
+                invocation.news = News(invocation.letter(hidden(text), todo), key, DECISION)
+                invocation.explained = error

@@ -1,0 +1,123 @@
+"""Which work of a project's runs nobody has merged yet: one look at its branches and notes.
+
+A branch counts as merged when the commit that is checked out has all of it, or the branch that
+its run was started on. Nothing is listed of a run that is under way. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from sequencer.documents.textfile import ref_part, slug
+from sequencer.errors import SequencerError
+from sequencer.plugins.git.code.gathering import TaskTrees
+from sequencer.plugins.git.code.stranded import LEFT_BRANCH, Stranded, described
+from sequencer.plugins.git.code.tree import status_of
+from sequencer.plugins.git.code.worktrees import BRANCHES, RUN_BRANCHES, Phase, Worktree
+from sequencer.plugins.git.process import Git, GitFailed
+
+LOOK_S = 10.0
+"""So long git may take to compare the branches."""
+MOST_BRANCHES = 100
+_HEADS = "refs/heads/"
+
+
+class Unmerged(Struct, frozen=True):
+    """Looks for what no merge has taken in."""
+
+    git: Git
+    """Runs in the project's folder, and only looks."""
+    trees: Mapping[str | None, TaskTrees]
+    """Of each run of the project."""
+    is_under_way: Callable[[str | None, str], bool]
+    """Whether the run of this name still is the one with this id, and not complete."""
+
+    def found(self) -> Iterator[Stranded]:
+        """Yield what is not merged, by branch; nothing where git can't tell."""
+        with contextlib.suppress(GitFailed, SequencerError):
+            notes = {note.branch: (run, note) for run, note in self._notes()}
+            tips = self._tips()
+            for branch in sorted({*tips, *notes})[:MOST_BRANCHES]:
+                run, note = notes.get(branch, (None, None))
+                if note is None:
+                    yield from self._without_note(branch, tips[branch])
+                elif note.phase is Phase.LEFT or not self.is_under_way(run, note.run_id):
+                    yield from self._with_note(note, run, tips.get(branch))
+
+    def _notes(self) -> Iterator[tuple[str | None, Worktree]]:
+        for run, trees in self.trees.items():
+            for note in filter(None, map(trees.notes.read, trees.notes.names())):
+                if not note.task:
+                    yield run, note
+
+    def _tips(self) -> dict[str, str]:
+        """Return the branches of runs and tasks that the commit here does not have."""
+        form = "--format=%(objectname) %(refname:lstrip=2)"
+        folders = (f"{_HEADS}{kind}/" for kind in (BRANCHES, RUN_BRANCHES))
+        argv = ("for-each-ref", "--no-merged=HEAD", form, *folders)
+        told = self.git.run(*argv, timeout_s=LOOK_S).stdout.decode("utf-8", "surrogateescape")
+        named = (line.partition(" ")[::2] for line in told.splitlines())
+        return {
+            name: tip
+            for tip, name in named
+            if LEFT_BRANCH.fullmatch(name) or name.startswith(f"{RUN_BRANCHES}/")
+        }
+
+    def _without_note(self, branch: str, tip: str) -> Iterator[Stranded]:
+        """Yield what is on *branch*, of which only its name says whose it is."""
+        known = {ref_part(slug(run or "default")): run for run in reversed([*self.trees])}
+        part = branch.split("/")[1]
+        run, is_gone = known.get(part, part), part not in known
+        if LEFT_BRANCH.fullmatch(branch):
+            yield described(self.git, branch, tip, ["HEAD"])._replace(run=run, is_gone=is_gone)
+        elif count := _count(self.git, tip, ["HEAD"]):
+            yield Stranded(branch, count, run=run, is_of_run=True, is_gone=is_gone)
+
+    def _with_note(self, note: Worktree, run: str | None, tip: str | None) -> Iterator[Stranded]:
+        trees = self.trees[run]
+        folder, has_files = trees.notes.folder(note), False
+        if note.phase is not Phase.ADDING and folder.is_dir():
+            with contextlib.suppress(GitFailed, SequencerError):
+                status = status_of(trees.git_of(note))
+                has_files = any(not trees.checkout.is_own(one.path) for one in status.entries)
+                # What is merged is its HEAD, wherever its branch is.
+                tip = status.commit or tip
+        count = 0 if tip is None else commits_of(self.git, note, tip)
+        if not (count or has_files):
+            return
+        yield Stranded(
+            note.branch,
+            count,
+            run=run,
+            is_of_run=True,
+            run_id=note.run_id,
+            into=note.checked_out or "",
+            folder=str(folder) if has_files else "",
+        )
+
+
+def commits_of(git: Git, note: Worktree, tip: str | None = None) -> int:
+    """Return how many commits of a run's work are merged neither here nor where it came from.
+
+    *tip* is the newest; None: that of its branch, which may be gone.
+
+    Raises:
+        GitFailed: git can't tell.
+    """
+    tip = tip or _tip(git, note.branch)
+    into = _tip(git, note.checked_out) if note.checked_out else None
+    return 0 if tip is None else _count(git, tip, ["HEAD", *([into] if into else [])])
+
+
+def _tip(git: Git, branch: str) -> str | None:
+    argv = ("rev-parse", "--verify", "--quiet", f"{_HEADS}{branch}")
+    done = git.run(*argv, accepts=(0, 1), timeout_s=LOOK_S)
+    return done.stdout.decode("ascii", "replace").strip() or None
+
+
+def _count(git: Git, tip: str, known: Sequence[str]) -> int:
+    done = git.run("rev-list", "--count", tip, "--not", *known, timeout_s=LOOK_S)
+    return int(done.stdout)

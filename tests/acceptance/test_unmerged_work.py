@@ -1,0 +1,240 @@
+"""Work of a run's worktree that nobody has merged is named until it is merged or dropped."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from sequencer.plugins.git import process
+from sequencer.plugins.schedules import schedules
+from tests.clones import git
+from tests.unit.cli.calling import Called, call, project
+from tests.web.conftest import Client, words
+
+CONFIGURATION = """\
+agent: hand
+agents:
+  hand: {kind: command, argv: [sh, -c, "cat > /dev/null; echo agent >> notes.txt"], free: true}
+worktree: true
+workflow: letter
+workflows:
+  letter: {kind: procedure, steps: [{name: write, text: "Write."}, {name: look, text: "Look."}]}
+"""
+SCHEDULED = CONFIGURATION + 'schedules: {night: {workflow: letter, at: "0 2 * * *"}}\n'
+DAY_S = 24 * 60 * 60
+NOT_MERGED = "1 commit of run 'night' is not merged into main: branch sequencer-run/night/run-"
+SKIPPED = "skipped: yesterday's work is not merged"
+Later = Callable[[float], None]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return in_git(tmp_path / "p", SCHEDULED)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Return what moves the clock of schedules that many seconds after now."""
+
+    def move(seconds: float) -> None:
+        moved = SimpleNamespace(time=lambda: time.time() + seconds)
+        monkeypatch.setattr(schedules, "time", moved)
+
+    return move
+
+
+def in_git(folder: Path, text: str) -> Path:
+    """Return a project with *text* as its settings, committed on main."""
+    folder = project(folder, text)
+    (folder / ".gitignore").write_text("sync/\nlogs/\n")
+    (folder / "notes.txt").write_text("start\n")
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "start")
+    return folder
+
+
+def tick(folder: Path) -> Called:
+    return call(folder, "--run", "night", "tick")
+
+
+def conflict(folder: Path) -> None:
+    """Commit by hand what the run's work does not fit with."""
+    (folder / "notes.txt").write_text("a person's\n")
+    git(folder, "commit", "-q", "-am", "by hand")
+
+
+def branches(folder: Path) -> list[str]:
+    form = "--format=%(refname:lstrip=2)"
+    return git(folder, "for-each-ref", form, "refs/heads/sequencer-run/").split()
+
+
+@pytest.fixture
+def branch(folder: Path, later: Later) -> str:
+    """Return the branch of a night that is complete, and in conflict with a person's commit."""
+    assert tick(folder).code == 0  # notes since when it waits
+    later(DAY_S)
+    assert tick(folder).code == 0
+    conflict(folder)
+    refused = tick(folder)
+    later(0)
+    assert (refused.code, "can't be merged: conflicts in 'notes.txt'" in refused.err) == (3, True)
+    (found,) = branches(folder)
+    return found
+
+
+def listed(folder: Path, branch: str) -> list[str]:
+    """Return the commands that name *branch* as not merged, with what to type."""
+    merge, drop = f"git merge {branch}", f"git branch -D {branch}"
+    views = (["inbox"], ["status", "--all"], ["--run", "night", "status"], ["check"])
+    shown = {" ".join(words): call(folder, *words) for words in views}
+    for name, told in shown.items():
+        is_named = NOT_MERGED in told.out
+        assert (merge in told.out, drop in told.out) == (is_named, is_named), name
+    return [name for name, told in shown.items() if NOT_MERGED in told.out]
+
+
+ALL = ["inbox", "status --all", "--run night status", "check"]
+
+
+def test_it_is_listed_until_a_person_merges_it(folder: Path, branch: str) -> None:
+    assert listed(folder, branch) == ALL
+    rows = call(folder, "inbox", "--json").json
+    assert [(row["run"], row["branch"]) for row in rows] == [("night", branch)]
+    (facts,) = call(folder, "status", "--all", "--json").json
+    assert facts["unmerged"][0]["commands"][0] == f"git merge {branch}"
+    assert call(folder, "--run", "night", "status", "--json").json["unmerged"] == facts["unmerged"]
+    git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
+    assert listed(folder, branch) == []
+    assert call(folder, "inbox").out == "no run waits for a decision\n"
+    assert tick(folder).code == 0
+
+
+def test_it_is_listed_until_a_person_drops_it(folder: Path, branch: str) -> None:
+    git(folder, "branch", "-q", "-D", branch)
+    assert listed(folder, branch) == []
+    assert tick(folder).code == 0
+
+
+def test_each_start_says_the_same_until_it_is_merged(folder: Path, branch: str) -> None:
+    first, again = tick(folder), tick(folder)
+    assert (first.code, first.err) == (3, again.err)
+    assert f"merge it by hand with 'git merge {branch}'" in first.err
+
+
+def test_it_is_merged_once_the_branch_that_it_came_from_has_it(folder: Path, branch: str) -> None:
+    git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
+    git(folder, "checkout", "-q", "-b", "topic", "HEAD^")
+    assert listed(folder, branch) == []
+    git(folder, "branch", "-q", "-f", "main", "HEAD")
+    assert listed(folder, branch) == ALL
+
+
+def test_a_schedule_does_not_start_over_it(folder: Path, branch: str, later: Later) -> None:
+    before = call(folder, "--run", "night", "history", "--json").out
+    for days in (2, 2, 3):
+        later(days * DAY_S)
+        told = tick(folder)
+        assert (told.code, f"{SKIPPED}: can't be merged" in told.err) == (3, True), told
+        assert f"'git merge {branch}'" in told.err
+    assert call(folder, "--run", "night", "history", "--json").out == before
+    status = call(folder, "--run", "night", "status").out
+    assert f"not merged  {NOT_MERGED}" in status
+    assert "02:00: yesterday's work is not merged\n" in status
+    (listed,) = call(folder, "status", "--all", "--json").json
+    assert listed["left_out"]["reason"] == "yesterday's work is not merged"
+    git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
+    told = tick(folder)
+    # The date is over; the next one starts the run.
+    assert (told.code, "complete after 2 steps; it starts at" in told.out) == (0, True), told
+    later(4 * DAY_S)
+    assert tick(folder).code == 0
+    assert branches(folder) != [branch]
+
+
+def test_a_merge_that_was_cut_off_is_made_before_its_date_counts(
+    folder: Path, later: Later
+) -> None:
+    assert tick(folder).code == 0
+    later(DAY_S)
+    assert tick(folder).code == 0
+    assert call(folder, "--run", "night", "skip", "--as-done").code == 0
+    assert "git -C " in call(folder, "inbox").out
+    later(3 * DAY_S)
+    for _ in range(3):
+        assert tick(folder).code == 0
+    assert (folder / "notes.txt").read_text() == "start\nagent\nagent\nagent\n"
+
+
+def test_work_of_a_run_that_was_started_over_is_listed(folder: Path, later: Later) -> None:
+    assert tick(folder).code == 0
+    later(DAY_S)
+    assert tick(folder).code == 0
+    assert "not merged" not in call(folder, "inbox").out
+    assert call(folder, "--run", "night", "reset", "--yes").code == 0
+    assert "work of run 'night' is not merged into main: " in call(folder, "inbox").out
+    assert tick(folder).code == 0
+    before, now = branches(folder)
+    before = next(
+        one for one in (before, now) if git(folder, "log", "-1", "--format=%s", one) != "start"
+    )
+    assert listed(folder, before) == ALL
+
+
+def test_work_of_a_run_that_was_removed_is_listed(folder: Path, branch: str) -> None:
+    shutil.rmtree(folder / "sync")
+    told = call(folder, "inbox").out
+    assert "1 commit of run 'night', which was removed, is not merged: branch" in told
+    assert call(folder, "status", "--all").out.count(f"git merge {branch}") == 1
+    assert f"git merge {branch}" in call(folder, "check").out
+
+
+def test_clean_keeps_a_run_whose_work_is_not_merged(folder: Path, branch: str) -> None:
+    (folder / "orchestration.yaml").write_text(CONFIGURATION)
+
+    def ended() -> list[str]:
+        found = call(folder, "clean", "--older-than", "0", "--json").json
+        return [one["run"] for one in found if one["what"] == "ended run"]
+
+    assert ended() == []
+    git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
+    assert ended() == ["night"]
+
+
+def test_the_pages_name_it_until_it_is_merged(folder: Path, branch: str) -> None:
+    client = Client([folder])
+    for address in ("/", "/p/p/night"):
+        page = words(client.get(address).text)
+        assert f"{NOT_MERGED}{branch.rpartition('-')[2]}" in page, address
+        assert f"git merge {branch}" in page
+        assert f"git branch -D {branch}" in page
+    assert "done not merged" in words(client.get("/runs").text)
+    git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
+    after = Client([folder])
+    assert "Nothing waits for you." in words(after.get("/").text)
+    assert "not merged" not in words(after.get("/runs").text)
+    git(folder, "reset", "-q", "--hard", "HEAD^")
+    shutil.rmtree(folder / "sync")
+    assert "which was removed, is not merged" in words(Client([folder]).get("/").text)
+
+
+def test_a_project_without_worktrees_asks_git_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = in_git(tmp_path / "p", CONFIGURATION.replace("worktree: true\n", ""))
+    assert call(folder, "run").code == 0
+    asked = list[str]()
+
+    def start(_: object, *argv: str, **__: object) -> None:
+        asked.append(argv[0])
+        raise AssertionError(argv)
+
+    monkeypatch.setattr(process.Git, "start", start)
+    for command in (["status"], ["status", "--all"], ["inbox"]):
+        assert call(folder, *command).code == 0
+    assert asked == []
