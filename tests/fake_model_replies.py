@@ -133,11 +133,16 @@ def _stream_block(http: Handler, turn: Json, index: int, block: Json) -> bool:
 def responses_messages(body: Json) -> Messages:
     """Return (role, text) of the items of an OpenAI Responses request."""
     found: Messages = []
+    is_one_turn = False
     for item in body.get("input", []):
-        if item.get("type", "message") == "message":
-            found.append((item.get("role", "user"), _text_of(item.get("content"))))
-        elif item.get("type") == "function_call":
-            found.append(("assistant", ""))
+        is_call = item.get("type") == "function_call"
+        if is_call or item.get("type", "message") == "message":
+            role = "assistant" if is_call else item.get("role", "user")
+            text = "" if is_call else _text_of(item.get("content"))
+            # What the model said and what it called in one turn are items of their own.
+            if not (is_call and is_one_turn):
+                found.append((role, text))
+        is_one_turn = is_call or item.get("role") == "assistant"
     return found
 
 
@@ -168,8 +173,14 @@ def answer_responses(http: Handler, turn: Json, body: Json) -> None:
     for index, item in enumerate(output):
         done = {"type": "response.output_item.done", "output_index": index, "item": item}
         http.send_event(done, "response.output_item.done")
-    end = {**response, "status": "completed", "output": output, "usage": usage}
-    http.send_event({"type": "response.completed", "response": end}, "response.completed")
+    if turn.get("drop"):
+        http.drop()
+        return
+    end: Json = {**response, "status": "completed", "output": output, "usage": usage}
+    if stop := turn.get("stop_reason"):
+        end |= {"status": "incomplete", "incomplete_details": {"reason": stop}}
+    kind = f"response.{end['status']}"
+    http.send_event({"type": kind, "response": end}, kind)
     http.end_stream()
 
 
@@ -201,7 +212,10 @@ def answer_chat(http: Handler, turn: Json, body: Json) -> None:
     for delta in deltas:
         choice = {"index": 0, "delta": delta, "finish_reason": None}
         http.send_event({**base, "choices": [choice]})
-    reason = "tool_calls" if calls else "stop"
+    if turn.get("drop"):
+        http.drop()
+        return
+    reason = turn.get("stop_reason") or ("tool_calls" if calls else "stop")
     http.send_event({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})
     sent, written = tokens(body.get("messages", "")), tokens(turn.get("text", "") or calls)
     usage = {"prompt_tokens": sent, "completion_tokens": written, "total_tokens": sent + written}
@@ -224,10 +238,10 @@ def answer_gemini(http: Handler, turn: Json, body: Json) -> None:
     parts: list[Json] = [{"text": text}] if text or not calls_of(turn) else []
     parts += [{"functionCall": {"name": c["name"], "args": c["input"]}} for c in calls_of(turn)]
     sent, written = tokens(body.get("contents", "")), tokens(text)
-    reply = {
-        "candidates": [
-            {"content": {"role": "model", "parts": parts}, "finishReason": "STOP", "index": 0}
-        ],
+    reason = turn.get("stop_reason") or "STOP"
+    content = {"role": "model", "parts": parts}
+    reply: Json = {
+        "candidates": [{"content": content, "finishReason": reason, "index": 0}],
         "usageMetadata": {
             "promptTokenCount": sent,
             "candidatesTokenCount": written,
@@ -239,5 +253,10 @@ def answer_gemini(http: Handler, turn: Json, body: Json) -> None:
         http.send_json(200, reply)
         return
     http.start_stream()
+    if turn.get("drop"):
+        reply["candidates"][0].pop("finishReason")
     http.send_event(reply)
+    if turn.get("drop"):
+        http.drop()
+        return
     http.end_stream()

@@ -6,7 +6,7 @@ The prompt carries the script, so that the server keeps no state but retry count
 
 Turn number i answers the request that has i assistant turns after the message with the
 script. Keys of a turn: text; tool + input, or tools; thinking; stop_reason; model_usage;
-error (HTTP status) with times, retry_after, type, message; hang (seconds before any
+error (HTTP status) with times, retry_after, type, message, details; hang (seconds before any
 byte); slow (seconds between chunks); stall (seconds in mid-stream); drop; sse_error.
 Replies are in `fake_model_replies`, one function a protocol.
 """
@@ -196,6 +196,7 @@ class Handler(BaseHTTPRequestHandler):
         message = turn.get("message") or f"fake {kind}"
         # One body that every protocol's client can read.
         error = {"type": kind, "message": message, "code": status, "status": kind.upper()}
+        error |= {"details": turn["details"]} if "details" in turn else {}
         names = {"retry_after": "retry-after", "should_retry": "x-should-retry"}
         headers = {header: str(turn[key]) for key, header in names.items() if key in turn}
         self.send_json(status, {"type": "error", "error": error}, headers)

@@ -73,7 +73,8 @@ _TEMPORARY = re.compile(
     r"""unable[ ]to[ ]connect | can(?:'|\u2019)?(?:not|t)[ ]connect
       | connection[ ](?:error|refused|reset|closed|timed[ ]out|terminated)
       | request[ ]timed[ ]out | (?:gateway|connect(?:ion)?|read)[ ]time-?out
-      | stream[ ](?:disconnected|closed)[ ]before | error[ ]sending[ ]request
+      | stream[ ](?:disconnected|closed)[ ]before(?!.*\bincomplete[ ]response\b)
+      | error[ ]sending[ ]request
       | fetch[ ]failed | socket[ ]hang[ ]up | network[ ]error | premature[ ]close
       | \bE(?:CONNREFUSED|CONNRESET|CONNABORTED|HOSTUNREACH|NETUNREACH|NOTFOUND|PIPE|TIMEDOUT)\b
       | \bEAI_AGAIN\b | ConnectionRefused
@@ -93,6 +94,7 @@ _REFUSED = re.compile(
       | unexpected[ ]argument | cannot[ ]be[ ]used | malformed | not[ ]found
       | no[ ]such | usage: | too[ ]long
       | context[ ](?:window|length|limit) | reached[ ]max | ValidationException
+      | incomplete[ ]response[ ]returned
     """,
     re.IGNORECASE | re.VERBOSE,
 )

@@ -272,6 +272,21 @@ def test_a_turn_that_was_nothing_but_a_limit_is_none(said: str, status: OutcomeS
         assert feed(CodexParser(RULES), events).outcome.output == "Done."
 
 
+@pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter"])
+def test_an_answer_that_its_provider_cut_off_is_no_outage(reason: str) -> None:
+    lead = "stream disconnected before completion: "
+    said = f"{lead}Incomplete response returned, reason: {reason}"
+    failed = feed(CodexParser(RULES), encoded(_failed(said))).outcome
+    assert (failed.status, failed.is_unexplained) == (OutcomeStatus.FAILED, False)
+    broken = f"{lead}error decoding response body"
+    away = feed(CodexParser(RULES), encoded(_failed(broken))).outcome
+    assert away.status is OutcomeStatus.UNAVAILABLE
+
+
+def _failed(said: str) -> dict[str, Any]:
+    return {"type": "turn.failed", "error": {"message": said}}
+
+
 def test_changes_of_files_and_other_tools_are_shown() -> None:
     change = {"type": "file_change", "changes": [{"path": "a.py", "kind": "update"}]}
     search = {"type": "web_search", "id": "item_3", "query": "python"}

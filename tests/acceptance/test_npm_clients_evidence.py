@@ -1,0 +1,91 @@
+"""How the real codex, gemini and opencode end their turns, and what the program makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sequencer.engine.evidence import judge_turn
+from sequencer.model.evidence import Evidence, TurnEnd
+from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault
+from tests.acceptance.test_npm_clients import Desk, desk
+
+__all__ = ["desk"]
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(240)]
+
+DAILY = [
+    {
+        "@type": "type.googleapis.com/google.rpc.QuotaFailure",
+        "violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}],
+    },
+    {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "7200s"},
+]
+"""By this gemini knows a limit of the day, and does not try it again itself for minutes."""
+LENGTH = {"codex": "max_output_tokens", "gemini": "MAX_TOKENS", "opencode": "length"}
+FILTER = {"codex": "content_filter", "gemini": "SAFETY", "opencode": "content_filter"}
+UNKNOWN_SESSION = {
+    "codex": "01990000-0000-7000-8000-000000000000",
+    "gemini": "7d0b6f0e-0000-4000-8000-000000000000",
+    "opencode": "ses_00000000000000000000000000",
+}
+
+
+def evidence(outcome: Outcome) -> Evidence:
+    assert outcome.evidence is not None
+    return outcome.evidence
+
+
+def test_a_turn_with_tools_and_text_ends_by_itself_and_leaves_nothing(desk: Desk) -> None:
+    run = desk.command("echo hi")
+    outcome = desk.ask({"text": "I look.", **run}, run, {"text": "It is done."})
+    shown = evidence(outcome)
+    assert (shown.turn_end, shown.has_text) == (TurnEnd.CLEAN, True)
+    assert (shown.tool_calls, shown.open_calls, shown.repeated_calls) == (2, 0, 2)
+    judged = judge_turn(outcome)
+    assert (judged.status, judged.output) == (OutcomeStatus.OK, "It is done.")
+
+
+def test_without_text_only_its_tools_are_evidence(desk: Desk) -> None:
+    silent: dict[str, Any] = {"text": ""}
+    outcome = desk.ask(desk.command("echo hi"), silent, silent, silent)
+    assert evidence(outcome).tool_calls == 1
+    assert not evidence(outcome).has_text
+
+
+@pytest.mark.parametrize("reasons", [LENGTH, FILTER], ids=["length", "filter"])
+def test_half_an_answer_is_not_accepted(desk: Desk, reasons: dict[str, str]) -> None:
+    half = {"text": "half an ans", "stop_reason": reasons[desk.client]}
+    outcome = desk.ask(*[half] * 5)
+    if desk.client == "gemini":
+        # Its stream has no reason, so its word that the turn succeeded is all there is.
+        assert (outcome.exit_code, evidence(outcome).reason) == (0, None)
+        assert judge_turn(outcome).is_accepted
+        return
+    assert judge_turn(outcome).status is OutcomeStatus.FAILED
+    assert evidence(outcome).turn_end is TurnEnd.CUT_OFF
+    assert not outcome.is_unexplained
+
+
+def test_a_stream_that_breaks_off_is_no_answer(desk: Desk) -> None:
+    outcome = desk.ask(*[{"text": "half an ans", "drop": True}] * 5)
+    assert not judge_turn(outcome).is_accepted
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_an_outage_puts_the_step_off(desk: Desk, status: int) -> None:
+    outcome = desk.ask({"error": status, "times": 50, "message": "overloaded"})
+    assert judge_turn(outcome).status is OutcomeStatus.UNAVAILABLE
+
+
+def test_a_limit_puts_the_step_off_whatever_the_exit_code(desk: Desk) -> None:
+    message = "You exceeded your current quota, try again in 2 hours."
+    outcome = desk.ask({"error": 429, "times": 50, "message": message, "details": DAILY})
+    assert judge_turn(outcome).status is OutcomeStatus.LIMITED
+
+
+def test_a_conversation_that_is_gone_is_called_so(desk: Desk) -> None:
+    outcome = desk.ask({"text": "x"}, resume_session=UNKNOWN_SESSION[desk.client])
+    assert not judge_turn(outcome).is_accepted
+    assert outcome.session_fault is SessionFault.LOST
