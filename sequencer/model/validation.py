@@ -55,6 +55,11 @@ def validated_json(kind: type[Frozen], data: str | bytes) -> Any:
         raise _refused(error, value) from None
 
 
+def json_schema(kind: type[Frozen]) -> dict[str, Any]:
+    """Return the JSON schema of *kind*."""
+    return _twin(kind).model_json_schema()
+
+
 def _refused(error: pydantic.ValidationError, value: Any) -> ValidationError:
     """Return *error* about *value* with its places as they are written, and in our words.
 

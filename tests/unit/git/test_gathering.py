@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.textfile import is_branch_name
-from sequencer.plugins.git.code import gathering
+from sequencer.plugins.git.code import checkout, gathering
 from sequencer.plugins.git.code import worktrees as module
 from sequencer.plugins.git.code.checkout import PlaceResult
 from sequencer.plugins.git.code.worktrees import branch_of, git_dirs, name_of, remove
@@ -95,13 +95,13 @@ def test_a_key_that_was_in_the_file_already_forbids_no_other_change_of_it(here: 
 def test_a_file_that_is_still_written_is_refused(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = gathering._stage
+    stage = checkout.stage
 
     def late(*arguments: object) -> None:
         stage(*arguments)  # type: ignore[arg-type]
         write(place.cwd, {"new": SECRET})
 
-    monkeypatch.setattr(gathering, "_stage", late)
+    monkeypatch.setattr(gathering, "stage", late)
     place = opened(workplaces(here))
     write(place.cwd, {"new": "harmless\n"})
     left = closed(place)
