@@ -420,8 +420,11 @@ class FileLog:
         self._dropped = 0
         self._newest = bytearray()
         """Of what came behind the cap: its end, and somewhat more."""
-        self._most_newest = min(MOST_NEWEST, max_bytes // 4)
         self._warn = warn
+
+    @property
+    def _most_newest(self) -> int:
+        return min(MOST_NEWEST, self._max_bytes // 4)
 
     def begin(self, attempt: Attempt, number: int) -> None:
         """Write the lines that say what this is: the log of the *number*-th try, as its name is.

@@ -178,6 +178,12 @@ class Invocation(Struct):
                     self.say(f"notice: {name!r} is a new run; there is a run {like!r}")
         return self._runs[name]
 
+    def close(self) -> None:
+        """Free what looking at its runs holds; a worker has freed its own before."""
+        for run in self._runs.values():
+            with contextlib.suppress(SequencerError, OSError):
+                run.store.close()
+
     def _resolve_default(self, project: Project) -> None:
         """Let ``--run default`` mean what `status` calls so, unless another run has the name."""
         if self.run_name == "default" and "default" not in self._known(project):

@@ -11,7 +11,7 @@ import click
 from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation, is_watched
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.next_command import Interrupted, interrupted
+from sequencer.cli.views.next_command import InterruptedRun, interrupted
 from sequencer.cli.views.runs import (
     Need,
     Open,
@@ -230,53 +230,51 @@ def inbox(invocation: Invocation) -> None:
     found = [one for one in found if meant in (None, one.run.name)]
     # Nobody must take it for a run that asks nothing.
     _warn(invocation, {run: e for run, e in unread.items() if meant in (None, run.name)})
-    left = [one for one in invocation.project().unmerged() if meant in (None, one.run)]
-    at_gates = [(one, one.gate) for one in found if one.gate is not None]
-    asked = [(one, question) for one in found for question in one.questions]
-    gone = [
-        one
-        for _, one in each_run(invocation.project(), interrupted)
-        if isinstance(one, Interrupted) and meant in (None, one.run.name)
-    ]
-    others = [(run, need) for run, need in needs(invocation.project()) if meant in (None, run.name)]
-    untrusted = None if meant is not None else _untrusted(invocation, found, others)
+    items = [*_items(invocation, meant, found)]
     if invocation.is_json:
-        rows = [
-            {
-                "run": one.run.name,
-                "workflow": one.workflow,
-                **gate.model_dump(mode="json", exclude={"decision"}),
-                "question": asked_at(one.run, gate),
-            }
-            for one, gate in at_gates
-        ]
-        rows += [question_json(one.run, each) for one, each in asked]
-        rows += [_interrupted_json(one) for one in gone]
-        rows += [need_json(run, need) for run, need in others]
-        rows += [one.as_json() for one in left]
-        rows += [] if untrusted is None else [need_json(None, untrusted)]
-        invocation.print_json(rows)
+        invocation.print_json([row for row, _ in items])
         return
-    if not (found or gone or others or left) and untrusted is None:
+    if not items:
         whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
         invocation.echo(f"{whose} decision")
-        return
-    lines = [
-        line
-        for one, question in asked
-        for line in (*_told_question(one, question), *_pasteable(one, question))
-    ]
-    lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
-    for one in gone:
-        lines += [f"{one_line(name_of(one.run))}: {one.words}", f"  {one.next_command.line}"]
-    lines += [line for run, need in others for line in _told_need(one_line(name_of(run)), need)]
-    lines += [line for one in left for line in _told_work(one)]
-    lines += [] if untrusted is None else _told_need("this project", untrusted)
-    for line in lines:
-        invocation.echo(line)
+    for _, lines in items:
+        for line in lines:
+            invocation.echo(line)
 
 
-def _interrupted_json(one: Interrupted) -> dict[str, Any]:
+def _items(
+    invocation: Invocation, meant: str | None, found: Sequence[Open]
+) -> Iterator[tuple[dict[str, Any], list[str]]]:
+    """Yield what needs a person in the runs *meant* (None: all), for programs and as lines."""
+    project = invocation.project()
+    asked = [(one, question) for one in found for question in one.questions]
+    for at, question in asked:
+        lines = [*_told_question(at, question), *_pasteable(at, question)]
+        yield question_json(at.run, question), lines
+    for at, gate in [(one, one.gate) for one in found if one.gate is not None]:
+        yield _gate_json(at, gate), _told_gate(at, gate)
+    for run, gone in each_run(project, interrupted):
+        if isinstance(gone, InterruptedRun) and meant in (None, run.name):
+            lines = [f"{one_line(name_of(run))}: {gone.words}", f"  {gone.next_command.line}"]
+            yield _interrupted_json(gone), lines
+    others = [(run, need) for run, need in needs(project) if meant in (None, run.name)]
+    for run, need in others:
+        yield need_json(run, need), _told_need(one_line(name_of(run)), need)
+    for work in project.unmerged():
+        if meant in (None, work.run):
+            yield work.as_json(), _told_work(work)
+    if meant is None and (untrusted := _untrusted(invocation, found, others)) is not None:
+        yield need_json(None, untrusted), _told_need("this project", untrusted)
+
+
+def _gate_json(one: Open, gate: Gate) -> dict[str, Any]:
+    """Return a run at a *gate* as ``inbox --json`` prints it."""
+    kept = gate.model_dump(mode="json", exclude={"decision"})
+    about = {"run": one.run.name, "workflow": one.workflow}
+    return {**about, **kept, "question": asked_at(one.run, gate)}
+
+
+def _interrupted_json(one: InterruptedRun) -> dict[str, Any]:
     """Return a run whose process is gone as ``inbox --json`` prints it."""
     steps, command = [claim.step for claim in one.claims], one.next_command.line
     return {"run": one.run.name, "interrupted": steps, "text": one.words, "next_command": command}

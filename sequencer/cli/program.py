@@ -386,6 +386,8 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
         if isinstance(error, SystemExit):
             raise
         return reports(error, is_verbose=is_verbose or invocation.is_verbose)
+    finally:
+        invocation.close()
     return result if isinstance(result, int) else 0
 
 

@@ -61,12 +61,12 @@ from sequencer.project.agents import (
     AgentOverrides,
     ensure_known_names,
     known_agents,
-    permissions,
     prompt_files,
 )
 from sequencer.project.costs import agent_warnings
 from sequencer.project.flows import locate, written_of
 from sequencer.project.flows import run_of as flow_run_of
+from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
 from sequencer.store.file import FileStore
 from sequencer.workflows.prompts import relative_name

@@ -78,7 +78,7 @@ def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
         return False
     run = invocation.run()
     head = run.head
-    if head is None or (head.flow is None and not run.workflow_for(head).nodes):
+    if head is None or not (head.flow or run.workflow_for(head).nodes):
         return False
     show_run(invocation, run, draw)
     return True

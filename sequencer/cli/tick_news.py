@@ -70,7 +70,7 @@ def explain(invocation: Invocation, run: Run, head: Head | None, error: Sequence
     need = need_or_none(run, head)
     if need is None and type(error) is not StepFailed:
         return
-    if need is not None and head.flow is not None:
+    if need is not None and not run.kind.has_one_place:
         # It knows which node it was.
         need = need._replace(text=one_line(error.message.partition("\n")[0]))
     prefix = "waiting: " if isinstance(error, WaitsForPerson) else "error: "

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import (
     Allowance,
-    AttemptAccepted,
     HeadMoved,
     Noticed,
     Prepared,
@@ -409,11 +408,8 @@ class NetWorker(Worker):
 
     def _tell_taken(self, ended: Sequence[Running]) -> None:
         for one in ended:
-            self.forget_used(one, self.performed(one).outcome.usage)
-            if one.taken and one.attempt is not None:
-                outcome = one.taken.outcome or self.performed(one).outcome
-                if outcome.is_accepted:
-                    self.performer.emit(AttemptAccepted(one.attempt, outcome))
+            made, taken = self.performed(one).outcome, one.taken
+            self.recorded(one, made.usage, None if taken is None else taken.outcome or made)
 
     def _collect(self, ended: Sequence[Running]) -> Head | None:
         """Let the code of *ended* move with their record; return the head that was seen."""

@@ -233,15 +233,10 @@ class Performer(Struct, frozen=True):
             if lock is not None:
                 lock.close()
         outcome = self._finished(outcome, final, running, round(time.monotonic() - started, 6))
+        note = noted(final, outcome, listener) if final.step.complete_when else final.note
+        made = outcome, final.step, final.place, final.agent
         performed = Performed(
-            outcome,
-            final.step,
-            final.place,
-            final.agent,
-            log=str(log.path),
-            is_final=is_final,
-            began_at=began_at,
-            note=noted(final, outcome, listener) if final.step.complete_when else final.note,
+            *made, log=str(log.path), is_final=is_final, began_at=began_at, note=note
         )
         performed = judged(self.workflow, performed, is_command=final.executor.kind == "command")
         if self.hooks is not None:
@@ -249,7 +244,8 @@ class Performer(Struct, frozen=True):
         if kept is not None and performed.has_failed and not cancellation.is_set():
             kept.set_aside()
         log.close(performed.outcome)
-        self.emit(AttemptEnded(attempt, performed.outcome, verdict_words(performed, head)))
+        said = performed.verdict and verdict_words(self.workflow, performed, head)
+        self.emit(AttemptEnded(attempt, performed.outcome, said or ""))
         return performed
 
     def _lock(self, attempt: Attempt) -> AttemptLock | None:

@@ -150,7 +150,7 @@ def performed_record(
     return record
 
 
-def verdict_words(performed: Performed, head: Head) -> str:
+def verdict_words(workflow: Workflow, performed: Performed, head: Head) -> str:
     """Return what *performed* has decided, in which round and why; empty: it does not judge.
 
     *head* is that of its claim. A graph keeps the rounds of its judges elsewhere.
@@ -160,7 +160,7 @@ def verdict_words(performed: Performed, head: Head) -> str:
         return ""
     most = "" if validation is None else f" of {validation.max_attempts}"
     told = "yes" if verdict.is_pass else "no"
-    told += f" (round {round_of(head)}{most})" if head.flow is None else ""
+    told += "" if workflow.nodes else f" (round {round_of(head)}{most})"
     reason = " ".join(verdict.reason.split())
     return f"{told}: {shortened(reason)}" if reason else told
 

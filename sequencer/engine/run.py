@@ -360,8 +360,7 @@ class Run:
             worker.ensure_startable(head)
             if isinstance(self.store, Dispatching):
                 self.store.ensure_served(worker)
-            head = control.begin()
-            ensure_here(head)
+            ensure_here(head := control.begin())
             # Another program's state has no run before its first transition.
             head = head if head.revision else self.head or head
             if on_ready is not None:

@@ -225,10 +225,15 @@ class Worker(ABC):
             if fact["event"] == Event.TAKEN_OVER and (one := lost.get(fact.get("token", 0))):
                 one.counted = used((fact.get("outcome") or {}).get("usage") or {})
 
-    def forget_used(self, running: Running, usage: Usage) -> None:
-        """Remove what was kept of *running* in case its process dies; its end is recorded."""
+    def recorded(self, running: Running, usage: Usage, outcome: Outcome | None) -> None:
+        """Remove what was kept of *running* in case its process dies: its end is recorded.
+
+        An *outcome* that was accepted is told; None: the record was of something else.
+        """
         if usage.cost_usd or usage.unpriced or usage.input_tokens or usage.output_tokens:
             leases_of(self.store.state_path).forget_used(running.claim.token)
+        if outcome is not None and outcome.status in ACCEPTED and running.attempt is not None:
+            self.performer.emit(AttemptAccepted(running.attempt, outcome))
 
     def _room(self, head: Head, slots: int, gone: frozenset[int], **more: Any) -> Room:
         """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
@@ -517,12 +522,10 @@ class LineWorker(Worker):
             told = again.performed.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
         outcome = ended.performed.outcome
-        self.forget_used(running, outcome.usage)
         is_agents = running.prepared.executor.kind not in OWN_WORD
         if self.streaks is not None or (is_agents and outcome.evidence is not None):
             self._follow(head.revision, {running.claim.step: ended.performed})
-        if running.attempt is not None and outcome.status in ACCEPTED:
-            self.performer.emit(AttemptAccepted(running.attempt, outcome))
+        self.recorded(running, outcome.usage, outcome)
         return head, None if upcoming is None else _begun((head, granted), upcoming)
 
     def _prepare_following(self, following: Place, head: Head) -> Prepared | None:

@@ -209,6 +209,12 @@ def ensure_claimable(head: Head) -> None:
         raise WaitsForPerson("the run is waiting for an approval")
 
 
+_AT_ONCE: Mapping[str, None] = dict.fromkeys(
+    ("not_before", "not_before_reason", "not_before_since")
+)
+"""Of a head whose next step waits for no date."""
+
+
 def claim(
     head: Head,
     place: Place,
@@ -225,12 +231,11 @@ def claim(
     *used* is what was seen of an attempt whose claim it takes over.
 
     Raises:
-        ClaimHeld: somebody holds the step and *may_take_over* is false.
+        ClaimHeld: somebody holds the step, and *may_take_over* is false.
         TransitionRefused: see `ensure_claimable`.
     """
     ensure_claimable(head)
-    at_it = [c for c in head.claims if c.step_index == place.step_index] if head.claims else ()
-    held = at_it[0] if at_it else None
+    held = _held_at(head, place.step_index) if head.claims else None
     if held is not None and not may_take_over:
         raise held_by(held)
     token, attempt = head.token + 1, head.attempt + 1
@@ -249,19 +254,21 @@ def claim(
     new = changed(
         head,
         at,
-        usage=head.usage if held is None or used is None else head.usage.plus(used, steps=0),
+        usage=head.usage.plus(used, steps=0) if held and used else head.usage,
         token=token,
         attempt=attempt,
         claims=(*others, granted),
         status=Status.RUNNING,
         expected_step=place.step,
         last_prompt=place.prompt,
-        not_before=None,
-        not_before_reason=None,
-        not_before_since=None,
+        **_AT_ONCE,
     )
     fact = Fact(Event.CLAIMED, place.step, place.step_index, token, attempt)
     return Transition(new, (fact,) if held is None else (taken_over(held, used), fact))
+
+
+def _held_at(head: Head, step_index: int) -> Claim | None:
+    return next((claim for claim in head.claims if claim.step_index == step_index), None)
 
 
 def held_by(held: Claim) -> ClaimHeld:

@@ -8,7 +8,6 @@ Not promised: that an agent's account works, or that its model exists. Only a st
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -26,14 +25,13 @@ from sequencer.errors import (
     NotTrusted,
     SequencerError,
     StateRefused,
-    UnsafeFolder,
     run_option,
 )
 from sequencer.model.head import Head
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.git.check import check_git, check_ignored
+from sequencer.plugins.git.check import check_git
 from sequencer.plugins.schedules.timers import (
     installed,
     lacking,
@@ -52,19 +50,19 @@ from sequencer.project.agent_checks import (
     check_variables,
     check_walls,
 )
-from sequencer.project.agents import performed, permissions
+from sequencer.project.agents import performed
 from sequencer.project.costs import agent_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
 from sequencer.project.flows import own_flows
-from sequencer.project.project import Project, guard_of
+from sequencer.project.folder_checks import check_folders
+from sequencer.project.permissions import permissions
+from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
-from sequencer.project.runs import state_path_of, witness_for
+from sequencer.project.runs import witness_for
 from sequencer.project.schema import NONE
-from sequencer.store import highwater
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.folder import opened, read_regular
-from sequencer.store.lock import is_network, type_of
-from sequencer.store.ownership import refused
+from sequencer.store.folder import read_regular
+from sequencer.store.lock import type_of
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.store.user_state import STATE_VARIABLE, own_state
 from sequencer.workflows.registry import with_defaults
@@ -534,73 +532,3 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
         if more > 0:
             message = f"{more} more lines do not count"
             yield Finding(Level.WARNING, Area.JOURNAL, message, where)
-
-
-_LOG_FOLDERS = 4
-"""BRANCH/runs/NAME/steps: no log is in a deeper folder."""
-_BELOW = ("beats", "results", "runs", "activity")
-"""Folders of a run next to its head."""
-
-
-def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
-    """Yield what is wrong with the folders that a run writes to."""
-    settings = project.settings
-    folder = state_path_of(settings, run).parent
-    kind = type_of(folder)
-    if is_network(kind):
-        is_allowed = settings.store.allow_network_fs
-        message = f"the file system is {kind}, where other machines may miss locks and renames"
-        level = Level.WARNING if is_allowed else Level.ERROR
-        hint = "use a local folder, or set store.allow_network_fs: true if only one machine uses it"
-        yield Finding(level, Area.STATE, message, str(folder), hint)
-    guard = guard_of(settings)
-    if guard is not None and (problem := guard.problem()) is not None:
-        where = place_of(settings, "store", "work", "branch")
-        yield Finding(Level.ERROR, Area.STATE, problem[0], where, problem[1])
-    for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
-        yield from _check_writable(path, name)
-    for path in (folder, *(folder / name for name in _BELOW)):
-        yield from _check_link(path)
-    yield from _check_links(settings.logs_dir)
-    yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
-    if (why := highwater.problem()) is not None:
-        message = "how far runs have come is remembered nowhere outside of the project, so older "
-        message += f"files in their place (git stash, a backup) may not be noticed: {why}"
-        hint = "give this user a home folder, or name a folder in XDG_STATE_HOME"
-        yield Finding(Level.WARNING, Area.STATE, message, None, hint)
-
-
-def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
-    existing = folder
-    while not os.path.lexists(existing) and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir():
-        yield Finding(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
-    elif not os.access(existing, os.W_OK | os.X_OK):
-        # As the system says it: there was no call that failed.
-        why, hint = refused(PermissionError(errno.EACCES, "can't be written to"), existing, "")
-        yield Finding(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
-
-
-def _check_link(folder: Path) -> Iterator[Finding]:
-    """Yield the run's finding about *folder* if a link leads to it."""
-    try:
-        opened(folder)
-    except UnsafeFolder as error:
-        yield Finding(Level.ERROR, Area.FILES, error.message, str(error.where), error.hint or "")
-    except OSError:
-        return  # it is not there yet, or `_check_writable` has said why
-
-
-def _check_links(top: Path) -> Iterator[Finding]:
-    """Yield the folders from *top* down that are links; nothing is written through a link."""
-    if found := list(_check_link(top)):
-        yield from found
-        return
-    for parent, folders, _ in os.walk(top):
-        for name in sorted(folders):
-            path = Path(parent, name)
-            if path.is_symlink():
-                yield Finding(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
-        if len(Path(parent).relative_to(top).parts) >= _LOG_FOLDERS - 1:
-            folders.clear()

@@ -69,7 +69,7 @@ MISSING = 2
 SOLVED = r"^solved: "
 FAILED = r"^error: step 'build' failed 3 times(.|\n)*API Error: 400 no such model(.|\n)*retry'"
 ASKS = r"'publish' waits for a decision(.|\n)*'sequencer answer approve'"
-LIMIT = r"^usage limit of agent 'worker': nothing starts before .* then it goes on by itself"
+LIMIT = r"^usage limit of agent 'worker': nothing starts before .* then it continues by itself"
 SHORT = (
     Hour("ok", 0),
     Hour("fails", 1),

@@ -326,7 +326,7 @@ def test_research_goes_another_round_in_the_direction_that_was_given(tried: Path
 def test_the_night_needs_nobody_and_begins_anew_each_time(project: Path) -> None:
     # The first night one repair breaks a test and is put back.
     for steps in (11, 7):
-        said = sequencer(project, "run", "nightly-maintenance", "--new", "--quiet")
+        said = sequencer(project, "run", "nightly-maintenance", "--new")
         assert said.startswith(f"the run is completed after {steps} steps")
     for name in ("nightly-maintenance", "nightly-maintenance-2"):
         assert head_of(project, name).status == Status.COMPLETE

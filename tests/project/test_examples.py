@@ -232,7 +232,7 @@ def test_a_hook_chooses_the_model_by_the_requests_label(project: Project) -> Non
         sequencer(folder, *request)
         logs = [path.read_text() for path in folder.glob(f"logs/*/runs/{label}/steps/*.log")]
         # A rehearsal writes down what its step asks for.
-        assert [f'model: "{model}"' in log for log in logs] == [True, True]
+        assert [f"fields  model: {model}" in log for log in logs] == [True, True]
 
 
 def test_procedures(project: Project) -> None:

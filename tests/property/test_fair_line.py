@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.plugins.schedules import every_run, schedules
-from sequencer.plugins.schedules.line import CYCLE, DATE, REQUEST, KeptLine, Line, Rank
+from sequencer.plugins.schedules.line import CYCLE, DATE, REQUEST, KeptLine, Rank, WaitingLine
 from sequencer.project.project import Project, open_project
 from sequencer.store.user_state import STATE_VARIABLE
 from tests.unit.cli.calling import call, project
@@ -115,7 +115,7 @@ def test_a_line_that_begins_with_the_oldest_each_time_is_noticed() -> None:
     """A check of the check: this is how `tick --all` was unfair."""
     actions = [("arrive", "a"), ("arrive", "b"), *([("tick", "a"), ("end", "a")] * 3)]
     assert played(actions, 1) == []
-    with patch.object(Line, "turned", lambda self, *_: self):
+    with patch.object(WaitingLine, "turned", lambda self, *_: self):
         assert played(actions, 1) == ["a waits while b moves twice"] * 2
 
 

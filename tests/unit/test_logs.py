@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.standing import heard_of
+from sequencer.cli.views.tails import heard_of
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest

@@ -65,7 +65,7 @@ class RunSituation(Struct, frozen=True):
     """For a team: why its tasks can't start."""
     needs_worker: bool = False
     """Its steps wait for a worker."""
-    is_graph: bool = False
+    has_nodes: bool = False
     until: str = ""
     """The date of the next try in a graph's run where nothing else may start."""
     starts: str = ""
@@ -117,7 +117,7 @@ def _about_its_processes(run: RunSituation, *, is_free: bool) -> NextCommand:
     if Liveness.UNKNOWN in run.holders:
         sure = command(run.name, "takeover --force")
         return _about(run, "status --watch", f"{sure} if its process is really gone")
-    return _about(run, "status --watch" if run.is_graph else "log -f")
+    return _about(run, "status --watch" if run.has_nodes else "log -f")
 
 
 _MAY_GO_ON = (Readiness.READY, Readiness.HELD, Readiness.NOT_YET, Readiness.PERSON)
@@ -162,7 +162,7 @@ def _by_itself(run: RunSituation) -> str:
 
 
 def _again(run: RunSituation) -> str:
-    how = "'sequencer run FLOW --new'" if run.is_graph else command(run.name, "reset")
+    how = "'sequencer run FLOW --new'" if run.has_nodes else command(run.name, "reset")
     return f"{how} starts it again"
 
 
@@ -180,7 +180,7 @@ def _at_budgets(run: RunSituation) -> NextCommand:
     return _raised(words)
 
 
-class Interrupted(NamedTuple):
+class InterruptedRun(NamedTuple):
     """A run whose steps nobody runs any more, though they were not given back."""
 
     run: Run
@@ -196,7 +196,7 @@ class Interrupted(NamedTuple):
         return one_line(f"{steps} was interrupted: {', '.join(who)} is gone")
 
 
-def interrupted(run: Run, head: Head) -> Interrupted | None:
+def interrupted(run: Run, head: Head) -> InterruptedRun | None:
     """Return what a person continues in *run*, which is at *head*; None: nothing was interrupted.
 
     A run that is stopped, or where another process still runs a step, is left alone.
@@ -204,7 +204,7 @@ def interrupted(run: Run, head: Head) -> Interrupted | None:
     gone = [one for one in head.claims if run.store.liveness(one).allows_take_over]
     if not gone or len(gone) < len(head.claims) or head.exit or head.pause_requested:
         return None
-    return Interrupted(run, tuple(gone), next_command(situation_of(run, head)))
+    return InterruptedRun(run, tuple(gone), next_command(situation_of(run, head)))
 
 
 def situation_of(run: Run, head: Head) -> RunSituation:
@@ -218,8 +218,8 @@ def situation_of(run: Run, head: Head) -> RunSituation:
         here = standing(head.replace(claims=kept), workflow, run.limits, datetime.now(UTC))
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
-    options, is_graph = takes_over(run, workflow, held), bool(workflow.nodes)
-    return replace(situation, here=here, is_graph=is_graph, takes_over=options)
+    options, has_nodes = takes_over(run, workflow, held), bool(workflow.nodes)
+    return replace(situation, here=here, has_nodes=has_nodes, takes_over=options)
 
 
 def takes_over(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Dispatching, Run
-from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
 from sequencer.history.timeline import BEGINNINGS
 from sequencer.model.head import Gate, Head, Status
@@ -214,7 +213,7 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
     option = run_option(run.name)
     if here.kind is Readiness.REFUSED:
-        verbs = ("retry",) if head.flow is not None else ("retry", "skip")
+        verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
         cause, log = _cause_of(_last_failure(run))
         key += f" {head.expected_step} {head.step_index}"
         return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
@@ -285,7 +284,7 @@ def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
         return None
     at = f"{due.astimezone():%Y-%m-%d %H:%M %Z}"
     if due > now + LONG_PAUSE:
-        text = f"{one_line(why)}: nothing starts before {at}; then it goes on by itself"
+        text = f"{one_line(why)}: nothing starts before {at}; then it continues by itself"
         return Need(here.kind, f"pause {head.run_id}", text, until=due)
     status = (_newest_outcome(run) or {}).get("status")
     if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
@@ -383,23 +382,3 @@ def decider() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return f"uid {os.getuid()}"
-
-
-def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
-    """Return the first line of what failed last in *run*, if it still counts there.
-
-    *view* has the nodes of a graph's run.
-    """
-    if view is not None:
-        failed = [node for node in view.nodes if node.state is NodeState.FAILED]
-        words = [f"{node.node.id!r} failed: {node.last_line}" for node in failed[:1]]
-        return one_line(", ".join((*words, *(f"{len(failed)} in all" for _ in failed[1:2]))))
-    if head is None or not head.failures_in_row:
-        return ""
-    for facts in (newest_facts, Run.history):
-        with suppress(SequencerError):
-            for fact in reversed([*facts(run)]):
-                if fact["event"] == Event.FAILED:
-                    error = str((fact.get("outcome") or {}).get("error") or "no reason given")
-                    return one_line(f"{fact['step']!r} failed: {error.strip().splitlines()[0]}")
-    return ""

@@ -5,11 +5,9 @@ Read without the lock. Not promised: that it is still true when you read it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
@@ -22,21 +20,20 @@ from sequencer.cli.views.next_command import (
     next_command,
     takes_over,
 )
-from sequencer.cli.views.runs import last_failure
-from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import age_s, moment, one_line, plain, plural
+from sequencer.cli.views.tails import heard_of, last_failure
+from sequencer.cli.views.text import age_s, moment, one_line, plural
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
-from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
     DefinitionChanged,
     SequencerError,
 )
-from sequencer.logs import FileLogs, log_name, sent_texts
+from sequencer.logs import FileLogs
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing, tried_again
@@ -49,7 +46,6 @@ from sequencer.plugins.schedules.schedules import as_utc, clock, left_out_json, 
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps
-from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode, facts_of
@@ -150,7 +146,7 @@ class Snapshot(Struct, frozen=True):
                 lost=self.lost,
                 stopped_by=self.stopped_by,
                 needs_worker=self.busy and not is_taken,
-                is_graph=self.graph_view is not None,
+                has_nodes=self.graph_view is not None,
                 until="" if self.next_try is None else self.next_try.due or "",
                 starts="" if self.starts is None else starts_at(self.starts),
                 takes_over=self.takes_over,
@@ -369,11 +365,7 @@ class Snapshot(Struct, frozen=True):
         ready = self._ready()
         if self.graph_view is None or not ready:
             return ""
-        graph = self.graph_view.graph
-        label = graph.by_id[ready[0]].label
-        if graph.is_team:
-            return f"{ready[0]}: {label}" if ready[1:] == [] and label else _first(ready)
-        return _first([graph.named(name) for name in ready])
+        return _first(self.graph_view.graph.introduced(ready))
 
     def limit_words(self, head: Head) -> Iterator[str]:
         """Yield how much of each of the run's limits is used."""
@@ -478,13 +470,11 @@ def _lost(project: Project, run: Run, head: Head, logs: FileLogs) -> SequencerEr
 def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow | None:
     """Return the graph that the run of *head* was started with, where that is not *configured*.
 
-    None: nobody has kept it. Of a line of steps nobody has.
+    None: nobody can read it. Of a line of steps nobody has kept what it was.
     """
-    if head.flow is None:
-        return configured
     with suppress(CorruptState):
         return as_begun(run.store, head).workflow
-    return None
+    return None if configured is None or configured.nodes else configured
 
 
 def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
@@ -516,11 +506,9 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         if head.status is not Status.COMPLETE:
             notices, problem = (*notices, error.in_one_line), error
         workflow = _own_workflow(run, head, workflow)
-    seen, stopped_by = None, tuple[str, ...]()
-    if workflow is not None and workflow.nodes:
-        seen = look_closely(run, workflow.name, known)[0]
-        if head is not None and here is not None and not is_over:
-            stopped_by = tuple(run.stopped_by(head))
+    has_nodes = workflow is not None and bool(workflow.nodes)
+    seen = look_closely(run, workflow.name, known)[0] if workflow and has_nodes else None
+    is_moving = has_nodes and here is not None and not is_over
     return Snapshot(
         name=run.name,
         head=head,
@@ -532,7 +520,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         **_newest_words(run, head),
         notices=notices,
         graph_view=seen,
-        stopped_by=stopped_by,
+        stopped_by=tuple(run.stopped_by(head)) if head is not None and is_moving else (),
         **_its_processes(run, head),
         heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
         failure=last_failure(run, head, seen),
@@ -585,60 +573,3 @@ def _newest(run: Run, head: Head | None) -> Sequence[Mapping[str, Any]]:
         return facts_of(decode(data.partition(b"\n")[0]))
     except (OSError, ValueError, CorruptState):
         return ()
-
-
-TAIL_BYTES = 8 * 1024
-FIRST_BYTES = 4 * 1024
-TITLE_LINES = 3
-"""Number of lines at the start of a log that say what it is."""
-ENDED = "\n# ended "
-SENT = b"# sent: "
-MAX_LOOKS = 20
-"""A rewound step writes to a log with a higher number than its attempt."""
-
-
-def heard_of(claims: Iterable[Claim], folders: Sequence[Path]) -> dict[str, Heard]:
-    """Return the newest line of each step in *claims* that has a log in one of *folders*."""
-    found = {
-        claim.step: next(filter(None, (_newest_line(claim, one) for one in folders)), "")
-        for claim in claims
-    }
-    return {step: Heard(line) for step, line in found.items() if line}
-
-
-def _newest_line(claim: Claim, folder: Path) -> str:
-    first_number = max(claim.attempt, 1)
-    for number in range(first_number, first_number + MAX_LOOKS):
-        name = log_name(claim.step_index, claim.step, number)
-        try:
-            text = _written(folder / name, claim.token)
-        except OSError:
-            return ""
-        if text is not None:
-            # A log with its last lines is over, even if the run has not heard of it yet.
-            said = text.rpartition(ENDED)[0] if ENDED in text else text
-            lines = (shown(line) for line in reversed(plain(said).split("\n")))
-            return next((line for line in lines if line), "")[:LINE_CHARS]
-    return ""
-
-
-def _written(path: Path, token: int) -> str | None:
-    """Return the end of what the claim of *token* wrote to *path*; None: another claim wrote it."""
-    # Never follow a link, and never wait for a pipe.
-    fd = folders.open_file(path, os.O_RDONLY)
-    try:
-        begin = os.pread(fd, FIRST_BYTES, 0)
-        titles = begin.split(b"\n", TITLE_LINES)
-        if not titles[0].endswith(b" token %d" % token):
-            return None
-        if len(titles) <= TITLE_LINES:
-            return ""
-        # Behind the prompt, which stands there first: the agent's own words begin there.
-        sent = sent_texts(fd)
-        if sent is None and titles[-1].startswith(SENT):
-            return ""
-        told = len(begin) - len(titles[-1]) if sent is None else sent.end
-        start = max(told, os.fstat(fd).st_size - TAIL_BYTES)
-        return os.pread(fd, TAIL_BYTES, start).decode("utf-8", "replace")
-    finally:
-        os.close(fd)

@@ -8,7 +8,7 @@ agent node runs is the workflow's step of the same name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
@@ -158,6 +158,12 @@ class Graph(Frozen):
         """Return the node *name* with its title, or *name* itself if there is no such node."""
         node = self.by_id.get(name)
         return name if node is None else node.named
+
+    def introduced(self, names: Sequence[str]) -> list[str]:
+        """Return the nodes *names* as `named`; a team's only one with what it is about."""
+        if self.is_team and len(names) == 1 and (label := self.by_id[names[0]].label):
+            return [f"{names[0]}: {label}"]
+        return [self.named(name) for name in names]
 
     @cached_property
     def order(self) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, plural, short, width
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
-from sequencer.errors import ConfigurationError, DefinitionChanged, SequencerError
+from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged, SequencerError
 from sequencer.history.timeline import (
     Execution,
     Figures,
@@ -427,9 +428,9 @@ def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Wo
         try:
             return run.kind.workflow_of(head)
         except (ConfigurationError, DefinitionChanged):
-            if head.flow is None:
-                raise
-            return as_begun(run.store, head).net.workflow_of(head)
+            with suppress(CorruptState):
+                return as_begun(run.store, head).net.workflow_of(head)
+            raise
     except SequencerError as error:
         warn(f"warning: roles and places are not known: {error.message}")
         return None

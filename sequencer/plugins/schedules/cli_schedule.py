@@ -142,12 +142,15 @@ def schedule(
         _print(invocation, Cron() if kind is None else installer_of(kind), job, log)
         return 0
     if is_web:
-        link = _link(given)
-        _install(invocation, installer_of(kind), job)
-        invocation.echo(link, is_verbatim=True)
-        return 0
-    _install_ticks(invocation, installer_of(kind), job, log, is_all=given["is_all"])
+        _install_pages(invocation, installer_of(kind), job, _link(given))
+    else:
+        _install_ticks(invocation, installer_of(kind), job, log, is_all=given["is_all"])
     return 0
+
+
+def _install_pages(invocation: Invocation, installer: Installer, job: Job, link: str) -> None:
+    _install(invocation, installer, job)
+    invocation.echo(link, is_verbatim=True)
 
 
 def _install(invocation: Invocation, installer: Installer, job: Job) -> None:

@@ -46,7 +46,7 @@ class Rank(NamedTuple):
     """Which of several that began in one second was first."""
 
 
-class Line(NamedTuple):
+class WaitingLine(NamedTuple):
     """Who has had a turn in the present round, by name of the run; "" is the default run."""
 
     waits: tuple[str, ...] = ()
@@ -61,21 +61,21 @@ class Line(NamedTuple):
         new = sorted((name for name in ranks if name not in known), key=ranks.__getitem__)
         return [*front, *new, *rest]
 
-    def turned(self, name: str, ranks: Mapping[str, Rank]) -> Line:
+    def turned(self, name: str, ranks: Mapping[str, Rank]) -> WaitingLine:
         """Return the line after the turn of *name*: in a new round, if all before had theirs."""
         front = self._front(ranks)
         if name in front:
-            return Line(_without(front, name), (*_without(self.moved, name), name))
+            return WaitingLine(_without(front, name), (*_without(self.moved, name), name))
         rest = [one for one in self.order(ranks) if one not in front and one in self.moved]
         still = sorted((one for one in ranks if one not in rest), key=ranks.__getitem__)
-        return Line(_without([*still, *rest], name), (name,))
+        return WaitingLine(_without([*still, *rest], name), (name,))
 
-    def returned(self, name: str, behind: Iterable[str]) -> Line:
+    def returned(self, name: str, behind: Iterable[str]) -> WaitingLine:
         """Return the line after *name* has not moved: it stands before those *behind* it."""
         waits, later = list(_without(self.waits, name)), {*behind}
         place = next((at for at, one in enumerate(waits) if one in later), len(waits))
         waits.insert(place, name)
-        return Line(tuple(waits), _without(self.moved, name))
+        return WaitingLine(tuple(waits), _without(self.moved, name))
 
     def _front(self, ranks: Mapping[str, Rank]) -> list[str]:
         """Return those whose turn is still to come in this round."""
@@ -165,22 +165,22 @@ class KeptLine:
             ClaimHeld: see `take`.
         """
         with self._lock:
-            self._write(Line())
+            self._write(WaitingLine())
 
-    def _read(self) -> Line:
+    def _read(self) -> WaitingLine:
         with suppress(ValueError, TypeError, LookupError):
             kept = json.loads(self._kept() or b"")
             lists = kept["waits"], kept["moved"]
             if all(isinstance(one, str) for names in lists for one in names):
-                return Line(*(tuple(dict.fromkeys(names)) for names in lists))
-        return Line()
+                return WaitingLine(*(tuple(dict.fromkeys(names)) for names in lists))
+        return WaitingLine()
 
     def _kept(self) -> bytes | None:
         with suppress(SequencerError, OSError):
             return read_own(FOLDER, self._name, MAX_BYTES)
         return None
 
-    def _write(self, line: Line) -> None:
+    def _write(self, line: WaitingLine) -> None:
         told = {"state_file": str(self._state_file), **line._asdict()}
         try:
             put_own(FOLDER, self._name, json.dumps(told).encode(), durably=False)

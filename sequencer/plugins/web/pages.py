@@ -122,7 +122,7 @@ def every_folder(site: Site) -> dict[str, Any]:
 # --- needs you ---------------------------------------------------------------------
 
 
-class Need(Struct):
+class NeedCard(Struct):
     """One thing that waits for a person."""
 
     kind: str
@@ -164,14 +164,14 @@ def _when(at: str) -> float:
     return 0.0 if found is None else found.timestamp()
 
 
-def every_need(site: Site) -> Iterator[Need]:
+def every_need(site: Site) -> Iterator[NeedCard]:
     """Yield what waits for a person in every run."""
     for project in site.projects.values():
         try:
             rows = [*project.rows()]
         except SequencerError as error:
             what = "reached" if isinstance(error, RemoteUnreachable) else "opened"
-            yield Need("broken", None, "", f"{project.title} can't be {what}", str(error))
+            yield NeedCard("broken", None, "", f"{project.title} can't be {what}", str(error))
             continue
         for row in rows:
             yield from needs_of(row)
@@ -179,37 +179,39 @@ def every_need(site: Site) -> Iterator[Need]:
         yield from (_merge(None, one) for one in project.unmerged if one.run not in known)
 
 
-def needs_of(row: RunRow) -> Iterator[Need]:
+def needs_of(row: RunRow) -> Iterator[NeedCard]:
     """Yield what of the run of *row* waits for a person."""
     head, option = row.head, Open(row.run).option
     if head is None:
         if why := row.facts.get("error"):
             command = f"sequencer {option}repair"
-            yield Need("broken", row, "", "The run can't be read", why, None, command)
+            yield NeedCard("broken", row, "", "The run can't be read", why, None, command)
         return
     changed = row.changed
     if row.ask is not None:
         for one in _questions(row, row.ask):
             # Nothing is accepted until the change is: no button may lead to a refusal.
-            yield one if changed is None else Need(one.kind, row, one.since, one.title, one.text)
+            yield (
+                one if changed is None else NeedCard(one.kind, row, one.since, one.title, one.text)
+            )
     if row.is_stale:
         found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
         gone = (holder_words([claim], here) for claim, here in found if here.allows_take_over)
         command = next_command(situation_of(row.run, head)).line
         title, text = "The process that worked on it is gone", "\n".join(gone)
-        yield Need("stale", row, head.last_update, title, text, None, command)
+        yield NeedCard("stale", row, head.last_update, title, text, None, command)
     yield from _broken_off(row, head, changed)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
-        yield Need("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
+        yield NeedCard("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
     yield from (_merge(row, one) for one in row.unmerged)
     for post in row.facts.get("posts", ()):
         if post["error"]:
             title = f"{post['sink']} has not accepted {post['pending']} posts"
-            yield Need("posts", row, head.last_update, title, str(post["error"]), None)
+            yield NeedCard("posts", row, head.last_update, title, str(post["error"]), None)
 
 
-def _broken_off(row: RunRow, head: Head, changed: Changed | None) -> Iterator[Need]:
+def _broken_off(row: RunRow, head: Head, changed: Changed | None) -> Iterator[NeedCard]:
     """Yield that the run has failed, and that its workflow is not what it was started with."""
     at = head.last_update
     if head.status == "failed":
@@ -217,10 +219,10 @@ def _broken_off(row: RunRow, head: Head, changed: Changed | None) -> Iterator[Ne
         command, act = f"sequencer {Open(row.run).option}retry", "retry"
         if changed is not None:
             command, act = "", ""
-        yield Need("failed", row, at, title, _failure(row), None, command, act=act)
+        yield NeedCard("failed", row, at, title, _failure(row), None, command, act=act)
     if changed is not None:
         act, title = "adopt" if changed.may_adopt else "", "Its workflow was changed"
-        yield Need("changed", row, at, title, changed.why, None, changed.command, act=act)
+        yield NeedCard("changed", row, at, title, changed.why, None, changed.command, act=act)
 
 
 MISSED = (
@@ -228,24 +230,24 @@ MISSED = (
 )
 
 
-def _merge(row: RunRow | None, one: UnmergedWork) -> Need:
+def _merge(row: RunRow | None, one: UnmergedWork) -> NeedCard:
     since = "" if row is None or row.head is None else row.head.last_update
     command, *others = one.commands
-    return Need("unmerged", row, since, "Work is not merged", one.words, None, command, others)
+    return NeedCard("unmerged", row, since, "Work is not merged", one.words, None, command, others)
 
 
-def _questions(row: RunRow, ask: Open) -> Iterator[Need]:
+def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
     if (gate := ask.gate) is not None:
         command, *others = ask.commands()
         title, at = f"Approve {gate.step}?", gate.opened_at
-        yield Need("gate", row, at, title, row.shown_at_gate, ask, command, others, gate.token)
+        yield NeedCard("gate", row, at, title, row.shown_at_gate, ask, command, others, gate.token)
     for question in ask.questions:
         command, *others = ask.commands(question)
         title = question.node.label or question.node.id
         # Its title is its question where nobody wrote another one.
         text = "" if question.text.split() == title.split() else question.text
         one, at, token = ask._replace(questions=(question,)), question.asked_at, question.token
-        yield Need("question", row, at, title, text, one, command, others, token)
+        yield NeedCard("question", row, at, title, text, one, command, others, token)
 
 
 def _failure(row: RunRow) -> str:

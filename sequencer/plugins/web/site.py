@@ -128,7 +128,7 @@ class RunRow(Struct, dict=True):
     def titles(self) -> Mapping[str, str]:
         """Return what the chart of its run calls each node, where that says more than its id."""
         head = self.head
-        if head is None or head.flow is None:
+        if head is None:
             return {}
         with suppress(SequencerError):
             nodes = as_begun(self.run.store, head).workflow.nodes
@@ -168,8 +168,6 @@ class RunRow(Struct, dict=True):
 
     def _differences(self, head: Head, workflow: Workflow) -> Sequence[str]:
         """Return what differs in *workflow* from what the run of *head* has, line by line."""
-        if head.flow is None or workflow.graph is None:
-            return ()
         with suppress(SequencerError):
             return differences(as_begun(self.run.store, head).workflow, workflow)[:MOST_DIFFERENCES]
         return ()

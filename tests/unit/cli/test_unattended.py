@@ -466,7 +466,7 @@ def test_a_pause_of_days_is_told(tmp_path: Path) -> None:
     assert call(folder, "set", f'not_before="{date}"').code == 0
     said = tick(folder).err
     assert "nothing starts before " in said
-    assert "then it goes on by itself" in said
+    assert "then it continues by itself" in said
     assert tick(folder) == Called(0, "", "")
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.views.standing import heard_of
+from sequencer.cli.views.tails import heard_of
 from sequencer.engine.attempt import Attempt
 from sequencer.logs import FileLogs
 from sequencer.model.head import Claim, Owner
