@@ -109,9 +109,12 @@ def test_it_is_listed_until_a_person_merges_it(folder: Path, branch: str) -> Non
     (facts,) = call(folder, "status", "--all", "--json").json
     assert facts["unmerged"][0]["commands"][0] == f"git merge {branch}"
     assert call(folder, "--run", "night", "status", "--json").json["unmerged"] == facts["unmerged"]
+    said = call(folder, "--run", "night", "status").out
+    assert said.endswith(f"\nnext: git merge {branch} (its work is not merged)\n")
     git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
     assert listed(folder, branch) == []
     assert call(folder, "inbox").out == "no run waits for a decision\n"
+    assert "\nnext: sequencer --run night report" in call(folder, "--run", "night", "status").out
     assert tick(folder).code == 0
 
 

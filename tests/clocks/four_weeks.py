@@ -114,7 +114,7 @@ def live(project: Project, seed: int, days: int, ends_at: float) -> None:
                 happens(project, event)
             elif event.until == hour:
                 is_over(project, event)
-        if project.name == "desk" and hour % (2 * DAY) == 11:
+        if project.name == "desk":
             _ask(project, hour)
         is_off = hour in OFF and project.name not in ("full", "flow")
         if hour % project.every_h == 2 % project.every_h and not is_off:
@@ -124,7 +124,13 @@ def live(project: Project, seed: int, days: int, ends_at: float) -> None:
 
 
 def _ask(project: Project, hour: int) -> None:
-    """Let the person ask for something, to be done when its turn comes."""
+    """Let the person ask for something every other day, to be done when its turn comes."""
+    if hour == 1:
+        # A cycle without an end, beside all that has one.
+        _set_the_world(project, hour, "ok")
+        project.machines[0].person("run", "--max-steps", "1")
+    if hour % (2 * DAY) != 11:
+        return
     name, asked = f"request-{hour // DAY}", ("start", f"Fix: thing {hour}", "--no-run")
     done = project.machines[0].person("--run", name, *asked, "--procedure", "task")
     if done.returncode:
@@ -136,22 +142,9 @@ def _tick(project: Project, hour: int, seed: int) -> None:
     mood = _mood(project, hour, seed)
     turn = len(project.hours)
     machine = project.machines[turn % len(project.machines)]
-    is_last = any(one.what == "last" and hour >= one.hour for one in project.events)
     is_killed = hour // project.every_h in [one // project.every_h for one in REBOOTS]
     is_killed = is_killed and project.name != "flow"
-    world = {
-        "mood": "slow" if is_killed else mood,
-        "project": project.name,
-        "hour": hour,
-        "is_last": is_last,
-        "done": result("", is_error=False),
-        "failed": result("API Error: 400 no such model", api_error_status=400),
-        "overloaded": result("API Error: 529 overloaded", api_error_status=529),
-        "rejected": rejected(resetsAt=_limit_ends(hour)),
-        "limited": result("You've hit your limit"),
-    }
-    for one in project.machines:
-        (one.bin / "world.json").write_text(json.dumps(world))
+    _set_the_world(project, hour, "slow" if is_killed else mood)
     code, mail = machine.tick(is_killed=is_killed)
     if is_killed:
         project.killed.add(str(hour))
@@ -166,6 +159,24 @@ def _tick(project: Project, hour: int, seed: int) -> None:
             journal = project.machines[0].app / "sync" / "runs" / run / "journal.jsonl"
             if journal.exists() and b'"claimed"' in journal.read_bytes():
                 project.waited[run] = turn - project.asked[run]
+
+
+def _set_the_world(project: Project, hour: int, mood: str) -> None:
+    """Say how the agents of *project* behave in this hour."""
+    is_last = any(one.what == "last" and hour >= one.hour for one in project.events)
+    world = {
+        "mood": mood,
+        "project": project.name,
+        "hour": hour,
+        "is_last": is_last,
+        "done": result("", is_error=False),
+        "failed": result("API Error: 400 no such model", api_error_status=400),
+        "overloaded": result("API Error: 529 overloaded", api_error_status=529),
+        "rejected": rejected(resetsAt=_limit_ends(hour)),
+        "limited": result("You've hit your limit"),
+    }
+    for one in project.machines:
+        (one.bin / "world.json").write_text(json.dumps(world))
 
 
 def _mood(project: Project, hour: int, seed: int) -> str:
@@ -234,21 +245,31 @@ def visit(project: Project, hour: int) -> None:
     if shown.returncode:
         return  # the configuration is broken just now
     for row in json.loads(shown.stdout):
+        if "interrupted" in row:
+            continue  # the next tick takes it over
         told = [one for one in project.mails if _is_about(one, row)]
         if not told:
             ticks = [one for one in project.hours if one > hour - 2 * project.every_h]
             if len(ticks) > 2:
                 project.wrong.append(f"hour {hour}: {project.name}: no mail told about {row}")
             continue
-        option = [] if row["run"] is None else ["--run", row["run"]]
-        if row.get("need") == "untrusted":
-            machine.person("trust", "--yes")
-        elif row.get("need") == "limit":
-            _raise_the_cap(project)
-        elif row.get("need") in ("refused", "person"):
-            machine.person(*option, "retry" if row["need"] == "refused" else "resume")
-        else:
-            machine.person(*option, "answer", "approve")
+        _do(project, row)
+
+
+def _do(project: Project, row: dict[str, Any]) -> None:
+    """Let the person do what *row* of the inbox asks for."""
+    machine = project.machines[0]
+    option = [] if row["run"] is None else ["--run", row["run"]]
+    if "unmerged" in row:
+        machine.git("merge", "-q", "-X", "ours", "-m", "By hand", row["branch"])
+    elif row.get("need") == "untrusted":
+        machine.person("trust", "--yes")
+    elif row.get("need") == "limit":
+        _raise_the_cap(project)
+    elif row.get("need") in ("refused", "person"):
+        machine.person(*option, "retry" if row["need"] == "refused" else "resume")
+    else:
+        machine.person(*option, "answer", "approve")
 
 
 def _is_about(mail: Told, row: dict[str, Any]) -> bool:

@@ -79,7 +79,7 @@ agent: {default: worker%s}
 agents:
   worker: {kind: claude, program: our-claude, limit_wait_s: 600}
   spare: {kind: claude, program: spare}
-step_defaults: {timeout_s: 60, idle_timeout_s: 4}
+step_defaults: {timeout_s: 60, idle_timeout_s: 20}
 """
 _FALLBACK = ", fallback: [spare]"
 _TASK = """\
@@ -236,6 +236,7 @@ def projects() -> list[Project]:
     hourly = _COMMON % _FALLBACK + "steps: [work]\nreview: {every: 3}\nlimits: {cost_usd: 1.5}\n"
     desk = (
         _COMMON % ""
+        + "steps: [work]\n"
         + _TASK
         + (
             'schedules:\n  nightly: {workflow: task, at: "0 2 * * *"}\n'
