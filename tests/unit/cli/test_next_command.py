@@ -47,7 +47,7 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
         ({"status": Status.WAITING_NEXT}, {"is_trusted": False}, "trust (it shows"),
         ({"status": Status.FAILED, "failures_in_row": 1}, {}, "run"),
         (HELD, {"holders": [Liveness.ALIVE]}, "log -f"),
-        (HELD, {"holders": [Liveness.ALIVE], "is_graph": True}, "status --watch"),
+        (HELD, {"holders": [Liveness.ALIVE], "has_nodes": True}, "status --watch"),
         (HELD, {"holders": [Liveness.UNKNOWN]}, "status --watch ('sequencer takeover --force' if"),
         (HELD, {"holders": [Liveness.DEAD]}, "run (it takes the step over)"),
         (HELD, {"holders": [Liveness.EXPIRED]}, "run (it takes the step over)"),
@@ -69,22 +69,22 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
         ({"gate": GATE.replace(expires_at="2025-12-31T00:00:00Z")}, {}, "run"),
         (
             {"status": Status.WAITING_APPROVAL, "flow": Flow(asks=("b",))},
-            {"is_graph": True},
+            {"has_nodes": True},
             "inbox",
         ),
         (
             {**HELD, "flow": Flow(asks=("b",))},
-            {"is_graph": True, "holders": [Liveness.ALIVE]},
+            {"has_nodes": True, "holders": [Liveness.ALIVE]},
             "inbox",
         ),
         (
             {**HELD, "flow": Flow(asks=("b",))},
-            {"is_graph": True, "holders": [Liveness.DEAD]},
+            {"has_nodes": True, "holders": [Liveness.DEAD]},
             "run (it takes the step over)",
         ),
         (
             {"status": Status.FAILED, "flow": Flow(status="failed", rest=Status.FAILED)},
-            {"is_graph": True},
+            {"has_nodes": True},
             f"retry ({LOG})",
         ),
         ({"failures_in_row": 3}, {}, f"retry ({LOG})"),
@@ -104,7 +104,7 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
         ),
         (
             {"status": Status.COMPLETE},
-            {"is_graph": True},
+            {"has_nodes": True},
             "report ('sequencer run FLOW --new' starts it again)",
         ),
         ({}, {"lost": CorruptState("older files")}, "repair (accepted steps may be missing)"),
@@ -126,7 +126,6 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
             f"retry ({LOG})",
         ),
     ],
-    ids=str,
 )
 def test_every_state_has_a_next_command(
     update: dict[str, Any] | None, facts: dict[str, Any], words: str
@@ -134,6 +133,13 @@ def test_every_state_has_a_next_command(
     found = next_command(situation(update, **facts)).words
     assert found.startswith(f"sequencer {words}")
     assert not words.endswith(")") or found == f"sequencer {words}"
+
+
+def test_of_a_complete_run_its_work_is_merged_first() -> None:
+    head = new_head(status=Status.COMPLETE)
+    here = standing(head, WORKFLOW, LIMITS, NOW)
+    found = next_command(RunSituation(None, head, here, merge="git merge topic"))
+    assert found.words == "git merge topic (its work is not merged)"
 
 
 def test_a_closed_copy_names_the_place_of_the_run() -> None:
