@@ -20,7 +20,7 @@ from sequencer import __version__
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.text import cut, one_line, plain, plural
-from sequencer.documents.textfile import locate, slug
+from sequencer.documents.textfile import expand_home, locate, slug
 from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
 from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
@@ -192,7 +192,7 @@ def _shared(text: str, redaction: Redaction) -> str:
     # Nothing in it ends the block.
     text = plain(text).replace("```", "` ` `")
     text = _DIGEST.sub(HIDDEN, near(redaction.hide_text(text)))
-    for folder, name in ((os.getcwd(), "."), (str(Path.home()), "~")):  # noqa: PTH109 - a prefix
+    for folder, name in ((os.getcwd(), "."), (expand_home("~"), "~")):  # noqa: PTH109 - a prefix
         text = text.replace(folder, name) if len(folder) > 1 else text
     return "\n".join(cut(line, REPORTED_CHARS) for line in text.splitlines())
 

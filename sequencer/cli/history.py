@@ -83,7 +83,7 @@ def _trace_row(fact: dict[str, Any]) -> tuple[str, ...]:
     if line is None:
         line = " ".join(filter(None, (fact["event"], fact["step"], outcome.get("status"))))
     token, told = str(fact.get("token") or ""), cut(one_line(line), TRACE_CHARS)
-    remark = _remark({k: v for k, v in outcome.items() if k != "error"})
+    remark = _remark({k: v for k, v in outcome.items() if k != "error"}, str(fact["step"]))
     return (str(fact["revision"]), str(fact["at"]), token, told, remark)
 
 
@@ -112,14 +112,18 @@ def _outcome(fact: dict[str, Any]) -> dict[str, Any]:
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
     names = ("revision", "at", "event", "step", "step_index", "token", "attempt")
-    return (*(one_line(str(fact.get(name, ""))) for name in names), _remark(_outcome(fact)))
+    return (
+        *(one_line(str(fact.get(name, ""))) for name in names),
+        _remark(_outcome(fact), str(fact["step"])),
+    )
 
 
-def _remark(outcome: dict[str, Any]) -> str:
-    """Return in a few words what a person wants to know about *outcome*."""
+def _remark(outcome: dict[str, Any], step: str) -> str:
+    """Return in a few words what a person wants to know about *outcome* of *step*."""
     parts = [str(outcome["agent"])] if outcome.get("agent") else []
-    # Only where the router chose another one than the step's own.
-    parts += [f"prompt {outcome['prompt']}"] if outcome.get("prompt") else []
+    # A router may have chosen another one than the step's own.
+    prompt = str(outcome.get("prompt") or "")
+    parts += [f"prompt {prompt}"] if prompt.removesuffix(".md") not in ("", step) else []
     usage = outcome.get("usage")
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")

@@ -365,7 +365,8 @@ def _run_logged(arguments: Sequence[str]) -> int:
         code = _run(invocation, partial(_heard, invocation))
         happened = [*invocation.happened]
         if (why := invocation.obstacle) is not None:
-            happened.append(_news_of(invocation, why, near(hidden(f"error: {why}"))))
+            news = _news_of(invocation, why, near(hidden(f"error: {why}")))
+            happened.append(news._replace(code=why.exit_code))
         return code, invocation.news._replace(also=tuple(happened))
 
     code, news = unattended.recorded(log, work)

@@ -520,8 +520,8 @@ def _remember(
     due, now = parse_time(here.until or ""), time.time()
     date = next_look(invocation.project(), run)
     until = min(math.inf if date is None else date, due.timestamp() if due else math.inf)
-    until = min(now + idle.DAY_S, until)
-    answer = idle.IdleAnswer(near(f"{text}\n"), said, until, is_rest=here.kind in RESTS)
+    until, rests = min(now + idle.DAY_S, until), here.kind in RESTS
+    answer = idle.IdleAnswer(near(f"{text}\n" if text else ""), said, until, is_rest=rests)
     if question.state_path == run.store.state_path:
         idle.remember(question, answer, head.revision)
 

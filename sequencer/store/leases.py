@@ -105,9 +105,13 @@ class Leases:
     def keep_used(self, token: int, usage: Usage) -> None:
         """Keep what the attempt with *token* has used so far, should its process die.
 
+        Nothing is kept of nothing: `forget_used` is called for what has used something.
+
         Raises:
             OSError: what was kept before still stands.
         """
+        if usage == Usage():
+            return
         self._write(self.folder / f"{token}.used", usage.model_dump(exclude_defaults=True))
 
     def used(self, claim: Claim) -> Usage:

@@ -148,7 +148,8 @@ def test_the_nodes_of_a_flow_and_the_tasks_of_a_team_are_counted(tmp_path: Path)
     }
     ensure_counted(folder, "t")
     # Its classification is no task's, and part of the sum below the table all the same.
-    assert "0.8750 USD" in cli(folder, "--run", "t", "status").stdout.splitlines()[-1]
+    *_, summed, _, following = cli(folder, "--run", "t", "status").stdout.splitlines()
+    assert ("0.8750 USD" in summed, following) == (True, "next: sequencer --run t run")
 
 
 def test_what_is_planned_is_told_and_counted_in_no_run(tmp_path: Path) -> None:

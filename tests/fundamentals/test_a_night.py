@@ -161,7 +161,7 @@ def test_a_new_project_tries_failed_steps_again(project: Project) -> None:
 
 
 def test_a_terminal_of_mode_sync_lasts_longer_than_twenty_steps(project: Project) -> None:
-    ran = project.sequencer("run", "--mode", "sync", "--rehearse", "--quiet")
+    ran = project.sequencer("run", "--mode", "sync", "--rehearse")
     assert project.head()["step_index"] == 500
     assert "500 steps are done (--max-steps)" in ran.out
     assert ran.out.count("500 steps") == 1

@@ -27,8 +27,10 @@ _VARIES = {
 }  # fmt: skip
 _ADDED = {"cache_read_tokens": 0}
 """Fields that earlier versions did not write, as they read what has none."""
-_LATER = {"evidence"}
-"""Facts that no earlier version has kept, whatever they say."""
+_LATER = {"evidence", "recent_costs", "incomplete", "unpriced"}
+"""Facts that no earlier version has kept, or counted: an attempt that died cost nothing then."""
+_QUOTING = {"error", "message"}
+"""Texts that quote what a program said last, behind their first line; earlier ones did not."""
 _OF_THIS_RUN = re.compile(
     r"(?<=\d)-[0-9a-f]{16}\b|(?<=marking-)[0-9a-f]{20}|process \d+ on \S+"
     r"|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\dT[\d:.]+Z?"
@@ -39,11 +41,12 @@ _OF_THIS_RUN = re.compile(
 def steady(value: Any) -> Any:
     """Return *value* without what differs between two runs."""
     if isinstance(value, dict):
-        return {
-            key: steady(one)
+        found = {
+            key: steady(one.partition("\n")[0] if key in _QUOTING and isinstance(one, str) else one)
             for key, one in value.items()
             if key not in _VARIES | _LATER and (key not in _ADDED or one != _ADDED[key])
         }
+        return {key: one for key, one in found.items() if (key, one) != ("usage", {})}
     if isinstance(value, list):
         return [steady(one) for one in value]
     return _OF_THIS_RUN.sub("", value) if isinstance(value, str) else value

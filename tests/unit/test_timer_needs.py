@@ -164,7 +164,7 @@ def test_without_an_action_the_actions_are_listed(folder: Path) -> None:
     ended = call(folder, "schedule")
     assert ended.code == 2
     assert ended.err == (
-        "error: say what to do: install, show, remove, print\n"
+        "error: ACTION is missing: expected install, show, remove or print\n"
         "  for example: sequencer schedule show\n"
     )
 

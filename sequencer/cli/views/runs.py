@@ -212,6 +212,9 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     here = standing(head, workflow, run.limits, now)
     text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
     option = run_option(run.name)
+    if here.kind in (Readiness.REFUSED, Readiness.LIMIT):
+        # What to type is said by the commands.
+        text = text.partition("; ")[0]
     if here.kind is Readiness.REFUSED:
         verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
         cause, log = _cause_of(_last_failure(run))

@@ -61,6 +61,7 @@ from sequencer.store.identity import ensure_person
 from sequencer.store.user_state import STATE_VARIABLE, make_own, own_state
 
 ACTIONS = ("install", "show", "remove", "print")
+_NO_ACTION = f"ACTION is missing: expected {', '.join(ACTIONS[:-1])} or {ACTIONS[-1]}"
 _OPTIONS = with_options(
     click.option("--every", type=click.IntRange(1, DAY_MIN), metavar="MINUTES", default=HOUR_MIN,
                  show_default=True, help="How often a step may run."),
@@ -121,7 +122,7 @@ def schedule(
     """
     if action is None:
         hint = "for example: sequencer schedule show"
-        raise UsageRefused(f"say what to do: {', '.join(ACTIONS)}", hint=hint)
+        raise UsageRefused(_NO_ACTION, hint=hint)
     if folders and not is_web:
         raise UsageRefused("works only with --web", where="DIR", hint="add --web, or use --config")
     if action != "print":

@@ -81,6 +81,8 @@ class News(NamedTuple):
     key: str = ""
     """What makes it the same, whatever its words count; empty: the text does."""
     kind: str = FAILURE
+    code: int = 0
+    """The exit code with which the next tick will say it, where this one ends well."""
     has_moved: bool = False
     """A step was accepted, so what stood in the way before does so no more."""
     is_waiting: bool = False
@@ -134,7 +136,7 @@ class Told(NamedTuple):
             return now - self.since < LASTS_S
         if news.until is not None and (self.until is None or news.until > self.until + HOUR_S):
             return False
-        rests = AGAIN_S if self.code or self.kind == FAILURE else AGAIN_S[-1:]
+        rests = AGAIN_S[-1:] if not self.code else AGAIN_S
         most_s = rests[min(self.times, len(rests)) - 1]
         return self.kind in _ONCE or now - self.time < most_s
 
@@ -277,7 +279,7 @@ def _next(news: News, before: Told | None, code: int, now: float) -> Told:
         return first
     since, times = (now, 0) if known is None else (known.since, known.times)
     return first._replace(
-        since=since, times=times + 1, at=_now(), time=now, code=code, until=news.until
+        since=since, times=times + 1, at=_now(), time=now, code=code or news.code, until=news.until
     )
 
 

@@ -370,7 +370,7 @@ def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> No
         *("was file", "was file/a", "was folder", "was folder/a", "was folder/b"),
     ]
     # Without the word of all that would go, nothing takes its place.
-    some: dict[str, object] = {"paths": ["was file/*", "was folder", "was folder/a"]}
+    some: dict[str, object] = {"paths": ["was file/*", "was folde?", "was folder/a"]}
     assert taken(folder, **some) == ["was folder/a"]
     for clashing in ("was folder", "was file/a"):
         assert "where its folder is" in reasons(folder, **some)[clashing]
