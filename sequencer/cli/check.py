@@ -141,6 +141,11 @@ REPORTED_WORD = 40
 _PRIVATE = frozenset({"env", "headers", "headers_env"})
 """Keys below which anything may be somebody's own."""
 _DIGEST = re.compile(r"\(hidden, [0-9a-f]+\)")
+_GIVEN = re.compile(
+    r"""(--?[\w-]*(?:key|passw|pwd|token|secret|credential)[\w-]*(?:=|["',\s]+))[^\s"',\]]+""",
+    re.IGNORECASE,
+)
+"""The value of an option that names a secret, as one word with it or as the next one."""
 """By which a short secret could be found out."""
 
 
@@ -192,6 +197,7 @@ def _shared(text: str, redaction: Redaction) -> str:
     # Nothing in it ends the block.
     text = plain(text).replace("```", "` ` `")
     text = _DIGEST.sub(HIDDEN, near(redaction.hide_text(text)))
+    text = _GIVEN.sub(rf"\1{HIDDEN}", text)
     for folder, name in ((os.getcwd(), "."), (expand_home("~"), "~")):  # noqa: PTH109 - a prefix
         text = text.replace(folder, name) if len(folder) > 1 else text
     return "\n".join(cut(line, REPORTED_CHARS) for line in text.splitlines())

@@ -191,7 +191,7 @@ class Invocation(Struct):
 
     @staticmethod
     def _known(project: Project) -> list[str]:
-        return [*project.run_names(), *project.settings.schedules]
+        return [*dict.fromkeys((*project.run_names(), *project.settings.schedules))]
 
     def run_to_show(self, *, is_listed: bool = False) -> Run:
         """Return the run that a person means who only looks.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from sequencer.errors import (
     UnknownName,
     UsageRefused,
     WaitsForPerson,
+    WorkTreeRefused,
     failed_disk,
     out_of_resources,
 )
@@ -429,7 +431,11 @@ def _news_of(invocation: Invocation, error: BaseException, text: str) -> unatten
     parts = [type(error).__name__, invocation.run_id, getattr(error, "where", None) or ""]
     if isinstance(error, UsageRefused) and not isinstance(error, NotTrusted):
         parts.append(error.message)  # it names what a person wrote, and counts nothing
-    key = " ".join([*parts, *_raised_at(error)])
+    if isinstance(error, WorkTreeRefused):
+        # Found at the end of a run, and again at each start: the words are the same.
+        key = " ".join([*parts, re.sub(r"\d+", "", error.message)])
+    else:
+        key = " ".join([*parts, *_raised_at(error)])
     return unattended.News(invocation.letter(text), key, kind)
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.views.next_command import interrupted
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, in_project, take
 from sequencer.cli.views.tables import columns
@@ -42,6 +43,8 @@ from sequencer.plugins.schedules.schedules import (
 from sequencer.plugins.teams.nodes import Frame
 from sequencer.project.project import Project
 
+INTERRUPTED = "interrupted"
+"""Of a run whose process is gone in the middle of a step."""
 RECHECK_S = 60.0
 AGE_S = 1.0
 """How often a live view updates the seconds of a running step."""
@@ -265,6 +268,9 @@ def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
     """Return what is listed about *run*, with what it waits for."""
     facts = run_facts(project, run, head)
     facts["left_out"] = left_out_json(left_out(project, run))
+    if (gone := interrupted(run, head)) is not None:
+        message = f"{gone.words}; {gone.next_command.line}"
+        return {**facts, "waits_for": {"kind": INTERRUPTED, "message": message, "until": None}}
     with suppress(SequencerError):  # `check` says what is wrong with it
         here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
         if here.kind not in (Readiness.HELD, Readiness.COMPLETE):
@@ -341,4 +347,6 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     usage = {key: facts[key] for key in ("unpriced", "estimated_usd")}
     cost = cost_words(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)
     title = starts or one_line(facts["title"] or "")
-    return (name, one_line(facts["workflow"]), one_line(step), facts["status"], age, cost, title)
+    waits = facts.get("waits_for") or {"kind": ""}
+    status = INTERRUPTED if waits["kind"] == INTERRUPTED else facts["status"]
+    return (name, one_line(facts["workflow"]), one_line(step), status, age, cost, title)

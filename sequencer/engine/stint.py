@@ -230,6 +230,7 @@ class LineStint:
             hint = f"use --step-index {claim.step_index} to start with it again"
         elif self.mode is Mode.TICK:
             hint = "the next tick tries it again"
+        if self.mode is not Mode.ASYNC:
             try:
                 self.run_limits.ensure_may_try(head)
             except TooManyFailures as last:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sequencer.errors import TooManyFailures
+from sequencer.errors import TooManyFailures, command
 from sequencer.model.fields import Field
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head, Session
@@ -90,7 +90,7 @@ class RunLimits(Frozen, allow_inf_nan=False):
             raise TooManyFailures(
                 f"step {head.expected_step!r} failed {head.failures_in_row} times in a row "
                 f"(limits.failures_in_row: {self.failures_in_row})",
-                hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
+                hint=_after_looking(head),
             )
         if head.loop is not None and head.loop.exhausted >= self.failures_in_row:
             reason = " ".join(head.loop.reason.split())
@@ -98,14 +98,19 @@ class RunLimits(Frozen, allow_inf_nan=False):
                 f"step {head.expected_step!r} said no in all its rounds, "
                 f"{head.loop.exhausted} times (limits.failures_in_row: "
                 f"{self.failures_in_row}){f': {reason}' if reason else ''}",
-                hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
+                hint=_after_looking(head),
             )
         if head.attempt >= self.attempts:
             raise TooManyFailures(
                 f"step {head.expected_step!r} was started {head.attempt} times without an end "
                 f"(limits.attempts: {self.attempts})",
-                hint="look at 'sequencer log', then 'sequencer retry' or 'skip'",
+                hint=_after_looking(head),
             )
+
+
+def _after_looking(head: Head) -> str:
+    log, retry = command(head.run_name, "log"), command(head.run_name, "retry")
+    return f"look at {log}, then {retry} or 'skip'"
 
 
 class InvocationLimits(Frozen, allow_inf_nan=False):
