@@ -180,7 +180,7 @@ CLOCK_COLUMNS = 12
 """At the end of the live line, for how long it has stood there."""
 CLOSE_S = 2.0
 """How long the end waits for a terminal that takes nothing."""
-PIECE_LINES = 200
+PIECE_LINES = 50
 """So many are printed at once: what a slow terminal has taken can be told from nothing."""
 MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
