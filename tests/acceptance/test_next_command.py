@@ -178,6 +178,9 @@ def test_somebody_works_on_it_and_dies(folder: Path) -> None:
     said = last_line(folder, "run").out
     assert "status      interrupted since" in said
     assert "it takes the step over" in said
+    listed = call(folder, "status", "--all").out
+    assert "  interrupted  " in listed
+    assert " is gone; sequencer run\n" in listed
     assert call(folder, "stop").code == 0
     # Nothing takes over what was stopped.
     assert "status      interrupted since" in last_line(folder, "resume").out
@@ -211,6 +214,9 @@ def test_a_project_that_nobody_has_trusted(folder: Path, monkeypatch: pytest.Mon
     last_line(folder, "trust")
     assert call(folder, "trust", "--yes").code == 0
     last_line(folder, "inbox")
+    config = folder / "orchestration.yaml"
+    config.write_text(config.read_text().replace("agent.sh", "other.sh"))
+    last_line(folder, "trust")
 
 
 def test_a_run_that_was_taken_back_is_in_the_way(folder: Path) -> None:

@@ -130,6 +130,24 @@ def test_each_start_says_the_same_until_it_is_merged(folder: Path, branch: str) 
     assert f"merge it by hand with 'git merge {branch}'" in first.err
 
 
+def test_a_timer_tells_of_one_conflict_once_and_once_that_it_is_solved(
+    folder: Path, later: Later
+) -> None:
+    assert tick(folder).code == 0
+    later(DAY_S)
+    assert tick(folder).code == 0
+    conflict(folder)
+    logged = ("--run", "night", "tick", "--log", "logs/tick.log")
+    told = [call(folder, *logged).err for _ in range(3)]
+    assert ["can't be merged: conflicts in 'notes.txt'" in text for text in told] == [
+        *(True, False, False)
+    ]
+    (branch,) = branches(folder)
+    git(folder, "branch", "-q", "-D", branch)
+    later(2 * DAY_S)
+    assert call(folder, *logged).err.count("solved: ") == 1
+
+
 def test_it_is_merged_once_the_branch_that_it_came_from_has_it(folder: Path, branch: str) -> None:
     git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
     git(folder, "checkout", "-q", "-b", "topic", "HEAD^")

@@ -171,6 +171,21 @@ def test_a_report_is_one_block_without_secrets_and_paths_of_home(
     assert "hunter2" not in json.dumps(facts)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--api-key=swordfish",
+        "--password, swordfish",
+        "-token, 'swordfish'",
+        "--db_secret=swordfish",
+    ],
+)
+def test_a_report_hides_what_a_command_is_given_as_a_secret(tmp_path: Path, given: str) -> None:
+    text = f"steps: [plan]\nagent: sh\nagents: {{sh: {{kind: command, argv: [sh, {given}]}}}}\n"
+    said = call(project(tmp_path / "p", text, "plan.md"), "check", "--report").out
+    assert ("swordfish" in said, "  agents.sh.argv: " in said) == (False, True)
+
+
 def test_a_report_of_a_file_that_can_not_be_used_has_what_is_wrong(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "stepz: [plan]\n")
     ended = call(folder, "check", "--report")
