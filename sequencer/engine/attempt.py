@@ -381,6 +381,8 @@ class Waiting(NamedTuple):
 
     reason: str
     until: str | None = None
+    needs_person: bool = False
+    """Nothing ends the wait before somebody starts a process."""
 
 
 RunEvent = (

@@ -83,6 +83,11 @@ class AwaitedStep:
         return max(self._since + UNCLAIMED_S - time.monotonic(), 0.0) + 0.01
 
     @property
+    def needs_person(self) -> bool:
+        """Return whether it waits for a process that somebody has to start."""
+        return self._why in (_Wait.GONE, _Wait.SILENT, _Wait.UNCLAIMED)
+
+    @property
     def words(self) -> str:
         """Return what the process says while it waits, to a person at its terminal."""
         where = " in its terminal" if self._is_sync else ""

@@ -134,7 +134,9 @@ class EngineLoop(ABC):
         own = self._limits.max_wait_s
         return self._default_wait_s if own is None else own
 
-    def _left_to_wait(self, message: str, hint: str, told: str) -> float | None:
+    def _left_to_wait(
+        self, message: str, hint: str, told: str, *, needs_person: bool = False
+    ) -> float | None:
         """Report a wait for others; return how long it may last, None: without limit.
 
         What was *told* last is not said again.
@@ -147,7 +149,7 @@ class EngineLoop(ABC):
             self._waiting_since = now
         if limit != 0.0 and told != self._told_wait:
             self._told_wait = told
-            self._performer.emit(Waiting(told))
+            self._performer.emit(Waiting(told, needs_person=needs_person))
         rest = left(limit, now - self._waiting_since)
         if rest is not None and rest <= 0:
             raise ClaimHeld(message, hint=hint)
@@ -260,7 +262,8 @@ class LineLoop(EngineLoop):
         """
         awaited = self._awaited
         awaited.see(here, head)
-        rest = self._left_to_wait(*awaited.refusal, awaited.words)
+        needs_person = awaited.needs_person
+        rest = self._left_to_wait(*awaited.refusal, awaited.words, needs_person=needs_person)
         if (soon := awaited.looks_again_in_s) is not None:
             rest = soon if rest is None else min(rest, soon)
         if self._queue is None or self._queue.enter():

@@ -145,7 +145,9 @@ def test_a_timer_tells_of_one_conflict_once_and_once_that_it_is_solved(
     (branch,) = branches(folder)
     git(folder, "branch", "-q", "-D", branch)
     later(2 * DAY_S)
-    assert call(folder, *logged).err.count("solved: ") == 1
+    solved = call(folder, *logged).err
+    assert solved.count("solved: ") == 1
+    assert f"  project: {folder}\n  run: night\n" in solved
 
 
 def test_it_is_merged_once_the_branch_that_it_came_from_has_it(folder: Path, branch: str) -> None:

@@ -311,10 +311,12 @@ class WorkCount(Struct):
 
 
 class Unseen:
-    """Shows nothing."""
+    """Shows nothing but a wait that ends only when somebody starts a process."""
 
     def __call__(self, event: RunEvent) -> None:
-        """Ignore it."""
+        """Take what happens."""
+        if isinstance(event, Waiting) and event.needs_person:
+            tell_fitted(waiting_line(event.reason, event.until))
 
     def close(self) -> None:
         """Do nothing."""

@@ -69,6 +69,8 @@ _SOLVED = (FAILURE, REFUSAL, LASTING)
 _ONCE = (PAUSE, SUCCESS)
 _KINDS = {"refused": FAILURE, "complete": SUCCESS, "not-yet": PAUSE}
 """How the need of a run is told by its `Readiness`; any other is a decision."""
+_ABOUT = ("  project: ", "  run: ")
+"""How the lines begin that say what a mail is about."""
 _OF_THE_LOG = "log"
 """Key of the problem that the log can't be written."""
 
@@ -113,7 +115,7 @@ class Told(NamedTuple):
     key: str
     kind: str
     line: str
-    """Its first line."""
+    """Its first line, and the project and run that it is about, a line each."""
     since: float
     """When it was seen first, in seconds since 1970."""
     times: int = 0
@@ -273,8 +275,9 @@ def _next(news: News, before: Told | None, code: int, now: float) -> Told:
     known = before if before is not None and before.since <= now + DAY_S else None
     if known is not None and known.covers(news, now):
         return known
-    line = news.text.removeprefix("error: ").removeprefix("waiting: ").partition("\n")[0]
-    first = Told(news.same, news.kind, line[:MAX_CHARS], now)
+    lines = news.text.removeprefix("error: ").removeprefix("waiting: ").split("\n")
+    about = [line for line in lines[1:] if line.startswith(_ABOUT)]
+    first = Told(news.same, news.kind, "\n".join([lines[0][:MAX_CHARS], *about]), now)
     if known is None and news.kind == LASTING:
         return first
     since, times = (now, 0) if known is None else (known.since, known.times)
