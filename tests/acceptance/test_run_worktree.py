@@ -106,6 +106,7 @@ def test_work_that_can_not_be_merged_stays_on_its_branch(project: Path) -> None:
     refused = cli(project, "run")
     assert refused.returncode == 3
     assert "the checkout is in the way of the merge: 'done.txt'" in refused.stderr
+    assert ":)" not in refused.stderr
     [branch] = said(project, *BRANCHES).splitlines()
     assert f"then 'git merge {branch}'\n" in refused.stderr
     assert (project / "done.txt").read_text() == "somebody else's\n"

@@ -526,7 +526,7 @@ def _in_the_way(
     first = first or "commit or stash these changes"
     return PlaceLeft(
         PlaceResult.IN_THE_WAY,
-        f"the checkout is in the way of the merge{about} ({reason}); {kept_on(worktree)}",
+        f"the checkout is in the way of the merge{about} ({reason.rstrip(':')}); {kept_on(worktree)}",
         f"{first}, then {by_hand(worktree)}{_or_again(worktree)}",
         files=files,
     )
