@@ -523,10 +523,10 @@ def _in_the_way(
 ) -> PlaceLeft:
     """Return that the checkout can't be moved, for *reason*; *first* is what to do about it."""
     about = f": {listed(files)}" if files else ""
-    first = first or "commit or stash these changes"
+    first, reason = first or "commit or stash these changes", reason.rstrip(":")
     return PlaceLeft(
         PlaceResult.IN_THE_WAY,
-        f"the checkout is in the way of the merge{about} ({reason.rstrip(':')}); {kept_on(worktree)}",
+        f"the checkout is in the way of the merge{about} ({reason}); {kept_on(worktree)}",
         f"{first}, then {by_hand(worktree)}{_or_again(worktree)}",
         files=files,
     )
