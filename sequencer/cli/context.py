@@ -99,7 +99,7 @@ class Invocation(Struct):
     explained: SequencerError | None = None
     """The error that `news` is about; of another one its words are the news."""
     obstacle: SequencerError | None = None
-    """Why the next step will not start here: a timer tells of it as the next tick would."""
+    """Why the next step can't start here. The tick that notices it reports it."""
     happened: list[News] = field(default_factory=list)
     """What a person has to know besides how it ended."""
     _project: Project | None = None
@@ -179,7 +179,7 @@ class Invocation(Struct):
         return self._runs[name]
 
     def close(self) -> None:
-        """Free what looking at its runs holds; a worker has freed its own before."""
+        """Close the stores of the runs that this command looked at."""
         for run in self._runs.values():
             with contextlib.suppress(SequencerError, OSError):
                 run.store.close()

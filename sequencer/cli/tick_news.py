@@ -1,4 +1,4 @@
-"""What a tick of a timer has a person know: see `plugins.schedules.unattended`."""
+"""What a timer reports to a person about a tick; see `plugins.schedules.unattended`."""
 
 from __future__ import annotations
 

@@ -382,7 +382,7 @@ class Waiting(NamedTuple):
     reason: str
     until: str | None = None
     needs_person: bool = False
-    """Nothing ends the wait before somebody starts a process."""
+    """The wait ends only when somebody starts a process."""
 
 
 RunEvent = (

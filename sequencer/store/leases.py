@@ -105,7 +105,7 @@ class Leases:
     def keep_used(self, token: int, usage: Usage) -> None:
         """Keep what the attempt with *token* has used so far, should its process die.
 
-        Nothing is kept of nothing: `forget_used` is called for what has used something.
+        An attempt that has used nothing gets no file, because `forget_used` would not remove it.
 
         Raises:
             OSError: what was kept before still stands.

@@ -177,7 +177,7 @@ class Feed:
 REDRAW_S = 0.1
 TICK_S = 1.0
 CLOCK_COLUMNS = 12
-"""At the end of the live line, for how long it has stood there."""
+"""At the end of the live line, for how long it has been there."""
 CLOSE_S = 2.0
 """How long the end waits for a terminal that takes nothing."""
 PIECE_LINES = 50
@@ -311,7 +311,7 @@ class WorkCount(Struct):
 
 
 class Unseen:
-    """Shows nothing but a wait that ends only when somebody starts a process."""
+    """Shows only that nothing continues until somebody starts a process."""
 
     def __call__(self, event: RunEvent) -> None:
         """Take what happens."""

@@ -217,7 +217,7 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
         text = text.partition("; ")[0]
     if here.kind is Readiness.REFUSED:
         verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
-        cause, log = _cause_of(_last_failure(run))
+        cause, log = _cause_of((newest_failure(run) or {}).get("outcome") or {})
         key += f" {head.expected_step} {head.step_index}"
         return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
     if here.kind is Readiness.NOT_YET:
@@ -308,16 +308,14 @@ def _newest_outcome(run: Run) -> dict[str, Any] | None:
 _ENDINGS = frozenset((Event.SUCCEEDED, Event.FAILED, Event.RELEASED))
 
 
-def _last_failure(run: Run) -> dict[str, Any]:
-    """Return the outcome of the attempt that failed last; empty: it can't be found."""
-    found: dict[str, Any] = {}
+def newest_failure(run: Run) -> dict[str, Any] | None:
+    """Return the fact about the attempt that failed last; None: it can't be found."""
     for facts in (newest_facts, Run.history):
         with suppress(SequencerError):
-            for fact in facts(run):
-                found = (fact.get("outcome") or {}) if fact["event"] == Event.FAILED else found
-        if found:
-            break
-    return found
+            for fact in reversed([*facts(run)]):
+                if fact["event"] == Event.FAILED:
+                    return dict(fact)
+    return None
 
 
 def _cause_of(outcome: dict[str, Any]) -> tuple[tuple[str, ...], str]:

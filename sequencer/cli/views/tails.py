@@ -1,21 +1,18 @@
-"""What the attempts of a run said last: in the logs of those at work, and where one has failed."""
+"""The last output of running attempts, and the last failure of a run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from sequencer.cli.views.runs import newest_facts
+from sequencer.cli.views.runs import newest_failure
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView, NodeState
-from sequencer.errors import SequencerError
 from sequencer.logs import log_name, sent_texts
 from sequencer.model.head import Claim, Head
-from sequencer.model.transitions import Event
 from sequencer.plugins.teams.nodes import Heard
 from sequencer.store import folder as folders
 
@@ -85,12 +82,7 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
         failed = [node for node in view.nodes if node.state is NodeState.FAILED]
         words = [f"{node.node.id!r} failed: {node.last_line}" for node in failed[:1]]
         return one_line(", ".join((*words, *(f"{len(failed)} in all" for _ in failed[1:2]))))
-    if head is None or not head.failures_in_row:
+    if head is None or not head.failures_in_row or (fact := newest_failure(run)) is None:
         return ""
-    for facts in (newest_facts, Run.history):
-        with suppress(SequencerError):
-            for fact in reversed([*facts(run)]):
-                if fact["event"] == Event.FAILED:
-                    error = str((fact.get("outcome") or {}).get("error") or "no reason given")
-                    return one_line(f"{fact['step']!r} failed: {error.strip().splitlines()[0]}")
-    return ""
+    error = str((fact.get("outcome") or {}).get("error") or "no reason given")
+    return one_line(f"{fact['step']!r} failed: {error.strip().splitlines()[0]}")

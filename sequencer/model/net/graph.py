@@ -160,7 +160,7 @@ class Graph(Frozen):
         return name if node is None else node.named
 
     def introduced(self, names: Sequence[str]) -> list[str]:
-        """Return the nodes *names* as `named`; a team's only one with what it is about."""
+        """Return the nodes *names* as `named`; the only task of a team has its label, too."""
         if self.is_team and len(names) == 1 and (label := self.by_id[names[0]].label):
             return [f"{names[0]}: {label}"]
         return [self.named(name) for name in names]
