@@ -112,10 +112,22 @@ def _outcome(fact: dict[str, Any]) -> dict[str, Any]:
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
     names = ("revision", "at", "event", "step", "step_index", "token", "attempt")
+    outcome = _outcome(fact)
+    if decided := _verdict_words(outcome):
+        outcome = {**outcome, "error": decided, "note": None}
     return (
         *(one_line(str(fact.get(name, ""))) for name in names),
-        _remark(_outcome(fact), str(fact["step"])),
+        _remark(outcome, str(fact["step"])),
     )
+
+
+def _verdict_words(outcome: dict[str, Any]) -> str:
+    """Return what a judge decided in *outcome*, in which round and why; empty: it is no judge."""
+    verdict = outcome.get("verdict")
+    if not isinstance(verdict, dict):
+        return ""
+    told = f"{'yes' if verdict.get('pass') else 'no'} (round {verdict.get('round', 1)})"
+    return f"{told}: {verdict['reason']}" if verdict.get("reason") else told
 
 
 def _remark(outcome: dict[str, Any], step: str) -> str:

@@ -215,8 +215,9 @@ def _decide(
 def inbox(invocation: Invocation) -> None:
     """List what needs a person in all runs, and what to type.
 
-    Questions come first; then what failed for good, what is at a limit of its run, work of a
-    run's worktree that nobody has merged, and changes of the project that nobody has trusted.
+    Questions come first; then what failed for good or can't be read, what is at a limit of its
+    run, work of a run's worktree that nobody has merged, and changes of the project that nobody
+    has trusted.
     With --run, list only what that run needs.
 
     \b
@@ -226,10 +227,8 @@ def inbox(invocation: Invocation) -> None:
     """
     # An unknown name is an error.
     meant = None if invocation.run_name is None else invocation.run().name
-    found, unread = waiting(invocation.project())
+    found, _ = waiting(invocation.project())
     found = [one for one in found if meant in (None, one.run.name)]
-    # Nobody must take it for a run that asks nothing.
-    _warn(invocation, {run: e for run, e in unread.items() if meant in (None, run.name)})
     items = [*_items(invocation, meant, found)]
     if invocation.is_json:
         invocation.print_json([row for row, _ in items])
@@ -286,12 +285,10 @@ def _untrusted(
     """Return what has to be trusted before anything goes on; None: nothing."""
     project = invocation.project()
     refused = project.trust.refusal()
-    has_runs = (
-        found or others or any(project.run(name).head for name in (None, *project.run_names()))
-    )
-    if refused is None or not (refused.changed or has_runs):
+    if refused is None:
         return None
-    return untrusted_need(refused)
+    has_runs = found or others or any(each_run(project, lambda run, _: run))
+    return untrusted_need(refused) if refused.changed or has_runs else None
 
 
 def _told_need(name: str, need: Need) -> list[str]:

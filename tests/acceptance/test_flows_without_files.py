@@ -86,9 +86,9 @@ def test_without_its_source_a_run_says_which_file_is_missing(begun: Path, verb: 
     path.unlink()
     if verb == "inbox":
         ended = cli(begun, verb)
-        assert (ended.returncode, ended.stdout) == (0, "no run waits for a decision\n")
-        said = ended.stderr
-        assert "warning: review is left out" in said
+        assert (ended.returncode, ended.stderr) == (0, "")
+        said = ended.stdout
+        assert "review: can't be read" in said
     else:
         said = refused(begun, "--run", "review", verb)
     assert f"{path.relative_to(begun)}: is missing" in said
@@ -189,10 +189,9 @@ def test_a_lost_marking_is_told_by_every_verb(
     shown = cli(project, "plan", "flows/review.md")
     assert (shown.returncode, shown.stdout) == (3, "")
     assert path.name in shown.stderr
-    gates = cli(project, "inbox", "--json")
-    assert as_json(gates) == []
-    assert gates.stderr.count("warning: review is left out") == 1
-    assert path.name in gates.stderr
+    (needed,) = as_json(cli(project, "inbox", "--json"))
+    assert (needed["run"], needed["need"]) == ("review", "unreadable")
+    assert path.name in needed["text"]
     found = as_json(cli(project, "--run", "review", "repair", "--json"))["documents"]
     assert [entry["path"] for entry in found] == [str(path)]
 

@@ -185,6 +185,8 @@ class Need(NamedTuple):
     """When a pause ends; None: nobody knows."""
     is_asked: bool = False
     """Whether a gate or a node asks; see `Open`."""
+    is_unreadable: bool = False
+    """Whether somebody has to repair its files first."""
 
     @property
     def is_of_a_person(self) -> bool:
@@ -240,14 +242,40 @@ def _commands(option: str, *verbs: str) -> tuple[str, ...]:
 
 
 def needs(project: Project) -> Iterator[tuple[Run, Need]]:
-    """Yield what needs a person in every run that asks nobody: it failed for good, say."""
-    for run, need in each_run(project, need_of):
+    """Yield what needs a person in every run that asks nobody: it failed for good, say.
+
+    A run that can't be read is among them: somebody has to repair it.
+    """
+    for run, need in each_run(project, _need_if_readable):
         if isinstance(need, DefinitionChanged):
             key = f"changed {run.name}"
             commands = _commands(run_option(run.name), "adopt", "reset")
             yield run, Need(Readiness.REFUSED, key, one_line(need.message), commands)
+        elif isinstance(need, SequencerError):
+            yield run, _unread_need(run, need)
         elif isinstance(need, Need) and need.kind in _OF_A_PERSON and not need.is_asked:
             yield run, need
+
+
+def _need_if_readable(run: Run, head: Head) -> Need | None:
+    """Return what `need_of` finds; if that is nothing, its questions were read too."""
+    need = need_of(run, head)
+    if need is None:
+        open_at(run, head)
+    return need
+
+
+def _unread_need(run: Run, error: SequencerError) -> Need:
+    """Return what a person has to do about *run*, which can't be read."""
+    place = f"{error.where}: " if error.where else ""
+    repair = f"'sequencer {run_option(run.name)}repair"
+    return Need(
+        Readiness.REFUSED,
+        f"unreadable {run.name}",
+        one_line(f"can't be read: {place}{error.message}"),
+        advice=one_line(error.hint or "").replace("'sequencer repair", repair),
+        is_unreadable=True,
+    )
 
 
 def untrusted_need(refused: NotTrusted) -> Need:
@@ -265,9 +293,10 @@ def untrusted_need(refused: NotTrusted) -> Need:
 
 def need_json(run: Run | None, need: Need) -> dict[str, Any]:
     """Return *need* as ``inbox --json`` prints it; of no *run*, it is the project's."""
+    kind = "unreadable" if need.is_unreadable else str(need.kind)
     return {
         "run": None if run is None else run.name,
-        "need": "untrusted" if run is None else str(need.kind),
+        "need": "untrusted" if run is None else kind,
         "text": need.text,
         "cause": list(need.cause),
         "log": need.log or None,

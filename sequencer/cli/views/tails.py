@@ -8,9 +8,10 @@ from pathlib import Path
 
 from sequencer.cli.views.runs import newest_failure
 from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import one_line, plain
+from sequencer.cli.views.text import cut, one_line, plain
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView, NodeState
+from sequencer.errors import in_one_line
 from sequencer.logs import log_name, sent_texts
 from sequencer.model.head import Claim, Head
 from sequencer.plugins.teams.nodes import Heard
@@ -22,6 +23,7 @@ TITLE_LINES = 3
 """Number of lines at the start of a log that say what it is."""
 ENDED = "\n# ended "
 SENT = b"# sent: "
+FAILURE_CHARS = 160
 MAX_LOOKS = 20
 """A rewound step writes to a log with a higher number than its attempt."""
 
@@ -74,7 +76,7 @@ def _written(path: Path, token: int) -> str | None:
 
 
 def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
-    """Return the first line of what failed last in *run*, if it still counts there.
+    """Return in one line what failed last in *run*, if it still counts there.
 
     *view* has the nodes of a graph's run.
     """
@@ -85,4 +87,7 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
     if head is None or not head.failures_in_row or (fact := newest_failure(run)) is None:
         return ""
     error = str((fact.get("outcome") or {}).get("error") or "no reason given")
-    return one_line(f"{fact['step']!r} failed: {error.strip().splitlines()[0]}")
+    first = error.strip().partition("\n")[0]
+    # By itself an exit code says nothing; the last words of the agent stand below it.
+    words = cut(in_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
+    return one_line(f"{fact['step']!r} failed: {words}")
