@@ -89,5 +89,5 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
     error = str((fact.get("outcome") or {}).get("error") or "no reason given")
     first = error.strip().partition("\n")[0]
     # By itself an exit code says nothing; the last words of the agent stand below it.
-    words = cut(in_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
-    return one_line(f"{fact['step']!r} failed: {words}")
+    why = cut(in_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
+    return one_line(f"{fact['step']!r} failed: {why}")
