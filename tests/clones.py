@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.state.store import GitOptions, GitStore
+from sequencer.project.store_requests import EVERYTHING
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -24,10 +24,10 @@ from sequencer.documents.textfile import expand_home, locate, slug
 from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
 from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
-from sequencer.plugins.extras import installed_versions
 from sequencer.project import checks
 from sequencer.project.agents import CLIENTS
 from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error
+from sequencer.project.extras import installed_versions
 from sequencer.project.project import open_project
 from sequencer.project.settings import HIDDEN
 

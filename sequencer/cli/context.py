@@ -36,6 +36,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.redaction import Redaction
 from sequencer.plugins.schedules.unattended import DECISION, News
+from sequencer.project.store_kinds import kind_of
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -361,7 +362,7 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
     decides = invocation.decides != "" and invocation.decides in words
     if decides:
         project.ensure_may_decide(invocation.verb)
-    acts = settings.store.kind != "file"
+    acts = not kind_of(settings).is_local
     if decides:
         acts = acts or bool(settings.hooks) or bool(settings.activity.sinks)
     if acts and invocation.changes:

@@ -15,7 +15,6 @@ from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, written_at
 from sequencer.cli.views.text import Sanitiser, one_line
 from sequencer.documents.textfile import slug
-from sequencer.engine.run import Dispatching
 from sequencer.logs import sent_texts, token_of
 from sequencer.store.watch import watch
 
@@ -176,11 +175,11 @@ def _tell_elsewhere(invocation: Invocation, asked: AskedLogs) -> None:
 
     Where machines share their folder of logs, those of others are here as well.
     """
-    store = asked.run.store
-    if not isinstance(store, Dispatching):
+    dispatch = asked.run.dispatch
+    if dispatch is None:
         return
     here = {log.path.name: log.path for log in asked.found()}
-    made = [one for one in store.made() if asked.is_about(slug(one.step), one.step_index + 1)]
+    made = [one for one in dispatch.made() if asked.is_about(slug(one.step), one.step_index + 1)]
     for one in made[-asked.count :]:
         path = here.get(Path(one.log).name)
         if path is None or token_of(path) != one.token:

@@ -241,7 +241,7 @@ _ADDED = "sequencer.commands"
 
 def _packages() -> ModuleType:
     """Return what knows installed packages: few verbs are theirs, and looking takes long."""
-    return import_module("sequencer.plugins")
+    return import_module("sequencer.extensions")
 
 
 class Verbs(click.Group):
@@ -257,7 +257,7 @@ class Verbs(click.Group):
         del ctx
         entry = COMMANDS.get(cmd_name)
         if entry is None:
-            added: click.Command | None = _packages().plugin(_ADDED, cmd_name)
+            added: click.Command | None = _packages().find(_ADDED, cmd_name)
             return added
         module = import_module(f"sequencer.{entry.module}")
         # A name of Python's, or of another thing in the module, has a line behind it.
@@ -275,7 +275,7 @@ class Verbs(click.Group):
         invocation = ctx.ensure_object(Invocation)
         entry = COMMANDS.get(args[0])
         if entry is None and not args[0].startswith("-") and not ctx.resilient_parsing:
-            added = _packages().plugin_names(_ADDED)
+            added = _packages().names(_ADDED)
             if args[0] not in added:
                 if args[0] in _CALLED:
                     hint = f"use 'sequencer {_CALLED[args[0]]}'"
@@ -314,7 +314,7 @@ class Verbs(click.Group):
             rows = [(name, c.help) for name, c in COMMANDS.items() if c.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
-        if added := _packages().plugin_names(_ADDED):
+        if added := _packages().names(_ADDED):
             with formatter.section("Added by packages"):
                 formatter.write_dl([(name, "") for name in sorted(added)])
         # A group's own method would list the verbs once more, cut off.

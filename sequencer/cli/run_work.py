@@ -68,7 +68,7 @@ from sequencer.project.flows import locate, written_of
 from sequencer.project.flows import run_of as flow_run_of
 from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
-from sequencer.store.file import FileStore
+from sequencer.project.store_kinds import kind_of
 from sequencer.workflows.prompts import relative_name
 
 if TYPE_CHECKING:
@@ -509,7 +509,10 @@ def _remember(
         # A graph may wait for something outside its head.
         return
     here = run.standing()
-    if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
+    if here is None or here.kind not in STABLE:
+        return
+    if not kind_of(invocation.project().settings).is_local:
+        # What others do elsewhere is seen by looking only.
         return
     posting = invocation.project().posting
     if posting is not None and any(one.is_behind for one in posting.pending(run, head)):

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sequencer import plugins
+from sequencer import extensions
 from sequencer.engine.attempt import Emit, Waiting
 from sequencer.errors import RemoteUnreachable, StaleClaim, UnknownName, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
@@ -220,8 +220,8 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     """
     if (make := KINDS.get(workflow.kind)) is not None:
         return make(store, workflow)
-    if (added := plugins.plugin(plugins.KINDS, workflow.kind)) is None:
-        known = KINDS.keys() | plugins.plugin_names(plugins.KINDS)
+    if (added := extensions.find(extensions.KINDS, workflow.kind)) is None:
+        known = KINDS.keys() | extensions.names(extensions.KINDS)
         where = f"workflow {workflow.name!r}"
         raise UnknownName("kind of workflow", workflow.kind, known, where=where)
     return _along(store, workflow, added)

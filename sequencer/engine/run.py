@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
@@ -145,6 +146,11 @@ class Dispatching(Protocol):
         ...
 
 
+def dispatch_of(store: Store) -> Dispatching | None:
+    """Return what hands out attempts, if *store* does that itself."""
+    return store if isinstance(store, Dispatching) else None
+
+
 class Run:
     """A run found by `open_run`, whether it has started or not."""
 
@@ -162,6 +168,11 @@ class Run:
         self.limits = limits
         self._resolve, self._live_limits = resolve, live_limits
         self._resolved: tuple[object, Resolution] | None = None
+
+    @cached_property
+    def dispatch(self) -> Dispatching | None:
+        """Return what hands out its attempts, if its store does that itself."""
+        return dispatch_of(self.store)
 
     def __repr__(self) -> str:
         """Return its name and where it is kept; no file is read for that."""
@@ -358,36 +369,38 @@ class Run:
         worker.live_limits = self._live_limits
         try:
             worker.ensure_startable(head)
-            if isinstance(self.store, Dispatching):
-                self.store.ensure_served(worker)
+            if self.dispatch is not None:
+                self.dispatch.ensure_served(worker)
             ensure_here(head := control.begin())
             # Another program's state has no run before its first transition.
             head = head if head.revision else self.head or head
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            if isinstance(self.store, Dispatching):
-                return self.store.work(worker, mode, limits, head, places, is_detached=is_detached)
+            if self.dispatch is not None:
+                return self.dispatch.work(
+                    worker, mode, limits, head, places, is_detached=is_detached
+                )
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()
 
     def _ensure_others_work(self, mode: Mode, *, is_detached: bool) -> None:
-        if is_detached and (mode is Mode.ASYNC or not isinstance(self.store, Dispatching)):
+        if is_detached and (mode is Mode.ASYNC or self.dispatch is None):
             hint = "leave it out; only runs on Temporal ('store: {kind: temporal}') have workers"
             message = "this run has no workers to do its steps"
             raise UsageRefused(message, where="--detach", hint=hint)
 
     def makers(self) -> Mapping[int, str] | None:
         """Return who runs its attempts, by token; None: each claim says it."""
-        return self.store.makers() if isinstance(self.store, Dispatching) else None
+        return None if self.dispatch is None else self.dispatch.makers()
 
     def elsewhere(self) -> str:
         """Return where the workers are that run its attempts; empty: here too."""
-        return self.store.elsewhere() if isinstance(self.store, Dispatching) else ""
+        return "" if self.dispatch is None else self.dispatch.elsewhere()
 
     def detached(self) -> list[dict[str, Any]]:
         """Return its detached permissions to work, which no process waits for."""
-        return self.store.detached() if isinstance(self.store, Dispatching) else []
+        return [] if self.dispatch is None else self.dispatch.detached()
 
     def worker(self, on_event: Emit = ignore) -> Worker:
         """Return what runs attempts at the run if others decide about it.
@@ -427,7 +440,7 @@ class Run:
         control = self._control_of(resolved)
         control.ensure_may_decide("skip", "performing a step")
         control.kind.ensure_may("turn")
-        if isinstance(self.store, Dispatching):
+        if self.dispatch is not None:
             hint = "use 'run.work' or 'sequencer run'"
             raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
         # Before it begins: a project that may not act leaves nothing behind.

@@ -1,7 +1,7 @@
 """The state of the files in a work tree, to see whether an attempt changed them.
 
 A folder without git is judged by the sizes and times of its files. For a repository the plug-in
-that knows it says more (`plugins.TREES`). Whatever can't be seen in time is unknown, which is
+that knows it says more (`extensions.TREES`). Whatever can't be seen in time is unknown, which is
 never "no change".
 
 Not promised: that changes in ignored files are seen, or that the attempt made the change.
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from sequencer import plugins
+from sequencer import extensions
 
 CONTENT_BYTES = 1024 * 1024
 """A file is compared by its content up to this size, a larger one by its size and time."""
@@ -110,7 +110,7 @@ MakeTree = Callable[[Path, Sequence[Path]], WatchedTree | None]
 
 def tree_of(folder: Path, own: Sequence[Path]) -> WatchedTree:
     """Return *folder* as something to look at; files below the folders *own* do not count."""
-    make: MakeTree | None = plugins.plugin(plugins.TREES, "git")
+    make: MakeTree | None = extensions.find(extensions.TREES, "git")
     found = None if make is None else make(folder, own)
     return found or FolderTree(folder, frozenset(map(str, own)))
 

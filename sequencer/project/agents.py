@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from sequencer import extensions
 from sequencer.documents.keys import problems_of
 from sequencer.engine.evidence import OWN_WORD
 from sequencer.errors import AgentMissing, ConfigurationError, UnknownName, raise_all
@@ -35,9 +36,9 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins import plugin, plugin_names
 from sequencer.project.schema import BUILTIN_AGENTS, OLD_ROLES
 from sequencer.project.settings import Agent, Settings
+from sequencer.project.store_kinds import kind_of
 from sequencer.project.trusting import Trust
 from sequencer.store.identity import utc_milliseconds
 from sequencer.workflows.prompts import relative_name
@@ -233,8 +234,8 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def _ensure_there(self, name: str, executor: Executor) -> None:
         if not isinstance(executor, Installed):
             return
-        # With the git store the code of the next step may not be here yet.
-        moves = self.settings.store.kind == "git"
+        # The code of the next step may come with its claim.
+        moves = kind_of(self.settings).carries_code
         missing = executor.missing(None if moves else self.settings.project_dir)
         if missing is not None:
             hint = "no step was claimed; install it or set it, and start again"
@@ -312,9 +313,9 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def _make_plugin(
         self, name: str, kind: str, agent: Agent | None, written: dict[str, Any]
     ) -> Executor:
-        make = plugin("sequencer.executors", kind)
+        make = extensions.find(extensions.EXECUTORS, kind)
         if make is None:
-            known = EXECUTORS.keys() | plugin_names("sequencer.executors")
+            known = EXECUTORS.keys() | extensions.names(extensions.EXECUTORS)
             where = agent.locate(()) if agent else None
             raise UnknownName("agent kind", kind, known, where=where)
         made: Executor = make(name, written, self.core)

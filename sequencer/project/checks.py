@@ -31,7 +31,6 @@ from sequencer.model.head import Head
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.git.check import check_git
 from sequencer.plugins.schedules.timers import (
     installed,
     lacking,
@@ -60,9 +59,12 @@ from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
 from sequencer.project.runs import witness_for
 from sequencer.project.schema import NONE
+from sequencer.project.store_kinds import kind_of, loaded
+from sequencer.project.store_requests import CheckRequest
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
 from sequencer.store.lock import type_of
+from sequencer.store.protocol import Store
 from sequencer.store.recovery import Witness, no_witness
 from sequencer.store.user_state import STATE_VARIABLE, own_state
 from sequencer.workflows.registry import with_defaults
@@ -83,7 +85,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
     with closing(opened.store):
         # First: this loads what is checked below.
         of_run = (
-            *check_git(project.settings, opened.store, acts=project.acts),
+            *_check_store(project, opened.store, acts=project.acts),
             *_check_run(project, opened),
         )
     found = (
@@ -112,8 +114,9 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
 def check_by_looking(project: Project) -> Iterator[Finding]:
     """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
     try:
-        if project.settings.store.kind == "git":
-            yield from check_git(project.settings, project.run(None).store, acts=False)
+        kind = kind_of(project.settings)
+        if kind.checks is not None and not kind.needs_trust:
+            yield from _check_store(project, project.run(None).store, acts=False)
         yield from check_flows(project)
         yield from check_folders(project, None)
         yield from _check_webhooks(project)
@@ -123,12 +126,18 @@ def check_by_looking(project: Project) -> Iterator[Finding]:
     yield from check_agents(project, Level.WARNING)
 
 
+def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:
+    """Yield what the kind of *store* finds; *acts*: whether its remote may be reached."""
+    if (checks := kind_of(project.settings).checks) is not None:
+        yield from loaded(checks)(CheckRequest(project.settings, store, acts))
+
+
 def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     """Yield findings about the workflow of *run* and about its files."""
     settings = project.settings
     path = run.store.state_path
     # A run on a server leaves outputs in the folder, but no files of its head.
-    is_here = settings.store.kind != "temporal"
+    is_here = kind_of(settings).has_files
     state_findings = list(check_state(path, witness_for(settings, path))) if is_here else []
     head = None
     try:
@@ -319,7 +328,7 @@ def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
     yield from _check_lacking(project, in_team=True)
     store = project.settings.store
-    if store.kind == "git" and store.work.branch == NONE:
+    if kind_of(project.settings).carries_code and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
         hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
         where = place_of(project.settings, "store", "work", "branch")

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.attempt import Emit, Noticed
 from sequencer.engine.by_hand import ensure_may_decide
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
-from sequencer.engine.run import Dispatching, Run
+from sequencer.engine.run import Run, dispatch_of
 from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
 from sequencer.model.head import Head
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
-from sequencer.plugins import packages_may_add
 from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.flows import all_flows
@@ -42,9 +42,11 @@ from sequencer.project.runs import (
     run_name_of,
     workflow_of_run,
 )
-from sequencer.project.schema import CURRENT, MOVES_CODE, NONE
+from sequencer.project.schema import CURRENT, NONE
 from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
+from sequencer.project.store_kinds import kind_of
+from sequencer.project.store_requests import CodeRequest
 from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
 from sequencer.store import folder as folders
@@ -96,7 +98,7 @@ class Project(Struct, frozen=True, dict=True):
         Raises:
             NotTrusted: see `Trust.ensure`.
         """
-        if not self.rehearses or self.settings.store.kind != "file":
+        if not self.rehearses or not kind_of(self.settings).is_local:
             if source is not None and source.file is not None:
                 self.trust.add_flow(self.settings.project_dir / source.file)
             self.trust.ensure(may_ask=may_ask)
@@ -184,14 +186,11 @@ class Project(Struct, frozen=True, dict=True):
 
     def store(self, run: str | None) -> Store:
         """Return the store of the run called *run*, which reaches only what the project may."""
-        kind = self.settings.store.kind
-        if kind != "temporal":
-            return make_store(self.settings, run, self.allowed if kind == "git" else None)
-        # Even looking at it reaches a server that the project names.
-        self.trust.ensure()
-        store = make_store(self.settings, run)
-        if isinstance(store, Dispatching):
-            store.worker_of = self._worker_of
+        if kind_of(self.settings).needs_trust:
+            self.trust.ensure()
+        store = make_store(self.settings, run, lambda: self.allowed)
+        if (dispatch := dispatch_of(store)) is not None:
+            dispatch.worker_of = self._worker_of
         return store
 
     def kept_in(self, kind: str) -> Project:
@@ -332,9 +331,9 @@ class Project(Struct, frozen=True, dict=True):
         """Return the names of the existing named runs, for ``--run``."""
         folder = self.settings.state_file.parent / "runs"
         state = self.settings.state_file.name
-        if self.settings.store.kind == "temporal":
-            store = self.store(None)
-            return store.run_names() if isinstance(store, Dispatching) else []
+        if not kind_of(self.settings).has_files:
+            dispatch = dispatch_of(self.store(None))
+            return [] if dispatch is None else dispatch.run_names()
         return sorted(run_name_of(folder / name / state) or name for name in folders.names(folder))
 
 
@@ -406,11 +405,11 @@ def load_hooks(
         ConfigurationError: a file is missing, outside the project, or can't be loaded, or has
             something that looks like a hook but isn't; with file and line.
     """
-    if not files and not packages_may_add("sequencer.hooks"):
+    if not files and not extensions.packages_may_add(extensions.HOOKS):
         return NoHooks()
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    entries = entry_points(group="sequencer.hooks")
+    entries = entry_points(group=extensions.HOOKS)
     if not files and not entries:
         return NoHooks()
     from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed
@@ -420,23 +419,18 @@ def load_hooks(
 
 def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
     """Return what moves the code of the run in *store*, or what keeps it on a branch."""
-    settings = project.settings
-    kind, branch = settings.store.kind, settings.store.work.branch
-    if kind not in MOVES_CODE or (kind == "temporal" and branch == NONE):
-        return guard_of(settings) or NOTHING_CARRIED
-    from sequencer.plugins.git.code import attempt_refs, carry  # noqa: PLC0415 - most runs are in files
-
-    if kind == "git":
-        return carry.carrier_of(settings, run, store, project.redaction)
-    tell = lambda text: emit(Noticed(text))  # noqa: E731
-    mover = attempt_refs.carrier_of(settings, run, project.allowed, project.redaction, tell)
-    return mover or guard_of(settings) or NOTHING_CARRIED
+    settings, made = project.settings, None
+    if (way := kind_of(settings).code) is not None:
+        make = extensions.needed(extensions.CODE, way, "way to move code")
+        allowed = lambda: project.allowed  # noqa: E731
+        made = make(CodeRequest(settings, run, store, project.redaction, allowed, emit))
+    return made or guard_of(settings) or NOTHING_CARRIED
 
 
 def guard_of(settings: Settings) -> BranchGuard | None:
     """Return what lets steps start only on one branch; None: no branch was named."""
     branch = settings.store.work.branch
-    if settings.store.kind == "git" or branch in (CURRENT, NONE):
+    if kind_of(settings).carries_code or branch in (CURRENT, NONE):
         return None
     return BranchGuard(branch, partial(current_branch, settings.project_dir))
 

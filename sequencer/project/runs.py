@@ -1,18 +1,12 @@
-"""The runs of a project: the workflow of each run, and where each kind of store keeps it.
-
-A new store is one module and one line in `STORES`.
-"""
+"""The runs of a project: the workflow of each run, and its store."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
-import socket
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +17,11 @@ from sequencer.errors import (
     EditRefused,
     SequencerError,
     StateRefused,
-    UnknownName,
     UnsafePath,
     UsageRefused,
     command,
 )
-from sequencer.logs import git_folder, later_logs, witness_of
-from sequencer.model.by_hand import Placed
+from sequencer.logs import later_logs, witness_of
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.line.order import place, present
@@ -37,9 +29,9 @@ from sequencer.model.net.source import FlowSource, with_state
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow, has_definition
-from sequencer.plugins import plugin, plugin_names
-from sequencer.project.schema import SHARED
 from sequencer.project.settings import Settings
+from sequencer.project.store_kinds import kind_of, loaded
+from sequencer.project.store_requests import StoreRequest
 from sequencer.store.file import FileStore
 from sequencer.store.folder import keep_from_git
 from sequencer.store.head import migrate, read_head
@@ -347,24 +339,19 @@ def _is_flag(settings: Settings, key: str) -> bool:
     return settings.source_of("workflow", key).kind == "flag"
 
 
-def _file_store(
-    settings: Settings,
-    state_path: Path,
-    to_head: Callable[..., Head],
-    *,
-    placed: Placed = lambda _: None,
-) -> Store:
-    options = settings.store
+def file_store(request: StoreRequest) -> Store:
+    """Return the store of a run in files of this machine."""
+    options, path = request.settings.store, request.state_path
     return FileStore(
-        state_path,
+        path,
         ttl_s=options.ttl_s,
         allow_network_fs=options.allow_network_fs,
         rotate_bytes=options.journal.rotate_bytes,
         keep=options.journal.keep,
-        migrate=to_head,
-        placed=placed,
-        witness=_log_witness(settings, state_path),
-        mark=HighWaterMark(state_path),
+        migrate=request.to_head,
+        placed=request.placed,
+        witness=_log_witness(request.settings, path),
+        mark=HighWaterMark(path),
     )
 
 
@@ -373,7 +360,7 @@ def witness_for(settings: Settings, state_path: Path) -> Witness:
 
     A store that other machines share has the shared copy to compare with.
     """
-    if settings.store.kind != "file":
+    if not kind_of(settings).is_local:
         return no_witness
     return HighWaterMark(state_path).beside(_log_witness(settings, state_path))
 
@@ -387,7 +374,7 @@ def lost_steps(
     the next attempt are read, and otherwise all that `witness_for` tells. What is shown counts
     only if a newer head does not explain it.
     """
-    if settings.store.kind != "file" or head.moved_to is not None:
+    if not kind_of(settings).is_local or head.moved_to is not None:
         return None
     own, logs = tuple(HighWaterMark(state_path).traces(head.run_id)), _log_witness
     more = later_logs(folders_of_logs, head) if own else logs(settings, state_path)(head.run_id)
@@ -398,101 +385,6 @@ def lost_steps(
 def _log_witness(settings: Settings, state_path: Path) -> Witness:
     is_default = state_path == settings.state_file
     return witness_of(settings.logs_dir, None if is_default else state_path.parent.name)
-
-
-def _git_store(
-    settings: Settings,
-    state_path: Path,
-    to_head: Callable[..., Head],
-    *,
-    allowed: Mapping[str, str] | None = None,
-    placed: Placed = lambda _: None,
-) -> Store:
-    from sequencer.plugins.git.state.store import (  # noqa: PLC0415 - most runs are kept in files
-        GitOptions,
-        GitStore,
-    )
-
-    chosen, plain = settings.store, GitOptions()
-
-    def own(value: Any, unset: Any, *path: str) -> Any:
-        """Return *value*, or the default of this kind if it is not set."""
-        return unset if settings.source_of("store", *path).kind == "default" else value
-
-    options = GitOptions(
-        remote=chosen.remote,
-        branch=chosen.branch,
-        timeout_s=chosen.timeout_s,
-        max_commits=chosen.max_commits,
-        fast_s=chosen.poll.fast_s,
-        slow_s=chosen.poll.slow_s,
-        patience_s=chosen.patience_s,
-        ttl_s=own(chosen.ttl_s, plain.ttl_s, "ttl_s"),
-        rotate_bytes=own(
-            chosen.journal.rotate_bytes, plain.rotate_bytes, "journal", "rotate_bytes"
-        ),
-        keep=own(chosen.journal.keep, plain.keep, "journal", "keep"),
-    )
-    is_default = state_path == settings.state_file
-    run = None if is_default else state_path.parent.name
-    return GitStore(
-        state_path,
-        settings.project_dir,
-        run,
-        options,
-        to_head,
-        allowed=allowed,
-        placed=placed,
-        # Each clone has a folder of its own with the same run.
-        mark=HighWaterMark(state_path, is_shared=True),
-    )
-
-
-def _fleet_store(
-    settings: Settings,
-    state_path: Path,
-    to_head: Callable[..., Head],
-    *,
-    placed: Placed = lambda _: None,
-) -> Store:
-    del to_head, placed
-    try:
-        from sequencer.plugins.temporal import client, connection  # noqa: PLC0415 - takes half a second
-    except ImportError as error:
-        raise ConfigurationError(
-            "runs on Temporal need a package that is not installed",
-            where="store.kind",
-            hint=import_module("sequencer.plugins.extras").extra_hint("fleet"),
-        ) from error
-    chosen = settings.store
-    tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)
-    key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
-    project, place = chosen.project or settings.project_dir.name, chosen.queue
-    if place is None:
-        # Without git, nothing brings the files of a project to another machine.
-        place = SHARED if git_folder(settings.project_dir) is not None else socket.gethostname()
-    options = connection.FleetOptions(
-        project=project if _ON_SERVERS.fullmatch(project) else slug(project),
-        place="" if place == SHARED else place,
-        address=chosen.address,
-        namespace=chosen.namespace,
-        tls=None if tls is None else tuple(tls.items()),
-        api_key=key,
-        ttl_s=chosen.ttl_s,
-    )
-    is_default = state_path == settings.state_file
-    return client.FleetStore(state_path, None if is_default else state_path.parent.name, options)
-
-
-_ON_SERVERS = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""A project's name that can stand in the ids and queries of a server as it is."""
-
-STORES: Mapping[str, Callable[..., Store]] = {
-    "file": _file_store,
-    "git": _git_store,
-    "temporal": _fleet_store,
-}
-"""``store.kind`` -> how it is made."""
 
 
 def run_name_of(state_path: Path) -> str | None:
@@ -512,12 +404,11 @@ def state_path_of(settings: Settings, run: str | None) -> Path:
 
 
 def make_store(
-    settings: Settings, run: str | None, allowed: Mapping[str, str] | None = None
+    settings: Settings,
+    run: str | None,
+    allowed: Callable[[], Mapping[str, str] | None] = lambda: None,
 ) -> Store:
-    """Return the store of a run.
-
-    *allowed* are settings of the repository's own that git may act on; None: it may not even
-    reach a remote, because the run is only looked at.
+    """Return the store of a run; *allowed* is that of a `StoreRequest`.
 
     Raises:
         UnknownName: there is no store of this kind.
@@ -527,11 +418,6 @@ def make_store(
             one.is_relative_to(folder) for one in (settings.project_dir, settings.prompts_dir)
         ):
             keep_from_git(folder)
-    kind = settings.store.kind
-    make = STORES.get(kind) or plugin("sequencer.stores", kind)
-    if make is None:
-        known = STORES.keys() | plugin_names("sequencer.stores")
-        raise UnknownName("store kind", kind, known, where="store.kind")
 
     def to_head(raw: dict[str, Any]) -> Head:
         workflow = workflow_for(settings, None)
@@ -553,8 +439,7 @@ def make_store(
     def placed(head: Head) -> Place | None:
         return place_of(settings, head, None if run is None else definition_of(store))
 
-    more: dict[str, Any] = {"placed": placed} if kind in STORES else {}
-    if make is _git_store:
-        more["allowed"] = allowed
-    store: Store = make(settings, state_path_of(settings, run), to_head, **more)
+    path = state_path_of(settings, run)
+    request = StoreRequest(settings, path, run, to_head, placed, allowed)
+    store: Store = loaded(kind_of(settings).make)(request)
     return store

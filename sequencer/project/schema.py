@@ -45,9 +45,6 @@ BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", 
 OLD_ROLES = {"galph": "supervisor", "ralph": "main", "loop": "main"}
 """Words for positions in ``agent.roles`` -> what they mean."""
 
-MOVES_CODE = ("git", "temporal")
-"""Kinds of store with which accepted code moves from machine to machine."""
-
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
 """A path as written in the file; it is resolved against the project's folder."""
 FileMode = Annotated[str, Field(pattern=r"^0?6[046][046]$")]

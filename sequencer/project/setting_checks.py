@@ -16,8 +16,9 @@ from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
 from sequencer.plugins.requests.routing import AUTO, RULES
 from sequencer.plugins.teams.options import TeamOptions, roles
-from sequencer.project.schema import BUILTIN_AGENTS, MOVES_CODE, Schema
+from sequencer.project.schema import BUILTIN_AGENTS, Schema
 from sequencer.project.sources import Layers
+from sequencer.project.store_kinds import store_kind
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 
 Found = tuple[KeyPath, ConfigurationError]
-MAX_PUSHED_BYTES = 1024 * 1024
-"""Of an open journal that is kept in git, where each transition writes it anew."""
 
 
 class Check:
@@ -105,13 +104,18 @@ class Check:
 
     def _store(self) -> Iterator[Found]:
         path = ("store", "journal", "rotate_bytes")
-        written = self._schema.store.journal.rotate_bytes
-        is_meant = self._schema.store.kind == "git" and path in self._layers.sources
-        if is_meant and written > MAX_PUSHED_BYTES:
-            message = f"must be at most {MAX_PUSHED_BYTES} with kind git, not {written}"
+        written, name = self._schema.store.journal.rotate_bytes, self._schema.store.kind
+        try:
+            kind = store_kind(name, self._at(("store", "kind")))
+        except ConfigurationError as error:
+            yield ("store", "kind"), error
+            return
+        most = kind.max_open_journal_bytes
+        if most is not None and path in self._layers.sources and written > most:
+            message = f"must be at most {most} with kind {name}, not {written}"
             hint = "each transition pushes the whole open journal"
             yield path, ConfigurationError(message, where=self._at(path), hint=hint)
-        if self._schema.worktree and self._schema.store.kind in MOVES_CODE:
+        if self._schema.worktree and kind.code is not None:
             message = "this store moves the run's code in the checkout, not in a worktree"
             hint = "leave worktree out, or keep the run in files (store.kind: file)"
             where = self._at(("worktree",))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
@@ -19,8 +20,10 @@ from msgspec import Struct, field
 from sequencer.documents import keys
 from sequencer.documents import yamlfile as reader
 from sequencer.documents.yamlfile import Document, KeyPath, Position
+from sequencer.errors import ConfigurationError
 from sequencer.model.step import FORMER_AGENT, tries
-from sequencer.project.schema import MOVES_CODE, Schema
+from sequencer.project.schema import Schema
+from sequencer.project.store_kinds import store_kind
 
 PREFIX = "SEQUENCER_"
 IDENTITY_VARIABLES = frozenset(
@@ -366,8 +369,10 @@ def notice_commits(layers: Layers) -> None:
     `store.work.branch` has one everywhere.
     """
     store = layers.values.get("store")
-    if isinstance(store, dict) and store.get("kind") in MOVES_CODE:
-        return
+    name = store.get("kind") if isinstance(store, dict) else None
+    with suppress(ConfigurationError):  # `setting_checks` says so
+        if isinstance(name, str) and store_kind(name).code is not None:
+            return
     told = set()
     for path in layers.sources:
         if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):

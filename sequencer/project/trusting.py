@@ -22,20 +22,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
+from sequencer import extensions
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import NotTrusted, StorageFailed, UnsafeFolder, UnsafePath
 from sequencer.executors.project_files import files_for
 from sequencer.model.limits import parse_time
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
-from sequencer.project.schema import MOVES_CODE
 from sequencer.project.settings import Settings
 from sequencer.project.step_facts import ascii_of
+from sequencer.project.store_kinds import kind_of
+from sequencer.project.store_requests import EVERYTHING, RepositoryLook
 from sequencer.project.trust import (
     ABSENT,
     EMPTY,
@@ -100,24 +101,22 @@ class Trust:
         return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
 
     @cached_property
-    def _git(self) -> ModuleType:
-        from sequencer.plugins.git import process  # noqa: PLC0415 - only who asks
-
-        return process
+    def _repositories(self) -> tuple[RepositoryLook, ...]:
+        return tuple(look for _, look in extensions.ours(extensions.REPOSITORIES))
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
         store = self._settings.store
         # Code travels through the remote where the run itself is elsewhere, too.
-        remote = store.remote if store.kind in MOVES_CODE else None
-        found: Mapping[str, str] = self._git.acting_settings(self._settings.project_dir, remote)
+        remote = store.remote if kind_of(self._settings).code is not None else None
+        found: dict[str, str] = {}
+        for one in self._repositories:
+            found |= one.acting_settings(self._settings.project_dir, remote)
         return found
 
     @property
     def git_settings(self) -> Mapping[str, str]:
         """Return which settings of the repository's own git may act on once it is trusted."""
-        from sequencer.plugins.git.own_settings import EVERYTHING  # noqa: PLC0415 - only git needs it
-
         return EVERYTHING if self.is_vouched_for else self._own_settings
 
     @property
@@ -334,8 +333,9 @@ class Trust:
         if folder is not None:
             trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
             missing = sorted({file_of(line) for line in known_lines - trusted} - now.files)
-            gone = missing and self._git.taken_out(missing, folder, project)
-            trusted |= {line for line in known_lines if gone and file_of(line) in gone}
+            looks = self._repositories if missing else ()
+            gone = {name for one in looks for name in one.taken_out(missing, folder, project)}
+            trusted |= {line for line in known_lines if file_of(line) in gone}
         changed = _of_lines(now.lines).beyond(_of_lines(trusted))
         if changed:
             if folder is None:

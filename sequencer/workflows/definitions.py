@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
+from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.fields import (
     AfterValidator,
@@ -25,7 +26,6 @@ from sequencer.model.fields import (
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.plugins import KINDS, plugin_names
 from sequencer.plugins.teams.entries import Entries, Size
 from sequencer.workflows.finding import few
 
@@ -231,7 +231,7 @@ def _refuse_an_empty_list(value: object) -> object:
 
 def _known_kind(kind: str) -> str:
     # Packages are looked for only where the word is none of ours: that takes long.
-    if kind not in LINES and kind not in (added := plugin_names(KINDS)):
+    if kind not in LINES and kind not in (added := extensions.names(extensions.KINDS)):
         *most, last = map(repr, (*LINES, *sorted(added)))
         raise Refusal("literal_error", {"expected": f"{', '.join(most)} or {last}"})
     return kind

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.remote import Pushed, RefMove, Remote
 from sequencer.plugins.git.state.store import GitStore
+from sequencer.project.store_requests import EVERYTHING
 from tests.clones import Shared, git
 from tests.concurrency import children
 from tests.contract import store_cases as cases

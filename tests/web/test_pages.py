@@ -18,9 +18,9 @@ from msgspec.structs import replace
 from sequencer.cli.program import run
 from sequencer.engine.run import Run
 from sequencer.model.head import Head
-from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.web.pages import needs_of, took
 from sequencer.plugins.web.site import RunStory
+from sequencer.project.extras import extra_hint
 from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
-from sequencer.engine.run import Dispatching, Run
+from sequencer.engine.run import Run
 from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
 from sequencer.history.timeline import BEGINNINGS
 from sequencer.model.head import Gate, Head, Status
@@ -113,7 +113,7 @@ def _run_began(run: Run, head: Head, *, starts_over: bool = False) -> tuple[str 
     if (begun := head.begun_at or _started_over(run, is_far=starts_over)) is not None:
         return begun, None
     try:
-        if isinstance(run.store, Dispatching):
+        if run.dispatch is not None:
             first = next(iter(run.history()), None)
         else:
             first = JournalFile(run.store.state_path.parent, 0, 0).oldest()
@@ -386,7 +386,7 @@ def asked_at(run: Run, gate: Gate) -> str:
 
 def newest_facts(run: Run) -> Iterator[dict[str, Any]]:
     """Yield the facts at the end of the journal: of a long run all of it takes seconds."""
-    if not isinstance(run.store, Dispatching):
+    if run.dispatch is None:
         for record in JournalFile(run.store.state_path.parent, 0, 0).newest(END_BYTES):
             yield from facts_of(record.data)
 

@@ -46,6 +46,7 @@ from sequencer.plugins.schedules.schedules import as_utc, clock, left_out_json, 
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps
+from sequencer.project.store_kinds import kind_of
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode, facts_of
@@ -449,7 +450,7 @@ def holder_words(
 
 def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     """Return *snapshot*, of *run*, with what only its *project* knows about it."""
-    head, is_bare = snapshot.head, project.rehearses and project.settings.store.kind == "file"
+    head, is_bare = snapshot.head, project.rehearses and kind_of(project.settings).is_local
     logs = project.logs(run.name, lambda _: None)
     return replace(
         snapshot,

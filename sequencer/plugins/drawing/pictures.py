@@ -32,8 +32,8 @@ from sequencer.plugins.drawing.layout import (
     Words,
     laid_out,
 )
-from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.teams.nodes import node_summary
+from sequencer.project.extras import extra_hint
 from sequencer.workflows.mermaid.chart import Chart
 
 FONTS = "DejaVu Sans, Verdana, sans-serif"

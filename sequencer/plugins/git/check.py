@@ -26,10 +26,11 @@ from sequencer.plugins.git.state.locks import stale
 from sequencer.plugins.git.state.remote import NO_ATOMIC, for_pushes, remote_folder
 from sequencer.plugins.git.state.store import GitStore
 from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
+from sequencer.project.project import Project
 from sequencer.project.schema import CURRENT, NONE
 from sequencer.project.settings import Settings
+from sequencer.project.store_requests import CheckRequest
 from sequencer.store.head import read_head
-from sequencer.store.protocol import Store
 
 GIT_TIMEOUT_S = 10.0
 NEEDED = (2, 29)
@@ -44,13 +45,10 @@ _HEADS = "refs/heads/"
 _MARKERS = (".gitignore", ".gitkeep")
 
 
-def check_git(settings: Settings, store: Store, *, acts: bool) -> Iterator[Finding]:
-    """Yield what stands in the way of sharing the run in *store*, most basic first.
-
-    Nothing, if that is no git. *acts*: whether the remote may be asked.
-    """
-    if not isinstance(store, GitStore):
-        return
+def check_store(request: CheckRequest) -> Iterator[Finding]:
+    """Yield what stands in the way of sharing a run through git, most basic first."""
+    settings, store = request.settings, request.store
+    assert isinstance(store, GitStore)  # noqa: S101 - of whose kind this is a part
     yield from _check_configuration(settings, store)
     git = Git(settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=store.branch.git.allowed)
     if (yield from _any(_check_repository(settings, git))):
@@ -61,7 +59,7 @@ def check_git(settings: Settings, store: Store, *, acts: bool) -> Iterator[Findi
     yield from _check_branches(settings, store, git)
     if (yield from _any(_check_known(settings, git))):
         return
-    if acts:
+    if request.acts:
         yield from _check_remote(settings, store)
     else:
         message, hint = "the remote was not asked", "'sequencer check --remote' asks it"
@@ -222,6 +220,13 @@ def _tracked(key: str, path: str, names: list[str]) -> Finding:
         f"git add -f {folder}/.gitignore && git commit -m 'The run is not part of the code'"
     )
     return Finding(Level.ERROR, Area.FILES, message, f"{key}: {path}", hint)
+
+
+def check_project(project: Project, run: str | None) -> Iterator[Finding]:
+    """Yield what git would do to the files of *project*, whatever its store."""
+    del run
+    settings = project.settings
+    yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
 
 
 def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Finding]:

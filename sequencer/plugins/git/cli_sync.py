@@ -32,7 +32,6 @@ from sequencer.errors import (
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.outcome import duration
-from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.git.code.carry import GitCarrier, folders_of
 from sequencer.plugins.git.code.tree import WorkTree
 from sequencer.plugins.git.process import GitFailed
@@ -48,6 +47,7 @@ from sequencer.plugins.git.state.sides import (
 from sequencer.plugins.git.state.sides import take_theirs as theirs_taken
 from sequencer.plugins.git.state.store import GitStore
 from sequencer.project.diagnostics import place_of
+from sequencer.project.extras import extra_hint
 from sequencer.project.project import Project
 from sequencer.project.runs import state_path_of
 from sequencer.project.schema import NONE

@@ -13,7 +13,6 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -21,9 +20,8 @@ from msgspec import Struct
 
 from sequencer.documents.textfile import expand_home
 from sequencer.errors import ConfigurationError, typed_command
+from sequencer.project.store_requests import EVERYTHING
 
-EVERYTHING: Mapping[str, str] = MappingProxyType({"": "everything"})
-"""Allows whatever the repository's own configuration has, now and later."""
 TRANSPORTS = ("file", "git", "http", "https", "ssh")
 """All that anything is ever sent by."""
 NO_TRANSPORT = "none"

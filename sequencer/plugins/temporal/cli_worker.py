@@ -17,7 +17,7 @@ from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.views.progress import end_line, start_line, timed
 from sequencer.engine.attempt import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
-from sequencer.plugins.extras import extra_hint
+from sequencer.project.extras import extra_hint
 from sequencer.project.schema import SHARED
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.model.request import MAX_ITEMS
 from sequencer.model.validation import in_words
-from sequencer.plugins.extras import extra_hint
 from sequencer.plugins.schedules.cli_schedule import program_argv
 from sequencer.plugins.web.actions import decide
+from sequencer.project.extras import extra_hint
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:

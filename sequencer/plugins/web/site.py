@@ -22,7 +22,7 @@ from msgspec import Struct, field
 from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
 from sequencer.documents.textfile import slug
 from sequencer.engine.markings import as_begun
-from sequencer.engine.run import Dispatching, Run
+from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
     ConfigurationError,
@@ -41,6 +41,7 @@ from sequencer.plugins.schedules.timers import TickPace, pace_of
 from sequencer.plugins.web.records import Spent, TriedSteps, spent_in
 from sequencer.project.diagnostics import Finding
 from sequencer.project.project import Project, open_project
+from sequencer.project.store_kinds import kind_of
 from sequencer.store import folder as folders
 from sequencer.store.journal import JournalFile, facts_of
 
@@ -244,7 +245,7 @@ class RunStory(Struct):
 
 def facts_after(run: Run, revision: int) -> Iterator[Fact]:
     """Yield the facts of *run* after *revision*; of newest ones no more than these is read."""
-    if not isinstance(run.store, Dispatching):
+    if run.dispatch is None:
         journal = JournalFile(run.store.state_path.parent, 0, 0)
         for size in END_BYTES if revision else ():
             records = journal.newest(size)
@@ -365,7 +366,7 @@ class ShownProject:
     @property
     def is_remote(self) -> bool:
         """Return whether its runs are on a server, which tells of no change by itself."""
-        return self.project.settings.store.kind == "temporal"
+        return not kind_of(self.project.settings).has_files
 
     @property
     def unmerged(self) -> list[UnmergedWork]:
@@ -445,7 +446,7 @@ class ShownProject:
         """
         # Each look at the project is one at its settings, and a page has hundreds of rows.
         project, known = self.project, self._rows.get(address)
-        if project.settings.store.kind == "temporal":
+        if not kind_of(project.settings).has_files:
             rows = self._remote.rows()
             if address not in rows:
                 raise UnknownName("run", address, rows)

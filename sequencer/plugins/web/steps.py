@@ -16,7 +16,6 @@ from sequencer.cli.views.runs import Open
 from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, written_at
 from sequencer.cli.views.text import file_size, one_line, plain
 from sequencer.engine.recall import read_output
-from sequencer.engine.run import Dispatching
 from sequencer.errors import SequencerError, UnknownName, typed
 from sequencer.logs import sent_texts, token_of
 from sequencer.model.head import Head
@@ -219,10 +218,10 @@ def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any]
 
 def _elsewhere(row: RunRow, one: Try) -> str:
     """Return where the log of an attempt is that another machine has made; empty: not known."""
-    store = row.run.store
-    if not isinstance(store, Dispatching):
+    dispatch = row.run.dispatch
+    if dispatch is None:
         return ""
-    made = (each for each in store.made() if each.token == one.token)
+    made = (each for each in dispatch.made() if each.token == one.token)
     return next((f"on {each.host}: {each.log}" for each in made), "")
 
 

@@ -29,7 +29,7 @@ from sequencer.errors import (
     UnknownName,
     WaitsForPerson,
 )
-from sequencer.plugins import extras
+from sequencer.project import extras
 from tests import forked
 from tests.unit.cli.calling import call, project
 

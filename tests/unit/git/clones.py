@@ -14,11 +14,11 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Owner, Work
 from sequencer.plugins.git.code.carry import GitCarrier
 from sequencer.plugins.git.code.tree import Folders, WorkTree
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import PushVerdict, Remote
 from sequencer.project.schema import CommitOptions, WorkOptions
+from sequencer.project.store_requests import EVERYTHING
 from tests.clones import copy_of, folder_at_rest
 
 ENVIRONMENT = {

@@ -6,11 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.beats import Beats
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import Refs, Remote
+from sequencer.project.store_requests import EVERYTHING
 from sequencer.store.leases import Leases
 
 STATE = "refs/heads/sequencer/default"

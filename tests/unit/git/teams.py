@@ -12,9 +12,9 @@ from sequencer.model.net.graph import Node, NodeKind
 from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft
 from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace, SharedPlace
 from sequencer.plugins.git.code.tree import Folders
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.teams.team import TaskTraits
+from sequencer.project.store_requests import EVERYTHING
 from tests.unit.git.clones import ENVIRONMENT, everything, first_commit, git, said
 
 RUN_ID = "01run"

@@ -11,9 +11,9 @@ from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
 from sequencer.plugins.git.code.attempt_refs import ATTEMPTS, AttemptCarrier
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git
 from sequencer.project.settings import load
+from sequencer.project.store_requests import EVERYTHING
 from tests.unit.git.clones import ENVIRONMENT, claim, commit, git, head, pair, said, write
 
 MINE = f"{ATTEMPTS}/default/r"

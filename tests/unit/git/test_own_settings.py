@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git, GitFailed, acting_settings
+from sequencer.project.store_requests import EVERYTHING
 from tests.clones import git
 
 

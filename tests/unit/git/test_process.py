@@ -16,12 +16,12 @@ import pytest
 from sequencer.errors import StorageFailed, WorkTreeRefused
 from sequencer.plugins.git import process as command
 from sequencer.plugins.git.code import commit as committing
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state import locks
 from sequencer.plugins.git.state import objects as module
 from sequencer.plugins.git.state.objects import CommitDraft, Objects
 from sequencer.plugins.git.state.remote import Remote
+from sequencer.project.store_requests import EVERYTHING
 from tests.clones import Shared
 from tests.unit.git import remotes
 from tests.unit.git.clones import repository, write

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state import remote as module
 from sequencer.plugins.git.state.objects import CommitDraft, Objects
@@ -21,6 +20,7 @@ from sequencer.plugins.git.state.remote import (
     remote_folder,
     unreachable,
 )
+from sequencer.project.store_requests import EVERYTHING
 from sequencer.store.watch import Notifier, notifier, readable
 from tests.unit.git import remotes
 from tests.unit.git.remotes import STATE

@@ -18,12 +18,12 @@ from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git import process as command
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.state import replica as module
 from sequencer.plugins.git.state.branch import Branch, PendingPush
 from sequencer.plugins.git.state.remote import Pushed, PushVerdict, RefMove
 from sequencer.plugins.git.state.replica import Known, KnownFile, Replica
 from sequencer.plugins.git.state.store import GitOptions, GitStore
+from sequencer.project.store_requests import EVERYTHING
 from sequencer.store import results
 from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness, Telling

@@ -14,11 +14,11 @@ import pytest
 
 from sequencer.errors import ClaimHeld, CorruptState, RemoteUnreachable
 from sequencer.model.head import Claim
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state import waiting as polling
 from sequencer.plugins.git.state.remote import RefWatch, Remote, remote_folder
 from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
+from sequencer.project.store_requests import EVERYTHING
 from sequencer.store import identity
 from sequencer.store.file import FileStore
 from tests.clones import Shared

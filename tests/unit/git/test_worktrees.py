@@ -9,9 +9,9 @@ import pytest
 
 from sequencer.errors import ConfigurationError, WorkTreeRefused, out_of_resources
 from sequencer.plugins.git.code import checkout as shared
-from sequencer.plugins.git.own_settings import EVERYTHING
 from sequencer.plugins.git.process import UNWRITABLE, Git, GitFailed
 from sequencer.plugins.git.state.store import GitOptions, GitStore
+from sequencer.project.store_requests import EVERYTHING
 from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,

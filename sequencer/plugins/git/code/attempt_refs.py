@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from shlex import quote
 
 from sequencer.documents.textfile import is_branch_name, ref_part, slug
+from sequencer.engine.attempt import Noticed
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
@@ -26,7 +27,9 @@ from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.branch import MOVED_MEANWHILE
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import NoAtomicPush, Pushed, PushVerdict, RefMove, Remote
+from sequencer.project.schema import NONE
 from sequencer.project.settings import Settings
+from sequencer.project.store_requests import CodeRequest
 
 ATTEMPTS = "refs/heads/sequencer-attempts"
 SWEPT = 100
@@ -293,20 +296,20 @@ class AttemptCarrier(GitCarrier):
         return found
 
 
-def carrier_of(
-    settings: Settings,
-    run: str | None,
-    allowed: Mapping[str, str] | None,
-    redaction: Redaction,
-    tell: Callable[[str], None],
-) -> AttemptCarrier | None:
-    """Return what moves the code of *run*; None: the project is in no clone of ``store.remote``."""
-    store = settings.store
-    git = Git(settings.project_dir, timeout_s=store.timeout_s, allowed=allowed)
+def of_attempts(request: CodeRequest) -> AttemptCarrier | None:
+    """Return what moves the code of a run whose state is not in git.
+
+    None: no branch is to be moved, or the project is in no clone of ``store.remote``.
+    """
+    settings, store = request.settings, request.settings.store
+    if store.work.branch == NONE:
+        return None
+    git = Git(settings.project_dir, timeout_s=store.timeout_s, allowed=request.allowed())
     try:
         git.run("rev-parse", "--show-toplevel")
         if {"/", ":"}.isdisjoint(store.remote):
             git.run("remote", "get-url", "--", store.remote)
     except (GitFailed, OSError):
         return None
-    return AttemptCarrier(git, settings, run, redaction, tell)
+    tell = lambda text: request.emit(Noticed(text))  # noqa: E731
+    return AttemptCarrier(git, settings, request.run, request.redaction, tell)

@@ -27,8 +27,8 @@ from sequencer.plugins.git.state.remote import DEEPER, NoAtomicPush, PushVerdict
 from sequencer.plugins.git.state.store import GitStore
 from sequencer.project.schema import CURRENT, NONE, CommitOptions, WorkOptions
 from sequencer.project.settings import Settings
+from sequencer.project.store_requests import CodeRequest
 from sequencer.store.identity import this_process
-from sequencer.store.protocol import Store
 
 _TRAILERS = ("run", "step", "iteration", "token")
 _TRIES = 3
@@ -494,11 +494,12 @@ class StoreCarrier(GitCarrier):
         return work
 
 
-def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Redaction) -> Carrier:
-    """Return what moves the code of the run that *store* keeps: nothing, where that is no git."""
+def of_store(request: CodeRequest) -> Carrier:
+    """Return what moves the code of the run that a git store keeps."""
+    store, settings = request.store, request.settings
     if not isinstance(store, GitStore) or settings.store.work.branch == NONE:
         return NOTHING_CARRIED
-    return StoreCarrier(store, settings, run, redaction)
+    return StoreCarrier(store, settings, request.run, request.redaction)
 
 
 def folders_of(settings: Settings, state_file: Path) -> Folders:

@@ -37,6 +37,7 @@ from sequencer.plugins.git.state.branch import Branch, PendingPush
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
+from sequencer.project.store_requests import StoreRequest
 from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head
 from sequencer.store.highwater import HighWaterMark
@@ -450,3 +451,39 @@ class GitStore:
                     self._files.leases.sweep({claim.token for claim in head.claims})
             self._beats.bring(tips.get(self.branch.refs.beats), head.claims if head else ())
             return has_moved
+
+
+def store_of(request: StoreRequest) -> GitStore:
+    """Return the store of a run that machines share through a git remote."""
+    settings, chosen, plain = request.settings, request.settings.store, GitOptions()
+
+    def own(value: Any, unset: Any, *path: str) -> Any:
+        """Return *value*, or the default of this kind if it is not set."""
+        return unset if settings.source_of("store", *path).kind == "default" else value
+
+    options = GitOptions(
+        remote=chosen.remote,
+        branch=chosen.branch,
+        timeout_s=chosen.timeout_s,
+        max_commits=chosen.max_commits,
+        fast_s=chosen.poll.fast_s,
+        slow_s=chosen.poll.slow_s,
+        patience_s=chosen.patience_s,
+        ttl_s=own(chosen.ttl_s, plain.ttl_s, "ttl_s"),
+        rotate_bytes=own(
+            chosen.journal.rotate_bytes, plain.rotate_bytes, "journal", "rotate_bytes"
+        ),
+        keep=own(chosen.journal.keep, plain.keep, "journal", "keep"),
+    )
+    is_default = request.state_path == settings.state_file
+    return GitStore(
+        request.state_path,
+        settings.project_dir,
+        None if is_default else request.state_path.parent.name,
+        options,
+        request.to_head,
+        allowed=request.allowed(),
+        placed=request.placed,
+        # Each clone has a folder of its own with the same run.
+        mark=HighWaterMark(request.state_path, is_shared=True),
+    )

@@ -15,7 +15,7 @@ from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.plugins.drawing.pictures import flow_svg, png_of, save, without_font
-from sequencer.plugins.extras import extra_hint
+from sequencer.project.extras import extra_hint
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, chain, drawn_by_hand, flows, graph, of, views
 

@@ -1,0 +1,146 @@
+"""What the core can be extended with: objects under a name, in a group for each kind of thing.
+
+Ours stand in `OURS` as text, so that nothing is imported to know that it is there. Those of
+other packages are entry points of the same groups; their metadata is read only for a name that
+is not ours, because that takes fifty times as long.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sequencer.errors import ConfigurationError, UnknownName
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+KINDS = "sequencer.kinds"
+"""Kinds of workflows; each makes a `Line` of one."""
+TREES = "sequencer.trees"
+"""What sees the changes in a folder; each is an `engine.tree_state.MakeTree`."""
+EXECUTORS = "sequencer.executors"
+"""Kinds of agents; each makes an executor."""
+STORES = "sequencer.stores"
+"""Kinds of stores; each is a `project.store_kinds.StoreKind`."""
+HOOKS = "sequencer.hooks"
+"""A project's or a package's own code around each step."""
+REPOSITORIES = "sequencer.repositories"
+"""What a repository around a project does by itself, which is shown before it is trusted; each is
+a `project.store_requests.RepositoryLook`. Only ours count."""
+CHECKS = "sequencer.checks"
+"""What `check` finds; each is called with the `Project` and a run's name, and yields `Finding`s."""
+COMMANDS = "sequencer.commands"
+"""Commands; each is a `click.Command`, whose object is an `Invocation`."""
+CODE = "sequencer.code"
+"""Ways to move the code of a run's steps; each makes a `Carrier` of a
+`project.store_requests.CodeRequest`, or None."""
+
+_PLUGINS = "sequencer.plugins"
+OURS: Mapping[str, Mapping[str, str]] = {
+    KINDS: {},
+    TREES: {"git": "git.code.attempt_changes:tree_in_git"},
+    EXECUTORS: {},
+    STORES: {"git": "git.state.kind:GIT", "temporal": "temporal.kind:TEMPORAL"},
+    CHECKS: {"git": "git.check:check_project"},
+    REPOSITORIES: {"git": "git.process:LOOK"},
+    CODE: {"store": "git.code.carry:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
+}
+"""What comes with this package, by group and name; the place is below `sequencer.plugins`."""
+
+
+def find(group: str, name: str) -> Any | None:
+    """Return the object called *name* in *group*, or None if there is none.
+
+    Raises:
+        ConfigurationError: it can't be loaded.
+    """
+    if (own := OURS.get(group, {}).get(name)) is not None:
+        return _loaded(own)
+    found = next((entry for entry in _entries(group) if entry.name == name), None)
+    if found is None:
+        return None
+    try:
+        return found.load()
+    except Exception as error:
+        # Whatever somebody else's code raises; with --verbose its traceback is shown.
+        raise ConfigurationError(
+            f"the package that brings {name!r} can't be loaded: {type(error).__name__}: {error}",
+            where=f"{group}: {found.value}",
+            hint="install it again, or remove it",
+        ) from error
+
+
+def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where: str = "") -> Any:
+    """Return the object called *name* in *group*.
+
+    Raises:
+        UnknownName: there is none; *what* says what it is, and *known* has names besides.
+        ConfigurationError: it can't be loaded.
+    """
+    if (found := find(group, name)) is None:
+        raise UnknownName(what, name, {*known, *names(group)}, where=where or None)
+    return found
+
+
+def every(group: str) -> Iterator[Any]:
+    """Yield each object of *group*, ours first; a name of ours can't be taken.
+
+    Raises:
+        ConfigurationError: one can't be loaded.
+    """
+    for name in (*(own := OURS.get(group, {})), *sorted(names(group) - own.keys())):
+        yield find(group, name)
+
+
+def ours(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield name and object of each in *group* that comes with this package."""
+    for name, place in OURS.get(group, {}).items():
+        yield name, _loaded(place)
+
+
+def names(group: str) -> set[str]:
+    """Return the names in *group*, ours and those of other packages."""
+    return {*OURS.get(group, {}), *(entry.name for entry in _entries(group))}
+
+
+def packages_may_add(group: str) -> bool:
+    """Return whether an installed package may have entry points in *group*.
+
+    This reads the files that importlib.metadata would read, without loading that module, which
+    takes ten times longer. If a path is not a folder of packages, the answer is yes.
+    """
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - the idle tick has no use for it
+
+    finders = (one for one in sys.meta_path if one is not PathFinder)
+    if any(hasattr(one, "find_distributions") for one in finders):
+        return True
+    for folder in sys.path:
+        try:
+            found = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+        for name in found:
+            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
+                with suppress(OSError):
+                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                        return True
+    return False
+
+
+def _loaded(place: str) -> Any:
+    from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick has no use for it
+
+    return resolve_name(f"{_PLUGINS}.{place}")
+
+
+def _entries(group: str) -> Iterable[EntryPoint]:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
+
+    return entry_points(group=group)

@@ -1,0 +1,15 @@
+"""The git store as a kind of store: what is known of it before a run needs it."""
+
+from __future__ import annotations
+
+from sequencer.project.store_kinds import StoreKind
+
+GIT = StoreKind(
+    "git",
+    "sequencer.plugins.git.state.store:store_of",
+    code="store",
+    carries_code=True,
+    # Each transition pushes the whole open journal.
+    max_open_journal_bytes=1024 * 1024,
+    checks="sequencer.plugins.git.check:check_store",
+)

@@ -1,0 +1,61 @@
+"""Temporal as a kind of store: what is known of it before a run needs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+
+from sequencer.documents.textfile import slug
+from sequencer.errors import ConfigurationError
+from sequencer.logs import git_folder
+from sequencer.project.extras import extra_hint
+from sequencer.project.schema import SHARED
+from sequencer.project.store_kinds import StoreKind
+from sequencer.project.store_requests import StoreRequest
+from sequencer.store.protocol import Store
+
+TEMPORAL = StoreKind(
+    "temporal",
+    "sequencer.plugins.temporal.kind:store_of",
+    has_files=False,
+    needs_trust=True,
+    code="attempts",
+)
+_ON_SERVERS = re.compile(r"[A-Za-z0-9._-]{1,100}")
+"""A project's name that can stand in the ids and queries of a server as it is."""
+
+
+def store_of(request: StoreRequest) -> Store:
+    """Return the store of a run on a server.
+
+    Raises:
+        ConfigurationError: the package that talks to it is not installed.
+    """
+    try:
+        from sequencer.plugins.temporal import client, connection  # noqa: PLC0415 - half a second
+    except ImportError as error:
+        raise ConfigurationError(
+            "runs on Temporal need a package that is not installed",
+            where="store.kind",
+            hint=extra_hint("fleet"),
+        ) from error
+    settings, chosen = request.settings, request.settings.store
+    tls = None if chosen.tls is None else chosen.tls.model_dump(exclude_none=True)
+    key = None if chosen.api_key_env is None else os.environ.get(chosen.api_key_env)
+    project, place = chosen.project or settings.project_dir.name, chosen.queue
+    if place is None:
+        # Without git, nothing brings the files of a project to another machine.
+        place = SHARED if git_folder(settings.project_dir) is not None else socket.gethostname()
+    options = connection.FleetOptions(
+        project=project if _ON_SERVERS.fullmatch(project) else slug(project),
+        place="" if place == SHARED else place,
+        address=chosen.address,
+        namespace=chosen.namespace,
+        tls=None if tls is None else tuple(tls.items()),
+        api_key=key,
+        ttl_s=chosen.ttl_s,
+    )
+    is_default = request.state_path == settings.state_file
+    folder = None if is_default else request.state_path.parent.name
+    return client.FleetStore(request.state_path, folder, options)

@@ -1,0 +1,86 @@
+"""Kinds of stores: what each can do. Nobody asks for one by its name.
+
+`store.kind` of orchestration.yaml names one: ``file``, which is here, or one of the group
+`extensions.STORES`. A new kind is one module with a `StoreKind` in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pkgutil import resolve_name
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from sequencer import extensions
+from sequencer.errors import ConfigurationError
+
+
+class StoreKind(Struct, frozen=True):
+    """One kind of store."""
+
+    name: str
+    make: str | Callable[..., Any]
+    """Makes the store of a run from a `StoreRequest`; as text ``MODULE:NAME`` it is loaded when it
+    is needed."""
+    is_local: bool = False
+    """Whether its files are all that there is of a run: nothing else can be asked or reached."""
+    has_files: bool = True
+    """Whether head and journal are files in the run's folder."""
+    needs_trust: bool = False
+    """Whether even a look reaches a place that the project names."""
+    code: str | None = None
+    """What moves the code of accepted steps to other machines, by its name in `extensions.CODE`;
+    None: nothing does."""
+    carries_code: bool = False
+    """Whether the code comes and goes with the record of the run: what a step needs may not be
+    here before its claim, and the store keeps to `store.work.branch` itself."""
+    max_open_journal_bytes: int | None = None
+    """How large the open part of the journal may be; None: as large as one likes."""
+    checks: str | Callable[..., Any] | None = None
+    """Yields what `check` has to say about it, each a `Finding`, from a `CheckRequest`."""
+
+
+FILE = StoreKind("file", "sequencer.project.runs:file_store", is_local=True)
+"""Files of this machine."""
+
+
+def store_kind(name: str, where: str = "store.kind") -> StoreKind:
+    """Return the kind of store called *name*.
+
+    Raises:
+        UnknownName: there is none; *where* says where it was named.
+        ConfigurationError: it can't be loaded, or is none.
+    """
+    if name == FILE.name:
+        return FILE
+    found = extensions.needed(
+        extensions.STORES, name, "store kind", known=(FILE.name,), where=where
+    )
+    if not isinstance(found, StoreKind):
+        raise ConfigurationError(
+            f"the package that brings {name!r} has no kind of store under that name",
+            where=f"{extensions.STORES}: {name}",
+            hint="it has to be a sequencer.project.store_kinds.StoreKind",
+        )
+    return found
+
+
+class _WithStore(Protocol):
+    """Settings, which say which kind of store their runs have."""
+
+    @property
+    def store(self) -> Any: ...
+
+
+def kind_of(settings: _WithStore) -> StoreKind:
+    """Return the kind of store that *settings* name; see `store_kind`."""
+    return store_kind(settings.store.kind)
+
+
+def loaded(part: str | Callable[..., Any]) -> Callable[..., Any]:
+    """Return a *part* of a `StoreKind`, imported if it is text."""
+    if not isinstance(part, str):
+        return part
+    found: Callable[..., Any] = resolve_name(part)
+    return found

@@ -1,0 +1,245 @@
+"""What the syntax tree says about the structure of the program: arrows, cycles, named kinds.
+
+Everything is counted in the text, so the counts are the same on every machine. Imports inside
+functions and below ``if TYPE_CHECKING`` count as others do. ``python -m tests.structure`` prints
+each count and the places behind it.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PLUGINS = "sequencer.plugins"
+STORES = {"git": f"{PLUGINS}.git", "temporal": f"{PLUGINS}.temporal", "file": "sequencer.store"}
+"""Kinds of stores, and the room of each: elsewhere nobody asks for one by its name."""
+STORE_CLASSES = frozenset(("Dispatching", "FileStore", "GitStore", "TemporalStore"))
+TEAMS = f"{PLUGINS}.teams"
+
+
+class Arrow(NamedTuple):
+    """One import, of a module by a module."""
+
+    source: str
+    line: int
+    target: str
+
+
+class Place(NamedTuple):
+    """Something that is counted: a line of a module, and what stands there."""
+
+    module: str
+    line: int
+    what: str
+
+
+class Program:
+    """The modules of the working copy *root*, as they are written."""
+
+    def __init__(self, root: Path) -> None:
+        """Parse them."""
+        self.trees: dict[str, ast.Module] = {}
+        for path in sorted((root / "sequencer").rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+            self.trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+
+    @cached_property
+    def arrows(self) -> tuple[Arrow, ...]:
+        """Return every import of one of our modules."""
+        return tuple(
+            Arrow(name, node.lineno, target)
+            for name, tree in self.trees.items()
+            for node in ast.walk(tree)
+            for target in self._targets(node)
+            if target != name
+        )
+
+    def _targets(self, node: ast.AST) -> Iterator[str]:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in self.trees)
+        elif isinstance(node, ast.ImportFrom) and node.module in self.trees:
+            below = [f"{node.module}.{alias.name}" for alias in node.names]
+            found = [name for name in below if name in self.trees]
+            yield from found
+            if len(found) < len(below):
+                yield node.module or ""
+
+    def into_plugins(self) -> list[Place]:
+        """Return the imports of the core that name a plug-in."""
+        return [
+            Place(one.source, one.line, one.target)
+            for one in self.arrows
+            if is_below(one.target, PLUGINS) and not is_below(one.source, PLUGINS)
+        ]
+
+    def cycles(self) -> list[list[str]]:
+        """Return the groups of modules that import each other, by whatever way."""
+        after: dict[str, set[str]] = {name: set() for name in self.trees}
+        for one in self.arrows:
+            after[one.source].add(one.target)
+        return [sorted(group) for group in _components(after) if len(group) > 1]
+
+    def store_names(self) -> list[Place]:
+        """Return where a module outside of a store's room imports, compares or tests its kind."""
+        found = [
+            Place(one.source, one.line, one.target)
+            for one in self.arrows
+            for kind, room in STORES.items()
+            if kind != "file" and is_below(one.target, room) and not is_below(one.source, room)
+        ]
+        for name, tree in self.trees.items():
+            if any(is_below(name, room) for room in STORES.values()):
+                continue
+            aliases = _aliases_of_kinds(tree)
+            found += [
+                Place(name, node.lineno, ast.unparse(node)[:80])
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Compare | ast.Call | ast.match_case | ast.pattern)
+                if _names_a_store(node, aliases)
+            ]
+        return found
+
+    def team_modules(self) -> dict[str, list[int]]:
+        """Return the modules of the core that import teams or test for one, with the lines."""
+        found: dict[str, list[int]] = {}
+        for one in self.arrows:
+            if is_below(one.target, TEAMS) and not is_below(one.source, PLUGINS):
+                found.setdefault(one.source, []).append(one.line)
+        for name, tree in self.trees.items():
+            if is_below(name, PLUGINS):
+                continue
+            for node in ast.walk(tree):
+                if _tests_for_a_team(node):
+                    found.setdefault(name, []).append(node.lineno)
+        return found
+
+
+def is_below(name: str, package: str) -> bool:
+    """Return whether module *name* is *package* or inside of it."""
+    return name == package or name.startswith(f"{package}.")
+
+
+def _aliases_of_kinds(tree: ast.Module) -> frozenset[str]:
+    """Return the names that stand for kinds of stores, or for classes of them, in *tree*."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if _has_kind(node.value, frozenset()) and not isinstance(node.value, ast.Dict):
+                found |= {one.id for one in targets if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {
+                alias.asname or alias.name
+                for alias in node.names
+                if alias.name in STORE_CLASSES
+            }
+    return frozenset(found)
+
+
+def _has_kind(node: ast.AST, aliases: frozenset[str]) -> bool:
+    """Return whether *node* is the name of a kind of store, or a collection of such names."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value in STORES
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return bool(node.elts) and any(_has_kind(one, aliases) for one in node.elts)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("frozenset", "set", "tuple") and any(
+            _has_kind(one, aliases) for one in node.args
+        )
+    return isinstance(node, ast.Name) and node.id in aliases
+
+
+def _names_a_store(node: ast.AST, aliases: frozenset[str]) -> bool:
+    match node:
+        case ast.Compare():
+            return any(_has_kind(one, aliases) for one in (node.left, *node.comparators))
+        case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
+            names = {one.id for one in ast.walk(kinds) if isinstance(one, ast.Name)}
+            return bool(names & (STORE_CLASSES | aliases))
+        case ast.MatchValue(value=ast.Constant(value=value)):
+            return isinstance(value, str) and value in STORES
+    return False
+
+
+def _tests_for_a_team(node: ast.AST) -> bool:
+    match node:
+        case ast.Attribute(attr=attribute):
+            return attribute in ("is_team", "team")
+        case ast.Compare():
+            return any(
+                isinstance(one, ast.Constant) and one.value == "team"
+                for one in (node.left, *node.comparators)
+            )
+    return False
+
+
+def _components(after: Mapping[str, set[str]]) -> Iterator[set[str]]:
+    """Yield the strongly connected groups of a graph (Tarjan, without recursion)."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    for start in after:
+        if start in number:
+            continue
+        work = [(start, iter(sorted(after[start])))]
+        number[start] = low[start] = len(number)
+        stack.append(start)
+        while work:
+            name, rest = work[-1]
+            for target in rest:
+                if target not in number:
+                    number[target] = low[target] = len(number)
+                    stack.append(target)
+                    work.append((target, iter(sorted(after[target]))))
+                    break
+                if target in stack:
+                    low[name] = min(low[name], number[target])
+            else:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[name])
+                if low[name] == number[name]:
+                    place = stack.index(name)
+                    yield set(stack[place:])
+                    del stack[place:]
+
+
+def figures(root: Path) -> dict[str, int]:
+    """Return what is counted in the working copy *root*."""
+    program = Program(root)
+    return {
+        "imports of plug-ins by the core": len(program.into_plugins()),
+        "modules in a cycle of imports": sum(map(len, program.cycles())),
+        "places that name a kind of store": len(program.store_names()),
+        "modules of the core that know teams": len(program.team_modules()),
+    }
+
+
+def main() -> None:
+    """Print the counts and the places."""
+    program = Program(Path(sys.argv[1]) if sys.argv[1:] else ROOT)
+    for title, places in (
+        ("imports of plug-ins by the core", program.into_plugins()),
+        ("places that name a kind of store", program.store_names()),
+    ):
+        print(f"{title}: {len(places)}")
+        for one in places:
+            print(f"  {one.module}:{one.line}  {one.what}")
+    cycles = program.cycles()
+    print(f"modules in a cycle of imports: {sum(map(len, cycles))}")
+    for group in cycles:
+        print(f"  {', '.join(group)}")
+    teams = program.team_modules()
+    print(f"modules of the core that know teams: {len(teams)}")
+    for name, lines in teams.items():
+        print(f"  {name}: {', '.join(map(str, sorted(lines)))}")
+
+
+if __name__ == "__main__":
+    main()
