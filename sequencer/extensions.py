@@ -40,12 +40,25 @@ CODE = "sequencer.code"
 """Ways to move the code of a run's steps; each makes a `Carrier` of a
 `project.store_requests.CodeRequest`, or None."""
 
+WAYS = "sequencer.ways"
+"""What a command can show; each is a `cli.ways.Way`, called COMMAND.NAME."""
+DRAWINGS = "sequencer.drawings"
+"""What draws workflows; each is a `cli.ways.Drawing`."""
+
 _PLUGINS = "sequencer.plugins"
 OURS: Mapping[str, Mapping[str, str]] = {
     KINDS: {},
     TREES: {"git": "git.code.attempt_changes:tree_in_git"},
     EXECUTORS: {},
     STORES: {"git": "git.state.kind:GIT", "temporal": "temporal.kind:TEMPORAL"},
+    WAYS: {
+        "report.gantt": "drawing.ways:GANTT",
+        "report.metrics": "metrics.ways:METRICS",
+        "report.page": "web.ways:PAGE",
+        "plan.request": "requests.ways:REQUESTED",
+        "plan.commit": "git.ways:COMMIT",
+    },
+    DRAWINGS: {"sequencer": "drawing.ways:DRAWING"},
     CHECKS: {"git": "git.check:check_project"},
     REPOSITORIES: {"git": "git.process:LOOK"},
     CODE: {"store": "git.code.carry:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
@@ -61,7 +74,7 @@ def find(group: str, name: str) -> Any | None:
     """
     if (own := OURS.get(group, {}).get(name)) is not None:
         return _loaded(own)
-    found = next((entry for entry in _entries(group) if entry.name == name), None)
+    found = next((entry for entry in entries(group) if entry.name == name), None)
     if found is None:
         return None
     try:
@@ -105,10 +118,19 @@ def ours(group: str) -> Iterator[tuple[str, Any]]:
 
 def names(group: str) -> set[str]:
     """Return the names in *group*, ours and those of other packages."""
-    return {*OURS.get(group, {}), *(entry.name for entry in _entries(group))}
+    return {*OURS.get(group, {}), *(entry.name for entry in entries(group))}
 
 
-def packages_may_add(group: str) -> bool:
+def entries(group: str) -> tuple[EntryPoint, ...]:
+    """Return the entry points of installed packages in *group*; none of them is loaded."""
+    if not _packages_may_add(group):
+        return ()
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
+
+    return tuple(entry_points(group=group))
+
+
+def _packages_may_add(group: str) -> bool:
     """Return whether an installed package may have entry points in *group*.
 
     This reads the files that importlib.metadata would read, without loading that module, which
@@ -138,9 +160,3 @@ def _loaded(place: str) -> Any:
     from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick has no use for it
 
     return resolve_name(f"{_PLUGINS}.{place}")
-
-
-def _entries(group: str) -> Iterable[EntryPoint]:
-    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
-
-    return entry_points(group=group)

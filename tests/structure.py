@@ -135,9 +135,7 @@ def _aliases_of_kinds(tree: ast.Module) -> frozenset[str]:
                 found |= {one.id for one in targets if isinstance(one, ast.Name)}
         elif isinstance(node, ast.ImportFrom):
             found |= {
-                alias.asname or alias.name
-                for alias in node.names
-                if alias.name in STORE_CLASSES
+                alias.asname or alias.name for alias in node.names if alias.name in STORE_CLASSES
             }
     return frozenset(found)
 

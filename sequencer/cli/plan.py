@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
     REVIEW_EVERY,
     WORKFLOW,
-    NewFile,
     complete_flows,
     pass_invocation,
     verb,
@@ -24,15 +22,15 @@ from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut
+from sequencer.cli.ways import Way, chosen, drawings, options_of, ways_of
 from sequencer.engine.run import Run
 from sequencer.engine.view import NodeState, NodeView
-from sequencer.errors import DefinitionChanged, SequencerError, UsageRefused
+from sequencer.errors import DefinitionChanged, SequencerError
 from sequencer.model.head import Head
 from sequencer.model.line.order import Description, describe_node
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.requests.cli_requests import REQUEST
 from sequencer.project.agents import choose_agent
 from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
@@ -66,29 +64,24 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
     return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
+_ADDED, _DRAWINGS = ways_of("plan"), drawings()
+_DRAWN = tuple(name for drawing in _DRAWINGS for name in drawing.names)
 _OPTIONS = with_options(
     click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=complete_flows),
     click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), metavar="N",
                  help=f"How many steps to show; default {DEFAULT_COUNT}."),
-    click.option("--request", "text", metavar="TEXT",
-                 help="Show what 'start' would do with this request and why; - is standard input."),
     click.option("--simulate", is_flag=True,
                  help="Replay a flow on a virtual clock, without an agent."),
     click.option("--list", "lists", is_flag=True,
                  help="List the workflows; with --run the nodes of that run."),
-    click.option("--commit", is_flag=True, help="Show what a step would commit now."),
-    click.option("--diagram", is_flag=True, help="Draw a flow in the terminal."),
-    click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart."),
     WORKFLOW(help="Show the steps as if the run had this workflow."),
     REVIEW_EVERY,
     click.option("--step-index", type=click.IntRange(0, 2**63 - 1 - MAX_COUNT), metavar="I",
                  help="Start at this step_index instead of where the run is."),
     click.option("--script", type=_PATH, metavar="FILE.json",
                  help="What the nodes answer in a replay, and how long they take."),
-    click.option("--svg", type=NewFile(), metavar="FILE", help="Draw a flow into FILE."),
-    click.option("--png", type=NewFile(), metavar="FILE", help="Draw a flow into FILE."),
     click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says."),
-    REQUEST,
+    *options_of([*_ADDED, *_DRAWINGS]),
 )  # fmt: skip
 
 
@@ -118,66 +111,36 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer plan --request "Crash on save" --label bug
       sequencer plan --commit
     """
-    way = _way(given)
-    if way == "steps":
-        _show_next(invocation, **{name: given[name] for name in _WAYS[way]})
-        return None
-    # Each is a room of its own, and costs more to load than the next steps to show.
-    room = import_module(f"sequencer.{_ROOMS[way]}")
-    options = {name: given[name] for name in _WAYS[way] if name not in _FLAGS}
-    shown: int | None = getattr(room, f"plan_{way}")(invocation, **options)
-    return shown
+    return chosen("plan", _WAYS, given, _OTHERWISE)(invocation, given)
 
 
-_DRAWINGS = ("diagram", "mermaid", "svg", "png")
-_WAYS: Mapping[str, tuple[str, ...]] = {
-    "request": ("text", "file", "labels", "comments", "attachments", "procedure", "agent", "team",
-                "team_size", "diagram", "mermaid"),
-    "commit": ("commit",),
-    "chart": ("chart",),
-    "simulate": ("simulate", "name", "script"),
-    "workflow": ("lists", "name", *_DRAWINGS),
-    "steps": ("count", "workflow", "review_every", "step_index"),
-}  # fmt: skip
-"""What can be shown, each with its options; the first that has one is meant."""
-_WORDS = {"text": "--request", "labels": "--label", "comments": "--comment", "name": "WORKFLOW",
-          "attachments": "--attach", "lists": "--list"}  # fmt: skip
-_FLAGS = ("commit", "simulate", "lists")
-_ROOMS = {
-    "request": "plugins.requests.cli_start",
-    "commit": "plugins.git.cli_commit",
-    "chart": "cli.show",
-    "simulate": "cli.simulate",
-    "workflow": "cli.show",
-}
+_STEPS = Way(
+    "steps", "sequencer.cli.plan:plan_steps", ("count", "workflow", "review_every", "step_index")
+)
+_WORKFLOW = Way(
+    "workflow", "sequencer.cli.show:plan_workflow", ("name", *_DRAWN), shared=("name", *_DRAWN)
+)
+# Each is a room of its own, and costs more to load than the next steps to show.
+_WAYS = (
+    *_ADDED,
+    Way("chart", "sequencer.cli.show:plan_chart", ("chart",)),
+    Way(
+        "simulate",
+        "sequencer.cli.simulate:plan_simulate",
+        ("simulate", "name", "script"),
+        shared=("name",),
+        flags=("simulate",),
+    ),
+    Way(
+        "list", "sequencer.cli.show:plan_list", ("lists", *_DRAWN), shared=_DRAWN, flags=("lists",)
+    ),
+    _WORKFLOW,
+    _STEPS,
+)
+_OTHERWISE = (_STEPS, _WORKFLOW)
 
 
-def _way(given: Mapping[str, Any]) -> str:
-    """Return what is to be shown.
-
-    Raises:
-        UsageRefused: an option has nothing to do with it.
-    """
-    # Of --team and --no-team each says something; of a flag only that it was given.
-    asked = [
-        name
-        for name, value in given.items()
-        if value not in (None, ()) and (value is not False or name == "team")
-    ]
-    several = {"name", *_DRAWINGS}
-    found = (way for way, names in _WAYS.items() if {*asked} & {*names} - several)
-    way = next(found, "workflow" if several & {*asked} else "steps")
-    for name in asked:
-        if name not in _WAYS[way] or (name == "name" and given["lists"]):
-            first = next((one for one in asked if one in _WAYS[way]), way)
-            said = [_WORDS.get(one, f"--{one.replace('_', '-')}") for one in (name, first)]
-            raise UsageRefused(
-                f"{said[0]} and {said[1]} can't be used together", where="sequencer plan"
-            )
-    return way
-
-
-def _show_next(
+def plan_steps(
     invocation: Invocation,
     count: int | None,
     workflow: str | None,

@@ -14,6 +14,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, few, one_line
+from sequencer.cli.ways import draw_graph, draw_line
 from sequencer.documents.textfile import find_config, read_bytes
 from sequencer.documents.yamlfile import decode
 from sequencer.engine.run import Run
@@ -21,10 +22,6 @@ from sequencer.engine.view import FlowView, view_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.drawing.diagram import print_diagram
-from sequencer.plugins.drawing.mermaid import chart, charted, classed
-from sequencer.plugins.drawing.pictures import draw as draw_picture
-from sequencer.plugins.drawing.pictures import flow_svg
 from sequencer.plugins.teams.nodes import node_table, nodes_json
 from sequencer.project.agents import choose_agent, resolve_auto
 from sequencer.project.flows import open_flow, own_flows, path_of, run_name_of, written_of
@@ -42,7 +39,7 @@ MOST_STEPS_COLUMNS = 100
 """Of the list of workflows; a team may have a thousand tasks."""
 
 
-def plan_workflow(invocation: Invocation, /, name: str | None, **draw: Any) -> None:
+def plan_workflow(invocation: Invocation, name: str | None, **draw: Any) -> None:
     """List the workflows, or show the steps of one: who performs each, and why that agent.
 
     Of a flowchart or a team (a file, or its name) it shows every node as its run has it, with
@@ -62,14 +59,12 @@ def plan_workflow(invocation: Invocation, /, name: str | None, **draw: Any) -> N
     if _is_flow(project, name):
         show_flow(invocation, project, name, draw)
         return
-    for option in ("diagram", "svg", "png"):
-        if draw[option]:
-            raise UsageRefused(
-                "works only with a flowchart or a team",
-                where=f"--{option}",
-                hint="--mermaid draws this workflow",
-            )
-    _show_steps(invocation, project, name, mermaid=draw["mermaid"])
+    _show_steps(invocation, project, name, draw)
+
+
+def plan_list(invocation: Invocation, /, **draw: Any) -> None:
+    """List the workflows, or the nodes of the run that ``--run`` names."""
+    plan_workflow(invocation, None, **draw)
 
 
 def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
@@ -101,15 +96,16 @@ def _is_flow(project: Project, name: str) -> bool:
     return True
 
 
-def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid: bool) -> None:
+def _show_steps(
+    invocation: Invocation, project: Project, name: str, draw: Mapping[str, Any]
+) -> None:
     settings = project.settings
     workflow = settings.registry.get(name, where="sequencer plan")
     if name == settings.workflow.name:
         workflow = settings.chosen_workflow()
-    if mermaid and invocation.is_json:
-        raise UsageRefused("--mermaid and --json can't be used together", where="sequencer plan")
-    if mermaid:
-        invocation.echo(chart(workflow), is_verbatim=True)
+    if any(draw.values()):
+        _ensure_no_json(invocation)
+        draw_line(invocation, workflow, draw, "--mermaid draws this workflow")
         return
     rows = list(_steps(project, workflow))
     if invocation.is_json:
@@ -389,16 +385,13 @@ def present(
         else:
             invocation.echo(node_table(view, datetime.now(UTC), columns_of(sys.stdout)))
         return
+    _ensure_no_json(invocation)
+    draw_graph(invocation, view, source, draw)
+
+
+def _ensure_no_json(invocation: Invocation) -> None:
     if invocation.is_json:
         raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
-    chart = None if source is None else source.chart
-    if draw["mermaid"]:
-        drawn = classed(source.mermaid, view) if source and source.chart else charted(view)
-        invocation.echo(drawn.rstrip(), is_verbatim=True)
-    if draw["diagram"]:
-        print_diagram(view, sys.stdout, chart)
-    if (svg := draw.get("svg")) or draw.get("png"):
-        draw_picture(invocation, flow_svg(view, chart), svg, draw.get("png"))
 
 
 def _view(invocation: Invocation, project: Project, asked: str, flow: GraphFile) -> FlowView:

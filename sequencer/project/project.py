@@ -405,11 +405,7 @@ def load_hooks(
         ConfigurationError: a file is missing, outside the project, or can't be loaded, or has
             something that looks like a hook but isn't; with file and line.
     """
-    if not files and not extensions.packages_may_add(extensions.HOOKS):
-        return NoHooks()
-    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
-
-    entries = entry_points(group=extensions.HOOKS)
+    entries = extensions.entries(extensions.HOOKS)
     if not files and not entries:
         return NoHooks()
     from sequencer.hooks.calling import plugged  # noqa: PLC0415 - pluggy only if needed

@@ -19,7 +19,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import save
 from sequencer.cli.views.runs import each_run
 from sequencer.engine.run import Run
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
@@ -31,13 +31,15 @@ FILE_MODE = 0o644
 
 
 def report_metrics(
-    invocation: Invocation, *, all_runs: bool, text_format: str, output: Path | None
+    invocation: Invocation, *, all_runs: bool, text_format: str | None, output: Path | None
 ) -> None:
     """Print what a run did and used as metrics: steps, failures, time, tokens, cost."""
+    if invocation.is_json:
+        raise UsageRefused("can't be used with --metrics", where="--json", hint="leave it out")
     if all_runs and invocation.run_name is not None:
         raise click.UsageError("--all-runs and --run can't be used together")
     seen, unreadable = _seen(invocation, all_runs=all_runs)
-    data = metrics_text(seen, unreadable, text_format)
+    data = metrics_text(seen, unreadable, text_format or "openmetrics")
     if output is None:
         invocation.echo(data.decode().removesuffix("\n"), is_verbatim=True)
         return

@@ -22,6 +22,7 @@ from sequencer.cli.show import present
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
+from sequencer.cli.ways import draw_line
 from sequencer.engine.stint import Mode
 from sequencer.engine.view import view_of
 from sequencer.errors import ConfigurationError, UsageRefused, run_option
@@ -30,7 +31,6 @@ from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Usage, cost_words
 from sequencer.model.request import Definition, Request, Route
 from sequencer.model.step import Step
-from sequencer.plugins.drawing.mermaid import chart
 from sequencer.plugins.requests.cli_requests import REQUEST, request_from
 from sequencer.plugins.requests.issues import free_name
 from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
@@ -159,8 +159,8 @@ def plan_request(
     agent: str | None,
     team: bool | None,
     team_size: int | None,
-    mermaid: bool,
-    diagram: bool,
+    mermaid: bool = False,
+    diagram: bool = False,
     **given: Any,
 ) -> None:
     """Show what `start` would make of a request, and why; nothing is made.
@@ -301,14 +301,9 @@ def _draw(
     """Draw the run, and nothing else on standard output, so that a file can take it."""
     if graph := definition.workflow.graph:
         present(invocation, view_of(name, graph, None, None, ()), None, draw)
-    elif draw["mermaid"]:
-        invocation.echo(chart(definition.workflow), is_verbatim=True)
     else:
-        raise UsageRefused(
-            "works only with a team, and this request would start a procedure",
-            where="--diagram",
-            hint="--mermaid draws the procedure; --team lets a team work on it",
-        )
+        hint = "--mermaid draws the procedure; --team lets a team work on it"
+        draw_line(invocation, definition.workflow, draw, hint)
 
 
 def _show_team(invocation: Invocation, definition: Definition) -> None:

@@ -1,0 +1,148 @@
+"""Ways in which a command can answer, each with options of its own: ours, and those of plug-ins.
+
+`plan` and `report` show many things. Each is a `Way`, and the options that were given say which
+one is meant. What draws a workflow is a `Drawing`, for every command that shows one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any
+
+import click
+from msgspec import Struct
+
+from sequencer import extensions
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import NewFile
+from sequencer.errors import UsageRefused
+
+Option = Callable[[Any], Any]
+"""A decorator of click that gives a command one option."""
+
+SVG = click.option("--svg", type=NewFile(), metavar="FILE", help="Draw it into FILE, as SVG.")
+PNG = click.option("--png", type=NewFile(), metavar="FILE", help="Draw it into FILE, as PNG.")
+WIDTH = click.option(
+    "--width",
+    type=click.IntRange(min=60, max=1000),
+    metavar="N",
+    help="Width of the text, in columns.",
+)
+
+
+class Way(Struct, frozen=True):
+    """One thing that a command can show."""
+
+    name: str
+    do: str
+    """``MODULE:FUNCTION``, imported when it is called, with the invocation and what it takes."""
+    takes: tuple[str, ...]
+    """Parameters that mean something to it."""
+    options: tuple[Option, ...] = ()
+    """Those of them that the command does not have already."""
+    shared: tuple[str, ...] = ()
+    """Of what it takes, what other ways take too: giving it alone does not choose this way."""
+    flags: tuple[str, ...] = ()
+    """Of what it takes, what only chooses it; the function does not get it."""
+    needs: str = ""
+    """The flag without which its other options mean nothing; empty: each chooses it."""
+
+    def __call__(self, invocation: Invocation, given: Mapping[str, Any]) -> int | None:
+        """Show it, with what it takes of *given*."""
+        # What another plug-in adds is not there without it.
+        names = (name for name in self.takes if name in given and name not in self.flags)
+        taken = {name: given[name] for name in names}
+        shown: int | None = resolve_name(self.do)(invocation, **taken)
+        return shown
+
+
+class Drawing(Struct, frozen=True):
+    """Drawings of workflows."""
+
+    names: tuple[str, ...]
+    """Parameters, each of which asks for one."""
+    options: tuple[Option, ...]
+    graph: str
+    """``MODULE:FUNCTION`` that draws a graph: called with the invocation, its `FlowView`, the
+    `GraphFile` that it was read from or None, and the parameters with their values."""
+    line: str
+    """The same for a workflow of steps in a row: called with the invocation, the `Workflow`, the
+    parameters, and what to do about a drawing that only graphs have."""
+
+
+def ways_of(command: str) -> tuple[Way, ...]:
+    """Return the ways that plug-ins add to *command*."""
+    found = (one for one in extensions.names(extensions.WAYS) if one.startswith(f"{command}."))
+    order = [*extensions.OURS.get(extensions.WAYS, ())]
+    names = sorted(found, key=lambda name: (name not in order, name in order and order.index(name)))
+    return tuple(extensions.needed(extensions.WAYS, name, "way") for name in names)
+
+
+def drawings() -> tuple[Drawing, ...]:
+    """Return what can draw a workflow."""
+    return tuple(extensions.every(extensions.DRAWINGS))
+
+
+def options_of(ways: Iterable[Way | Drawing]) -> list[Option]:
+    """Return the options of *ways*, those that several share once."""
+    return list(dict.fromkeys(option for way in ways for option in way.options))
+
+
+def draw_graph(invocation: Invocation, view: Any, source: Any, given: Mapping[str, Any]) -> None:
+    """Draw *view* in each way that *given* asks for; see `Drawing.graph`."""
+    for one in _asked_for(given):
+        resolve_name(one.graph)(invocation, view, source, _of(one, given))
+
+
+def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], hint: str) -> None:
+    """Draw *workflow*, which is no graph, in each way that *given* asks for."""
+    for one in _asked_for(given):
+        resolve_name(one.line)(invocation, workflow, _of(one, given), hint)
+
+
+def _asked_for(given: Mapping[str, Any]) -> list[Drawing]:
+    return [one for one in drawings() if any(given.get(name) for name in one.names)]
+
+
+def _of(drawing: Drawing, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: given.get(name) for name in drawing.names}
+
+
+def chosen(
+    command: str, ways: Sequence[Way], given: Mapping[str, Any], otherwise: Sequence[Way]
+) -> Way:
+    """Return what *given* asks *command* to show: the first of *ways* that it chooses.
+
+    If it chooses none, that is the first of *otherwise* that takes all of it, or the last.
+
+    Raises:
+        UsageRefused: an option means nothing to that way.
+    """
+    # Of --team and --no-team each says something; of a flag only that it was given.
+    asked = [
+        name
+        for name, value in given.items()
+        if value not in (None, ()) and (value is not False or name == "team")
+    ]
+    own = (way for way in ways if {*asked} & {*way.takes} - {*way.shared})
+    fitting = (way for way in otherwise if {*asked} <= {*way.takes})
+    way = next(own, None) or next(fitting, otherwise[-1])
+    if way.needs and way.needs not in asked:
+        first = next(name for name in asked if name in way.takes and name not in way.shared)
+        raise UsageRefused(f"works only with {_typed(way.needs)}", where=_typed(first))
+    for name in asked:
+        if name not in way.takes:
+            first = next((one for one in asked if one in way.takes), way.takes[0])
+            said = f"{_typed(name)} and {_typed(first)} can't be used together"
+            raise UsageRefused(said, where=f"sequencer {command}")
+    return way
+
+
+def _typed(parameter: str) -> str:
+    """Return how a person types *parameter* of the present command."""
+    for one in click.get_current_context().command.params:
+        if one.name == parameter:
+            is_option = isinstance(one, click.Option)
+            return max(one.opts, key=len) if is_option else one.human_readable_name.strip("[]")
+    return f"--{parameter}"

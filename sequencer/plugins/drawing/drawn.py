@@ -1,0 +1,46 @@
+"""Draws a workflow for the command line, in each way that was asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from sequencer.cli.context import Invocation
+from sequencer.engine.view import FlowView
+from sequencer.errors import UsageRefused
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.drawing.diagram import print_diagram
+from sequencer.plugins.drawing.mermaid import chart, charted, classed
+from sequencer.plugins.drawing.pictures import draw, flow_svg
+from sequencer.workflows.finding import GraphFile
+
+
+def draw_graph(
+    invocation: Invocation, view: FlowView, source: GraphFile | None, given: Mapping[str, Any]
+) -> None:
+    """Draw *view*; *source* is what its author drew."""
+    drawn = None if source is None else source.chart
+    if given["mermaid"]:
+        text = classed(source.mermaid, view) if source and source.chart else charted(view)
+        invocation.echo(text.rstrip(), is_verbatim=True)
+    if given["diagram"]:
+        print_diagram(view, sys.stdout, drawn)
+    if given["svg"] or given["png"]:
+        draw(invocation, flow_svg(view, drawn), given["svg"], given["png"])
+
+
+def draw_line(
+    invocation: Invocation, workflow: Workflow, given: Mapping[str, Any], hint: str
+) -> None:
+    """Draw *workflow*, whose steps follow each other, as a chart.
+
+    Raises:
+        UsageRefused: a drawing was asked for that only a graph has; *hint* says what to do.
+    """
+    for name in ("diagram", "svg", "png"):
+        if given[name]:
+            raise UsageRefused(
+                "works only with a flowchart or a team", where=f"--{name}", hint=hint
+            )
+    invocation.echo(chart(workflow), is_verbatim=True)

@@ -1,0 +1,33 @@
+"""What drawings add to commands; importing this draws nothing."""
+
+from __future__ import annotations
+
+import click
+
+from sequencer.cli.ways import PNG, SVG, WIDTH, Drawing, Way
+
+_HERE = "sequencer.plugins.drawing"
+GANTT = Way(
+    "gantt",
+    f"{_HERE}.cli_gantt:report_gantt",
+    takes=("gantt", "svg", "png", "width"),
+    options=(
+        click.option("--gantt", is_flag=True, help="Show who worked when (the default)."),
+        SVG,
+        PNG,
+        WIDTH,
+    ),
+    shared=("svg", "png", "width"),
+    flags=("gantt",),
+)
+DRAWING = Drawing(
+    names=("diagram", "mermaid", "svg", "png"),
+    options=(
+        click.option("--diagram", is_flag=True, help="Draw a flow in the terminal."),
+        click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart."),
+        SVG,
+        PNG,
+    ),
+    graph=f"{_HERE}.drawn:draw_graph",
+    line=f"{_HERE}.drawn:draw_line",
+)

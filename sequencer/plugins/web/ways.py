@@ -1,0 +1,19 @@
+"""What the pages add to commands; importing this loads no server."""
+
+from __future__ import annotations
+
+import click
+
+from sequencer.cli.options import NewFile
+from sequencer.cli.ways import PNG, SVG, Way
+
+PAGE = Way(
+    "page",
+    "sequencer.plugins.web.cli_report:report_page",
+    takes=("html", "svg", "png"),
+    options=(
+        click.option("--html", type=NewFile(), metavar="FILE", help="Write a page into FILE."),
+        SVG,
+        PNG,
+    ),
+)
