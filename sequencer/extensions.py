@@ -32,8 +32,11 @@ HOOKS = "sequencer.hooks"
 REPOSITORIES = "sequencer.repositories"
 """What a repository around a project does by itself, which is shown before it is trusted; each is
 a `project.store_requests.RepositoryLook`. Only ours count."""
+STARTS = "sequencer.starts"
+"""What starts runs by itself; each is a `project.starts.Starts`. Only ours counts."""
 CHECKS = "sequencer.checks"
-"""What `check` finds; each is called with the `Project` and a run's name, and yields `Finding`s."""
+"""What `check` finds; each is called with the `Project` and the name of a run, and yields
+`Finding`s. With ``looks=True`` nothing may be run or asked for it."""
 COMMANDS = "sequencer.commands"
 """Commands; each is a `click.Command`, whose object is an `Invocation`."""
 CODE = "sequencer.code"
@@ -52,6 +55,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
     EXECUTORS: {},
     STORES: {"git": "git.state.kind:GIT", "temporal": "temporal.kind:TEMPORAL"},
     WAYS: {
+        "tick.all": "schedules.ways:ALL",
         "report.gantt": "drawing.ways:GANTT",
         "report.metrics": "metrics.ways:METRICS",
         "report.page": "web.ways:PAGE",
@@ -59,7 +63,12 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "plan.commit": "git.ways:COMMIT",
     },
     DRAWINGS: {"sequencer": "drawing.ways:DRAWING"},
-    CHECKS: {"git": "git.check:check_project"},
+    STARTS: {"schedules": "schedules.schedules"},
+    CHECKS: {
+        "git": "git.check:check_project",
+        "schedules": "schedules.check:check_project",
+        "web": "web.webhook_checks:check_project",
+    },
     REPOSITORIES: {"git": "git.process:LOOK"},
     CODE: {"store": "git.code.carry:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
 }

@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING
 import click
 from msgspec import Struct, field
 
+from sequencer.cli.unattended import DECISION, News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, has_color, one_line, plain
 from sequencer.documents.textfile import slug
 from sequencer.errors import (
@@ -35,7 +36,6 @@ from sequencer.errors import (
     summary_of,
 )
 from sequencer.executors.redaction import Redaction
-from sequencer.plugins.schedules.unattended import DECISION, News
 from sequencer.project.store_kinds import kind_of
 from sequencer.store.identity import is_inside_agent
 

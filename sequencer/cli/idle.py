@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sequencer import __version__
+from sequencer.cli import unattended
 from sequencer.documents.textfile import locate, read_bytes, slug
 from sequencer.errors import SequencerError
-from sequencer.plugins.schedules import unattended
 from sequencer.store.folder import read_regular, remove
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode

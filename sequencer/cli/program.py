@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from sequencer.cli import unattended
 from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, near, tell
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
@@ -39,7 +40,6 @@ from sequencer.errors import (
     failed_disk,
     out_of_resources,
 )
-from sequencer.plugins.schedules import unattended
 from sequencer.store.ownership import refused
 
 BUG = 70

@@ -22,8 +22,8 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.errors import UsageRefused
-from sequencer.plugins.schedules.unattended import OPTION
+from sequencer.cli.unattended import OPTION
+from sequencer.cli.ways import options_of, other_way, ways_of
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -132,20 +132,12 @@ _LOG = click.option(
 )
 
 
-_LINE = with_options(
-    click.option("--all", "is_all", is_flag=True,
-                 help="The due step of any run; each has its turn before one has another."),
-    click.option("--at-most", type=click.IntRange(1, 100), metavar="N",
-                 help="With --all: so many runs at the same time; default 1."),
-)  # fmt: skip
-
-
 @verb("tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log"))
-@_LINE
+@with_options(*options_of(ways_of("tick")))
 @_OPTIONS
 @_LOG
 @pass_invocation
-def tick(invocation: Invocation, /, *, is_all: bool, at_most: int | None, **options: Any) -> int:
+def tick(invocation: Invocation, /, **given: Any) -> int:
     """Run the step that is due, if any, and never wait: for cron and systemd timers.
 
     Exit code 0 also means that nothing was due; 75 means that another process runs the step.
@@ -161,12 +153,10 @@ def tick(invocation: Invocation, /, *, is_all: bool, at_most: int | None, **opti
       sequencer --run nightly tick --json
       sequencer tick --all --at-most 2
     """
-    if is_all:
-        from sequencer.plugins.schedules.every_run import tick_all  # noqa: PLC0415 - few ticks do
-
-        return tick_all(invocation, at_most or 1)
-    if at_most is not None:
-        raise UsageRefused("goes with --all", where="--at-most")
+    if (way := other_way("tick", given)) is not None:
+        return way(invocation, given) or 0
+    names = {name for added in ways_of("tick") for name in added.takes}
+    options = {name: value for name, value in given.items() if name not in names}
     return _perform(invocation, is_tick=True, **options)
 
 

@@ -49,14 +49,6 @@ from sequencer.model.line.order import next_index
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.schedules.schedules import (
-    begin,
-    next_look,
-    next_start,
-    start_due,
-    starts_at,
-    telling_skipped,
-)
 from sequencer.project.agents import (
     AgentOverrides,
     ensure_known_names,
@@ -68,6 +60,7 @@ from sequencer.project.flows import locate, written_of
 from sequencer.project.flows import run_of as flow_run_of
 from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
+from sequencer.project.starts import starts_at, starts_of
 from sequencer.project.store_kinds import kind_of
 from sequencer.workflows.prompts import relative_name
 
@@ -292,11 +285,13 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     """
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
     if run and (
-        date := start_due(project, run, invocation.say, partial(tell_left_out, invocation))
+        date := starts_of(project).start_due(
+            project, run, invocation.say, partial(tell_left_out, invocation)
+        )
     ):
         _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
-    with telling_skipped(project, run):
+    with starts_of(project).telling_skipped(project, run):
         return _worked(invocation, project, plan)
 
 
@@ -350,7 +345,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
                 last.before(lambda text: shown(Noticed(text))), tally.is_working
             ) as signals,
         ):
-            begin(project, run)
+            starts_of(project).begin(project, run)
             summary = run.work(
                 plan.mode,
                 plan.limits,
@@ -410,7 +405,8 @@ def _tell_end(
 ) -> str:
     """Say how it ended and return the text."""
     if is_idle and not summary.reason.startswith("nothing due"):
-        if run.head is not None and (date := next_start(invocation.project(), run)):
+        project = invocation.project()
+        if run.head is not None and (date := starts_of(project).next_start(project, run)):
             summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
     need = need_or_none(run, summary.head)
@@ -511,17 +507,18 @@ def _remember(
     here = run.standing()
     if here is None or here.kind not in STABLE:
         return
-    if not kind_of(invocation.project().settings).is_local:
+    project = invocation.project()
+    if not kind_of(project.settings).is_local:
         # What others do elsewhere is seen by looking only.
         return
-    posting = invocation.project().posting
+    posting = project.posting
     if posting is not None and any(one.is_behind for one in posting.pending(run, head)):
         # The next tick has something to post.
         return
-    notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
+    notices = () if invocation.is_quiet else in_short(project.settings.notices)
     said = "".join(near(f"notice: {notice}\n") for notice in notices)
     due, now = parse_time(here.until or ""), time.time()
-    date = next_look(invocation.project(), run)
+    date = starts_of(project).next_look(project, run)
     until = min(math.inf if date is None else date, due.timestamp() if due else math.inf)
     until, rests = min(now + idle.DAY_S, until), here.kind in RESTS
     answer = idle.IdleAnswer(near(f"{text}\n" if text else ""), said, until, is_rest=rests)

@@ -29,19 +29,17 @@ from sequencer.model.kind import Readiness, standing
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import (
-    as_utc,
-    clock,
-    left_out,
-    left_out_json,
-    next_start,
-    parsed,
-    scheduled,
-    starts_at,
-    turns,
-)
 from sequencer.plugins.teams.nodes import Frame
 from sequencer.project.project import Project
+from sequencer.project.starts import (
+    as_utc,
+    clock,
+    left_out_json,
+    line_of,
+    parsed,
+    starts_at,
+    starts_of,
+)
 
 INTERRUPTED = "interrupted"
 """Of a run whose process is gone in the middle of a step."""
@@ -114,9 +112,9 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     logs = project.logs(run.name, lambda _: None)
     while True:
         snapshot = in_project(project, run, take(run, logs))
-        if (date := next_start(project, run)) is not None:
+        if (date := starts_of(project).next_start(project, run)) is not None:
             snapshot = replace(snapshot, starts=date)
-        if (missed := left_out(project, run)) is not None:
+        if (missed := starts_of(project).left_out(project, run)) is not None:
             snapshot = replace(snapshot, left_out=missed)
         if snapshot.head is not None and (posting := project.posting) is not None:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
@@ -252,14 +250,18 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
 
 def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the runs that are *shown*, and those that only wait for their date."""
-    dates = {run.name: as_utc(date) for run, date in scheduled(project) if date is not None}
+    dates = {
+        run.name: as_utc(date)
+        for run, date in starts_of(project).scheduled(project)
+        if date is not None
+    }
     for facts in shown:
         date = dates.pop(facts["run"], None)
         yield facts if date is None else {**facts, "starts_at": date}
     for name, date in dates.items():
         workflow = project.settings.schedules[name or ""].workflow
         told = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
-        missed = left_out_json(left_out(project, project.run(name)))
+        missed = left_out_json(starts_of(project).left_out(project, project.run(name)))
         waits = {"kind": "date", "message": starts_at(parsed(date)), "until": date}
         yield {**told, "starts_at": date, "posts": [], "waits_for": waits, "left_out": missed}
 
@@ -267,7 +269,7 @@ def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
 def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
     """Return what is listed about *run*, with what it waits for."""
     facts = run_facts(project, run, head)
-    facts["left_out"] = left_out_json(left_out(project, run))
+    facts["left_out"] = left_out_json(starts_of(project).left_out(project, run))
     if (gone := interrupted(run, head)) is not None:
         message = f"{gone.words}; {gone.next_command.line}"
         return {**facts, "waits_for": {"kind": INTERRUPTED, "message": message, "until": None}}
@@ -291,7 +293,7 @@ def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
             waits["kind"] == Readiness.READY or (waits["kind"] == "date" and waits["until"] <= now)
         )
     }
-    places = turns(project, listed, able)
+    places = line_of(project).turns(project, listed, able)
     for facts in shown:
         yield {**facts, "turn": places.get(facts["run"] or "")}
 

@@ -1,10 +1,11 @@
-"""What a timer reports to a person about a tick; see `plugins.schedules.unattended`."""
+"""What a timer reports to a person about a tick; see `cli.unattended`."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 from sequencer.cli.context import Invocation, hidden
+from sequencer.cli.unattended import DECISION, HOUR_S, News, news_of
 from sequencer.cli.views.runs import Need, need_of
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.run import Run
@@ -19,9 +20,8 @@ from sequencer.errors import (
 )
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
-from sequencer.plugins.schedules.schedules import next_start
-from sequencer.plugins.schedules.unattended import DECISION, HOUR_S, News, news_of
 from sequencer.project.agents import without_time_limit
+from sequencer.project.starts import starts_of
 
 
 def tell_left_out(invocation: Invocation, text: str) -> None:
@@ -44,7 +44,8 @@ def news_at_end(
     if mode is not Mode.TICK or head is None:
         return News()
     is_done = need is not None and need.kind is Readiness.COMPLETE
-    if is_done and next_start(invocation.project(), run) is not None:
+    project = invocation.project()
+    if is_done and starts_of(project).next_start(project, run) is not None:
         need = None  # it starts again by itself
     if summary.obstacle is not None:
         invocation.obstacle, invocation.run_id = summary.obstacle, head.run_id

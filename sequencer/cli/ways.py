@@ -119,24 +119,46 @@ def chosen(
     Raises:
         UsageRefused: an option means nothing to that way.
     """
-    # Of --team and --no-team each says something; of a flag only that it was given.
-    asked = [
-        name
-        for name, value in given.items()
-        if value not in (None, ()) and (value is not False or name == "team")
-    ]
+    asked = _asked(given)
     own = (way for way in ways if {*asked} & {*way.takes} - {*way.shared})
     fitting = (way for way in otherwise if {*asked} <= {*way.takes})
     way = next(own, None) or next(fitting, otherwise[-1])
-    if way.needs and way.needs not in asked:
-        first = next(name for name in asked if name in way.takes and name not in way.shared)
-        raise UsageRefused(f"works only with {_typed(way.needs)}", where=_typed(first))
+    _ensure_needed(way, asked)
     for name in asked:
         if name not in way.takes:
             first = next((one for one in asked if one in way.takes), way.takes[0])
             said = f"{_typed(name)} and {_typed(first)} can't be used together"
             raise UsageRefused(said, where=f"sequencer {command}")
     return way
+
+
+def other_way(command: str, given: Mapping[str, Any]) -> Way | None:
+    """Return the way that a plug-in adds to *command* and *given* asks for; None: none.
+
+    Raises:
+        UsageRefused: an option means nothing without another one.
+    """
+    asked = _asked(given)
+    for way in ways_of(command):
+        if {*asked} & {*way.takes} - {*way.shared}:
+            _ensure_needed(way, asked)
+            return way
+    return None
+
+
+def _asked(given: Mapping[str, Any]) -> list[str]:
+    # Of --team and --no-team each says something; of a flag only that it was given.
+    return [
+        name
+        for name, value in given.items()
+        if value not in (None, ()) and (value is not False or name == "team")
+    ]
+
+
+def _ensure_needed(way: Way, asked: Sequence[str]) -> None:
+    if way.needs and way.needs not in asked:
+        first = next(name for name in asked if name in way.takes and name not in way.shared)
+        raise UsageRefused(f"works only with {_typed(way.needs)}", where=_typed(first))
 
 
 def _typed(parameter: str) -> str:

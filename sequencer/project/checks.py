@@ -8,7 +8,6 @@ Not promised: that an agent's account works, or that its model exists. Only a st
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.resources import files
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from sequencer import extensions
 from sequencer.documents.textfile import SCHEMA_NAME
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
@@ -25,20 +25,11 @@ from sequencer.errors import (
     NotTrusted,
     SequencerError,
     StateRefused,
-    run_option,
 )
 from sequencer.model.head import Head
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.schedules.timers import (
-    installed,
-    lacking,
-    lost,
-    scheduled_workflows,
-    tick_log,
-    without_timer,
-)
 from sequencer.plugins.teams.project_teams import workplaces_of
 from sequencer.project.agent_checks import (
     check_agents,
@@ -63,18 +54,14 @@ from sequencer.project.store_kinds import kind_of, loaded
 from sequencer.project.store_requests import CheckRequest
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
-from sequencer.store.lock import type_of
 from sequencer.store.protocol import Store
 from sequencer.store.recovery import Witness, no_witness
-from sequencer.store.user_state import STATE_VARIABLE, own_state
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:
     from sequencer.workflows.finding import GraphFile
 
-PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
-"""File systems that end with the machine or the container."""
 MAX_BAD_LINES = 20
 """How many bad lines of one journal file are listed one by one."""
 
@@ -97,8 +84,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *check_client_files(project),
         *check_walls(project),
         *check_variables(project),
-        *_check_timers(project),
-        *_check_webhooks(project),
+        *_contributed(project, run),
         *_check_schema(project),
         *_check_code(project, run),
         *_check_run_worktree(project),
@@ -119,11 +105,17 @@ def check_by_looking(project: Project) -> Iterator[Finding]:
             yield from _check_store(project, project.run(None).store, acts=False)
         yield from check_flows(project)
         yield from check_folders(project, None)
-        yield from _check_webhooks(project)
+        yield from _contributed(project, None, looks=True)
         yield from _check_sinks(project, None)
     except SequencerError as error:
         yield from of_error(Area.CONFIGURATION, error)
     yield from check_agents(project, Level.WARNING)
+
+
+def _contributed(project: Project, run: str | None, *, looks: bool = False) -> Iterator[Finding]:
+    """Yield what plug-ins find; see `extensions.CHECKS`."""
+    for find in extensions.every(extensions.CHECKS):
+        yield from find(project, run, looks=looks)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:
@@ -379,18 +371,6 @@ def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
             yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint)
 
 
-def _check_webhooks(project: Project) -> Iterator[Finding]:
-    """Yield why a configured tracker is ignored."""
-    for name, hook in project.settings.webhooks.taken():
-        where = f"webhooks.{name}"
-        if lack := hook.lack(os.environ):
-            hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"
-            yield Finding(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
-        if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
-            text = "no people are listed, so nobody may start, answer or stop anything"
-            yield Finding(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")
-
-
 def editors_schema() -> str:
     """Return the JSON schema of the configuration, for editors."""
     path = files("sequencer").joinpath("builtin", "orchestration.schema.json")
@@ -408,58 +388,6 @@ def _check_schema(project: Project) -> Iterator[Finding]:
             text = f"{SCHEMA_NAME} is from another release, so editors may mark the wrong keys"
             hint = f"'sequencer check --schema > {SCHEMA_NAME}' writes the one of this release"
             yield Finding(Level.NOTICE, Area.CONFIGURATION, text, str(path), hint)
-
-
-def _check_timers(project: Project) -> Iterator[Finding]:
-    """Yield what no timer starts, and what a timer's tick lacks: limits, keys, programs, mail.
-
-    The tick of an untrusted project starts no program, so its crontab is not read.
-    """
-    for workflow in scheduled_workflows(project):
-        yield from check_time_limits(project, workflow)
-    is_trusted = False
-    with suppress(ConfigurationError):  # `_check_code` says which
-        is_trusted = project.trust.refusal() is None
-    if not is_trusted:
-        return
-    settings = project.settings
-    entries = installed(settings, os.environ)
-    if entries or settings.schedules or os.path.lexists(tick_log(settings, None)):
-        yield from _check_own_records()
-    for run in without_timer(settings, entries):
-        message = "no timer on this machine runs the ticks of this run, so it never starts"
-        hint = f"sequencer {run_option(run)}schedule install"
-        yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
-    for entry, lack in lacking(project, entries):
-        yield Finding(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
-    for entry, program, here, there in lost(settings, entries, os.environ):
-        message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
-        if there is not None:
-            message = f"{program!r} is {here} in this shell, but {there} in a timer's tick"
-        hint = f"the tick's PATH is {entry.path}; run 'sequencer schedule install' again"
-        if not Path(here).is_absolute():
-            hint = "a timer uses only the absolute folders of PATH: give the program's full path"
-        yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
-
-
-def _check_own_records() -> Iterator[Finding]:
-    """Yield why this user's own records are not kept, or not for long; ticks need them."""
-    copies = "ticks keep what you were told in logs/ only, where an agent can write"
-    try:
-        folder = own_state()
-    except ConfigurationError as error:
-        text = f"{error.message}: {copies}, and no schedule starts its run"
-        yield Finding(Level.WARNING, Area.FILES, text, None, error.hint)
-        return
-    hint = f"{STATE_VARIABLE} names another folder; give it to the timer, too"
-    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        text = f"your own records can't be written there: {copies}, and no schedule starts its run"
-        yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
-    elif (kind := type_of(existing)) in PASSING:
-        gone = f"{copies}, and schedules leave out the dates before"
-        text = f"is on {kind}, so your own records may be gone after a restart: then {gone}"
-        yield Finding(Level.NOTICE, Area.FILES, text, str(folder), hint)
 
 
 def _check_code(project: Project, run: str | None) -> Iterator[Finding]:

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sequencer import extensions
 from sequencer.errors import UnsafeFolder
 from sequencer.project.diagnostics import Area, Finding, Level, place_of
 from sequencer.project.project import Project, guard_of
@@ -43,8 +42,6 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
     for path in (folder, *(folder / name for name in _BELOW)):
         yield from _check_link(path)
     yield from _check_links(settings.logs_dir)
-    for find in extensions.every(extensions.CHECKS):
-        yield from find(project, run)
     if (why := highwater.problem()) is not None:
         message = "how far runs have come is remembered nowhere outside of the project, so older "
         message += f"files in their place (git stash, a backup) may not be noticed: {why}"

@@ -79,7 +79,7 @@ class Project(Struct, frozen=True, dict=True):
     acts: bool = True
     """Whether it may run its code and reach remotes; otherwise it is only looked at."""
     due: set[str | None] = field(default_factory=set)
-    """Runs that a schedule starts now, whoever ticks: `plugins.schedules.schedules.start_due`."""
+    """Runs that a schedule starts now, whoever ticks: `Starts.start_due`."""
 
     def __repr__(self) -> str:
         """Return where it is; its parts hold secrets."""

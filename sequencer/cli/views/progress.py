@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 from msgspec import Struct, field
 
 from sequencer.cli.context import complain, near, tell_fitted
+from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import (
     Sanitiser,
     clock,
@@ -50,7 +51,6 @@ from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.evidence import evidence_words
 from sequencer.model.outcome import Outcome, Usage, duration, spent
-from sequencer.plugins.schedules.unattended import Log
 
 if TYPE_CHECKING:
     from rich.live import Live

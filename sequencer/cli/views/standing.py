@@ -42,10 +42,10 @@ from sequencer.model.line.order import Description, describe_at, last_no, place,
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.plugins.posting.results import Pending
-from sequencer.plugins.schedules.schedules import as_utc, clock, left_out_json, starts_at
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps
+from sequencer.project.starts import as_utc, clock, left_out_json, starts_at
 from sequencer.project.store_kinds import kind_of
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL

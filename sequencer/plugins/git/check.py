@@ -222,9 +222,9 @@ def _tracked(key: str, path: str, names: list[str]) -> Finding:
     return Finding(Level.ERROR, Area.FILES, message, f"{key}: {path}", hint)
 
 
-def check_project(project: Project, run: str | None) -> Iterator[Finding]:
+def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
     """Yield what git would do to the files of *project*, whatever its store."""
-    del run
+    del run, looks
     settings = project.settings
     yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
 

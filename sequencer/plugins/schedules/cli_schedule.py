@@ -22,6 +22,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb, with_options
+from sequencer.cli.unattended import OPTION
 from sequencer.documents.textfile import slug
 from sequencer.errors import UsageRefused
 from sequencer.model.workflow import Workflow
@@ -34,7 +35,7 @@ from sequencer.plugins.schedules.installers import (
     Job,
     installer_of,
 )
-from sequencer.plugins.schedules.schedules import clock, scheduled, starts_at
+from sequencer.plugins.schedules.schedules import scheduled
 from sequencer.plugins.schedules.timer_needs import (
     Lack,
     lacks_of_cron,
@@ -51,12 +52,12 @@ from sequencer.plugins.schedules.timers import (
     programs_of,
     tick_log,
 )
-from sequencer.plugins.schedules.unattended import OPTION
 from sequencer.plugins.web.cli_web import ensure_extra, read_key
 from sequencer.project.agent_checks import check_time_limits
 from sequencer.project.costs import agent_warnings
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
+from sequencer.project.starts import clock, starts_at
 from sequencer.store.identity import ensure_person
 from sequencer.store.user_state import STATE_VARIABLE, make_own, own_state
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from sequencer.cli.context import Invocation
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.tick_news import explain_held
+from sequencer.cli.unattended import OPTION, log_of
 from sequencer.cli.views.runs import each_run, name_of, run_facts, unread_facts
 from sequencer.cli.views.text import plural
 from sequencer.engine.run import Run
@@ -28,18 +29,20 @@ from sequencer.errors import ClaimHeld, Interrupted, SequencerError, UsageRefuse
 from sequencer.model.head import Head
 from sequencer.plugins.schedules.cli_schedule import program_argv
 from sequencer.plugins.schedules.line import KeptLine, Rank, Turn, ranks_of
-from sequencer.plugins.schedules.schedules import as_utc, is_unsettled, scheduled
+from sequencer.plugins.schedules.schedules import is_unsettled, scheduled
 from sequencer.plugins.schedules.timers import tick_log
-from sequencer.plugins.schedules.unattended import OPTION, log_of
 from sequencer.project.project import Project
+from sequencer.project.starts import as_utc
 from sequencer.store import folder as folders
 
 _OWN = ("--at-most", "--config", OPTION)
 """Options with a value that a run's tick gets in another form, or not."""
 
 
-def tick_all(invocation: Invocation, at_most: int) -> int:
+def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
     """Run one due step, of the run whose turn it is; return the exit code of its tick.
+
+    Of these ticks *at_most* (None: one) are at work at a time.
 
     Where nothing was due it is that of the first run that something stands in the way of. With
     a log it is 0: each run tells by itself, and only once.
@@ -51,6 +54,7 @@ def tick_all(invocation: Invocation, at_most: int) -> int:
     """
     if invocation.run_name is not None:
         raise UsageRefused("is one run", where="--run", hint="leave --all out")
+    at_most = at_most or 1
     project, options = invocation.project(), [*_passed_on(invocation.arguments)]
     place = _place(project, at_most)
     if place is None:

@@ -1,4 +1,4 @@
-"""When a run of ``schedules:`` starts, and starting it exactly once for a date.
+"""When a run of ``schedules:`` starts, and starting it exactly once for a date; see `Starts`.
 
 A run is due when a date has come since it ended last, newer than the one that it started for.
 That one is kept in the user's own state folder, so an agent that changes the run's files starts
@@ -18,7 +18,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -26,9 +25,10 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, WorkTreeRefused
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
-from sequencer.model.limits import parse_time, utc
+from sequencer.model.limits import parse_time
 from sequencer.plugins.schedules.line import KeptLine, ranks_of
 from sequencer.project.project import Project
+from sequencer.project.starts import as_utc, clock
 from sequencer.store.user_state import own_state, put_own, read_own
 
 FOLDER = "schedules"
@@ -231,31 +231,6 @@ def turns(
     ranks = ranks_of(project, listed, dates)
     order = [name for name in KeptLine(project.settings).order(ranks) if name in able]
     return {name: place for place, name in enumerate(order, 1)}
-
-
-def clock(date: float) -> str:
-    """Return a date on this machine's clock."""
-    return f"{datetime.fromtimestamp(date).astimezone():%Y-%m-%d %H:%M}"
-
-
-def as_utc(date: float) -> str:
-    """Return a date as programs read it."""
-    return utc(datetime.fromtimestamp(date, UTC))
-
-
-def parsed(date: str) -> float:
-    """Return a date of `as_utc` in seconds since 1970."""
-    return datetime.fromisoformat(date).timestamp()
-
-
-def left_out_json(missed: tuple[float, str] | None) -> dict[str, str] | None:
-    """Return a date that is left out, and why, as ``--json`` prints it."""
-    return None if missed is None else {"date": as_utc(missed[0]), "reason": missed[1]}
-
-
-def starts_at(date: float) -> str:
-    """Return in words when a run starts."""
-    return f"it starts at {clock(date)}"
 
 
 def leaves_out(run: Run, date: float, why: str) -> str:

@@ -28,9 +28,9 @@ from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
 from sequencer.plugins.schedules.dates import Schedule
-from sequencer.plugins.schedules.schedules import scheduled
 from sequencer.plugins.web.records import Tried
 from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
+from sequencer.project.starts import starts_of
 
 Query = Mapping[str, str]
 RUNS_A_PAGE = 50
@@ -307,7 +307,7 @@ class Scheduled(NamedTuple):
 def _schedules(site: Site) -> Iterator[Scheduled]:
     for shown in site.projects.values():
         with suppress(SequencerError):
-            for run, date in scheduled(shown.project):
+            for run, date in starts_of(shown.project).scheduled(shown.project):
                 name = run.name or ""
                 url = f"/p/{shown.address}/{slug(name)}" if run.head else None
                 yield Scheduled(shown, name, url, shown.project.settings.schedules[name], date)

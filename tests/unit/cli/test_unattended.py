@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.plugins.schedules import unattended
-from sequencer.plugins.schedules.unattended import (
+from sequencer.cli import unattended
+from sequencer.cli.unattended import (
     DECISION,
     LASTING,
     PAUSE,

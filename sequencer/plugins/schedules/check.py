@@ -1,0 +1,81 @@
+"""What a timer's ticks lack, and what no timer starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from sequencer.errors import ConfigurationError, run_option
+from sequencer.plugins.schedules.timers import (
+    installed,
+    lacking,
+    lost,
+    scheduled_workflows,
+    tick_log,
+    without_timer,
+)
+from sequencer.project.agent_checks import check_time_limits
+from sequencer.project.diagnostics import Area, Finding, Level
+from sequencer.project.project import Project
+from sequencer.store.lock import type_of
+from sequencer.store.user_state import STATE_VARIABLE, own_state
+
+PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
+"""File systems that end with the machine or the container."""
+
+
+def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
+    """Yield what no timer starts, and what a timer's tick lacks: limits, keys, programs, mail.
+
+    The tick of an untrusted project starts no program, so its crontab is not read.
+    """
+    del run
+    if looks:
+        return
+    for workflow in scheduled_workflows(project):
+        yield from check_time_limits(project, workflow)
+    is_trusted = False
+    with suppress(ConfigurationError):  # `_check_code` says which
+        is_trusted = project.trust.refusal() is None
+    if not is_trusted:
+        return
+    settings = project.settings
+    entries = installed(settings, os.environ)
+    if entries or settings.schedules or os.path.lexists(tick_log(settings, None)):
+        yield from _check_own_records()
+    for run in without_timer(settings, entries):
+        message = "no timer on this machine runs the ticks of this run, so it never starts"
+        hint = f"sequencer {run_option(run)}schedule install"
+        yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
+    for entry, lack in lacking(project, entries):
+        yield Finding(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
+    for entry, program, here, there in lost(settings, entries, os.environ):
+        message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
+        if there is not None:
+            message = f"{program!r} is {here} in this shell, but {there} in a timer's tick"
+        hint = f"the tick's PATH is {entry.path}; run 'sequencer schedule install' again"
+        if not Path(here).is_absolute():
+            hint = "a timer uses only the absolute folders of PATH: give the program's full path"
+        yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
+
+
+def _check_own_records() -> Iterator[Finding]:
+    """Yield why this user's own records are not kept, or not for long; ticks need them."""
+    copies = "ticks keep what you were told in logs/ only, where an agent can write"
+    try:
+        folder = own_state()
+    except ConfigurationError as error:
+        text = f"{error.message}: {copies}, and no schedule starts its run"
+        yield Finding(Level.WARNING, Area.FILES, text, None, error.hint)
+        return
+    hint = f"{STATE_VARIABLE} names another folder; give it to the timer, too"
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        text = f"your own records can't be written there: {copies}, and no schedule starts its run"
+        yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
+    elif (kind := type_of(existing)) in PASSING:
+        gone = f"{copies}, and schedules leave out the dates before"
+        text = f"is on {kind}, so your own records may be gone after a restart: then {gone}"
+        yield Finding(Level.NOTICE, Area.FILES, text, str(folder), hint)
