@@ -32,6 +32,9 @@ HOOKS = "sequencer.hooks"
 REPOSITORIES = "sequencer.repositories"
 """What a repository around a project does by itself, which is shown before it is trusted; each is
 a `project.store_requests.RepositoryLook`. Only ours count."""
+POSTING = "sequencer.posting"
+"""What posts results of runs; each makes a `project.posting.Posting` of a `Project`. Only ours
+count."""
 STARTS = "sequencer.starts"
 """What starts runs by itself; each is a `project.starts.Starts`. Only ours counts."""
 CHECKS = "sequencer.checks"
@@ -63,6 +66,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "plan.commit": "git.ways:COMMIT",
     },
     DRAWINGS: {"sequencer": "drawing.ways:DRAWING"},
+    POSTING: {"sinks": "posting.posting:SinkPosting"},
     STARTS: {"schedules": "schedules.schedules"},
     CHECKS: {
         "git": "git.check:check_project",

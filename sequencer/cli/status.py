@@ -28,8 +28,8 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, standing
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
-from sequencer.plugins.posting.results import Pending
 from sequencer.plugins.teams.nodes import Frame
+from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.starts import (
     as_utc,

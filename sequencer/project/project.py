@@ -264,9 +264,8 @@ class Project(Struct, frozen=True, dict=True):
         """Return what posts about its runs; None: nothing does."""
         if not self.settings.activity.sinks or self.rehearses:
             return None
-        from sequencer.project.posting import Posting  # noqa: PLC0415 - few projects post
-
-        return Posting(self)
+        make = next((made for _, made in extensions.ours(extensions.POSTING)), None)
+        return None if make is None else make(self)
 
     def performer(
         self,

@@ -17,9 +17,9 @@ from sequencer.plugins.posting.lane import THOUGHT_EVERY_S
 from sequencer.plugins.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.poster import DRAIN_S
 from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
-from sequencer.plugins.posting.results import Pending
 from sequencer.plugins.posting.sinks import make_sinks
 from sequencer.plugins.posting.web import signature
+from sequencer.project.posting import Pending
 from sequencer.project.settings import load
 from tests.project.documents import ROOT, Fence, fences
 

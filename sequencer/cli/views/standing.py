@@ -41,8 +41,8 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, last_no, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
-from sequencer.plugins.posting.results import Pending
 from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
+from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps
 from sequencer.project.starts import as_utc, clock, left_out_json, starts_at

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head
@@ -21,14 +20,13 @@ from sequencer.model.outcome import error_words
 from sequencer.model.transitions import Event
 from sequencer.plugins.metrics.facts import metrics_of
 from sequencer.plugins.posting.cursor import (
-    FOLDER,
-    REFUSED,
     Cursor,
     CursorFile,
     CursorUnreadable,
     moved_to_run,
 )
 from sequencer.plugins.posting.protocol import Activity, ActivityType, Post
+from sequencer.project.posting import Pending
 
 QUESTION = (
     "The run waits for a decision: `sequencer answer approve`, `answer reject` or "
@@ -210,41 +208,6 @@ def with_end(post: Post, head: Head, history: History, *, has_tasks: bool) -> Po
             output_file=name if isinstance(name, str) else None,
         )
     return replace(post, activity=activity)
-
-
-class Pending(Struct, frozen=True, kw_only=True):
-    """What one sink has not taken."""
-
-    sink: str
-    pending: int = 0
-    """Results that wait; they are posted later, in order."""
-    since: str | None = None
-    """When the oldest of them happened."""
-    tries: int = 0
-    error: str | None = None
-    """Why the last try failed; None: it was not tried."""
-    refused: int = 0
-    """Results that it will never take."""
-
-    @property
-    def is_behind(self) -> bool:
-        """Return whether a later process has something to post here, or can't know."""
-        return bool(self.pending or self.error)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
-    def text(self, words: Callable[[str], str]) -> str:
-        """Return it in a line; *words* says for how long something has lasted."""
-        name = f"sink {self.sink!r}"
-        if self.is_behind:
-            waits = "1 post waits" if self.pending == 1 else f"{self.pending} posts wait"
-            told = f"{waits} for {name}" if self.pending else name
-            told += f" for {words(self.since)}" if self.since else ""
-            tries = {0: "", 1: ", tried once"}.get(self.tries, f", tried {self.tries} times")
-            return f"{told}: {self.error}{tries}" if self.error else f"{told}: not tried yet"
-        return f"{name} refused {self.refused} for good; see {FOLDER}/{REFUSED}, then remove it"
 
 
 def pending(

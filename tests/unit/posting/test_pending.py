@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from sequencer.plugins.posting.cursor import CursorFile
-from sequencer.plugins.posting.results import Pending, pending
+from sequencer.plugins.posting.results import pending
+from sequencer.project.posting import Pending
 from sequencer.store.file import FileStore
 from tests.unit.posting.runs import Box, lane_for, refused, succeed
 

@@ -1,0 +1,86 @@
+"""From a project to what it posts of its runs: the sinks as the core's `Posting`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import Struct
+
+from sequencer.engine.run import Run
+from sequencer.model.head import Head
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.posting import poster, results, sinks
+from sequencer.plugins.posting.options import SinkPlace
+from sequencer.project.posting import Pending
+from sequencer.project.project import Project
+from sequencer.project.runs import definition_of, state_path_of
+
+
+class SinkPosting(Struct, frozen=True):
+    """What the activity sinks of a project, which has some, get and lack; see `Posting`."""
+
+    project: Project
+
+    def problems(self, run: str | None) -> Iterator[tuple[str, str]]:
+        """Yield where and what the sinks of the run called *run* lack."""
+        return sinks.problems(self.project.settings.activity, self._place(run))
+
+    def hear(
+        self,
+        run: Run,
+        notice: Callable[[str], None],
+        workflow: Workflow,
+        on_signal: Callable[[], None],
+    ) -> poster.Poster:
+        """Return who posts what it hears of *run*, which works on *workflow*; it says *notice*.
+
+        *on_signal* is called when a signal ends the wait for the last posts.
+
+        Raises:
+            ConfigurationError: a sink lacks something; nothing was begun.
+            NotTrusted: nobody has said that the project may post.
+        """
+        project, options = self.project, self.project.settings.activity
+        project.trust.ensure()
+        return poster.Poster(
+            # A store of its own: another thread reads it.
+            project.store(run.name),
+            sinks.make_sinks(options, self._place(run.name)),
+            project.redaction,
+            notice,
+            run=run.name,
+            nodes=workflow.nodes,
+            thoughts=options.thoughts,
+            min_interval_s=options.min_interval_s,
+            drain_s=options.drain_s,
+            on_signal=on_signal,
+        )
+
+    def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
+        """Post what was decided by hand in the run called *run*; what can't be waits.
+
+        Raises: see `hear`.
+        """
+        project, options = self.project, self.project.settings.activity
+        project.trust.ensure()
+        made = sinks.make_sinks(options, self._place(run))
+        store = project.store(run)
+        poster.deliver(store, made, project.redaction, notice=notice, drain_s=options.drain_s)
+
+    def pending(self, run: Run, head: Head) -> tuple[Pending, ...]:
+        """Return what the sinks of *run*, which is at *head*, have not taken."""
+        folder = run.store.state_path.parent
+        return results.pending(
+            folder, self.project.settings.activity.sinks, head, run.store.history
+        )
+
+    def _place(self, run: str | None) -> SinkPlace:
+        project = self.project
+        folder = state_path_of(project.settings, run).parent
+        environment, issue = project.agents.environment, ("", "")
+        entries = project.settings.activity.sinks.values()
+        if run is not None and any(entry.from_request for entry in entries):
+            definition = definition_of(project.store(run))
+            if definition is not None:
+                issue = definition.request.identifier, definition.request.session
+        return SinkPlace(folder, project.settings.project_dir, environment, *issue)
