@@ -32,6 +32,12 @@ HOOKS = "sequencer.hooks"
 REPOSITORIES = "sequencer.repositories"
 """What a repository around a project does by itself, which is shown before it is trusted; each is
 a `project.store_requests.RepositoryLook`. Only ours count."""
+WORKTREES = "sequencer.worktrees"
+"""What makes folders of their own for agents; each is a `project.worktrees.Worktrees`. Only ours
+count."""
+TASKS = "sequencer.tasks"
+"""What performs graphs of tasks; each makes an `engine.perform.Team` of a `Project`, a run's name
+and the name of an agent. Only ours count."""
 POSTING = "sequencer.posting"
 """What posts results of runs; each makes a `project.posting.Posting` of a `Project`. Only ours
 count."""
@@ -66,6 +72,8 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "plan.commit": "git.ways:COMMIT",
     },
     DRAWINGS: {"sequencer": "drawing.ways:DRAWING"},
+    WORKTREES: {"git": "git.code.project_trees"},
+    TASKS: {"teams": "teams.project_teams:team_of"},
     POSTING: {"sinks": "posting.posting:SinkPosting"},
     STARTS: {"schedules": "schedules.schedules"},
     CHECKS: {

@@ -30,7 +30,6 @@ from sequencer.model.head import Head
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.teams.project_teams import workplaces_of
 from sequencer.project.agent_checks import (
     check_agents,
     check_classifier,
@@ -42,16 +41,16 @@ from sequencer.project.agent_checks import (
 )
 from sequencer.project.agents import performed
 from sequencer.project.costs import agent_warnings
-from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
+from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.flows import own_flows
 from sequencer.project.folder_checks import check_folders
 from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
 from sequencer.project.runs import witness_for
-from sequencer.project.schema import NONE
 from sequencer.project.store_kinds import kind_of, loaded
 from sequencer.project.store_requests import CheckRequest
+from sequencer.project.worktrees import worktrees
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
 from sequencer.store.protocol import Store
@@ -87,7 +86,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *_contributed(project, run),
         *_check_schema(project),
         *_check_code(project, run),
-        *_check_run_worktree(project),
+        *worktrees().findings(project),
         *check_folders(project, run),
     )
     # An agent that a step names is found twice, and the first time is the worse one.
@@ -256,7 +255,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
     if flow.workflow.tasks:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
-        yield from _check_worktrees(project, flow)
+        yield from worktrees().graph_findings(project, flow)
     yield from _check_permissions(project, flow.workflow)
     yield from _check_decisions(flow.workflow)
     yield from _check_costs(project, flow.workflow)
@@ -287,44 +286,6 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
                     "the tasks run without these fields; change them in the role below teams.roles"
                 )
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
-
-
-def _check_run_worktree(project: Project) -> Iterator[Finding]:
-    """Yield why a run would not get its work tree, and what is wrong with those that there are."""
-    if project.settings.worktree:
-        for problem in workplaces_of(project, None).problems():
-            yield from of_error(Area.CONFIGURATION, problem)
-        yield from _check_lacking(project)
-    for one in project.unmerged():
-        yield Finding(Level.WARNING, Area.FILES, one.words, None, one.hint)
-    for name in (None, *project.run_names()):
-        for refusal, can_be_mended in workplaces_of(project, name).foreign():
-            level = Level.WARNING if can_be_mended else Level.ERROR
-            yield from of_error(Area.STATE, refusal, level)
-
-
-def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Finding]:
-    """Yield what a fresh worktree would lack, if no setup seems to bring it."""
-    found = workplaces_of(project, None).lacking()
-    if not in_team:
-        found = found.without(project.settings.setup)
-    for is_sure, message, hint in found.told(in_team=in_team):
-        yield Finding(Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint)
-
-
-def _check_worktrees(project: Project, flow: GraphFile) -> Iterator[Finding]:
-    """Yield why tasks would not get their own work trees."""
-    if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
-        return
-    for problem in workplaces_of(project, None).problems():
-        yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
-    yield from _check_lacking(project, in_team=True)
-    store = project.settings.store
-    if kind_of(project.settings).carries_code and store.work.branch == NONE:
-        message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
-        hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
-        where = place_of(project.settings, "store", "work", "branch")
-        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
 
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:

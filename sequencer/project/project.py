@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
@@ -49,6 +48,7 @@ from sequencer.project.store_kinds import kind_of
 from sequencer.project.store_requests import CodeRequest
 from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
+from sequencer.project.worktrees import worktrees
 from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
@@ -319,12 +319,11 @@ class Project(Struct, frozen=True, dict=True):
         root, has_any = self.settings.state_file.parent, self.settings.worktree
         if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
             return ()
-        found: tuple[UnmergedWork, ...] = _teams().unmerged_in(self)
-        return found
+        return worktrees().unmerged_in(self)
 
     def forget_attempts(self, run: str | None) -> None:
         """Remove what was set aside of failed attempts in worktrees of *run*, which goes."""
-        _teams().forget_attempts(self, run)
+        worktrees().forget_attempts(self, run)
 
     def run_names(self) -> list[str]:
         """Return the names of the existing named runs, for ``--run``."""
@@ -446,15 +445,10 @@ def _where(
         return None, None
     if workflow.tasks:
         agent = None if definition is None else definition.agent
-        return _teams().team_of(project, run, agent), None
+        (_, team_of), *_ = extensions.ours(extensions.TASKS)
+        return team_of(project, run, agent), None
     hide = project.redaction.hide_text
-    return None, _teams().run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
-
-
-def _teams() -> ModuleType:
-    from sequencer.plugins.teams import project_teams  # noqa: PLC0415 - most runs need none of it
-
-    return project_teams
+    return None, worktrees().run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
 
 
 def _was_asked_for(project: Project) -> bool:

@@ -19,8 +19,8 @@ from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
+from sequencer.plugins.git.code.project_trees import run_place_of
 from sequencer.plugins.git.process import Git
-from sequencer.plugins.teams.project_teams import run_place_of
 from sequencer.project.project import open_project
 from tests.clones import ENVIRONMENT, git
 from tests.unit.cli.calling import Called, call, project

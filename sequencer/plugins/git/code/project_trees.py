@@ -1,0 +1,115 @@
+"""The work trees of a project's runs, in git: what `project.worktrees` asks for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sequencer.engine.tree_state import UnmergedWork
+from sequencer.errors import SequencerError
+from sequencer.plugins.git.code.carry import folders_of
+from sequencer.plugins.git.code.gathering import TaskTrees
+from sequencer.plugins.git.code.places import GitWorkplaces
+from sequencer.plugins.git.code.run_worktree import RunWorktree
+from sequencer.plugins.git.code.set_aside import forget
+from sequencer.plugins.git.code.unmerged import Unmerged
+from sequencer.plugins.git.process import Git
+from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
+from sequencer.project.project import Project
+from sequencer.project.runs import state_path_of
+from sequencer.project.schema import NONE
+from sequencer.project.store_kinds import kind_of
+from sequencer.project.trusting import ensure_unchanged
+from sequencer.workflows.finding import GraphFile
+
+
+def run_place_of(project: Project, run: str | None, tell: Callable[[str], None]) -> RunWorktree:
+    """Return the worktree in which all steps of the run called *run* work; *tell* hears of it."""
+    settings, trusted = project.settings, project.trust.files_of("setup")
+    folder = settings.project_dir
+
+    def vet(cwd: Path) -> None:
+        for path, what in trusted.items():
+            ensure_unchanged(cwd / os.path.relpath(path, os.path.realpath(folder)), what, "setup")
+
+    places, limit = workplaces_of(project, run), settings.setup_timeout_s
+    return RunWorktree(places, settings.setup, limit, vet, tell)
+
+
+def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
+    """Return what the runs of *project* have done that is merged nowhere; git only looks."""
+    settings = project.settings
+    git, hide = Git(settings.project_dir), project.redaction
+    names = (None, *project.run_names())
+    trees = {
+        name: TaskTrees(folders_of(settings, state_path_of(settings, name)), name, git, hide)
+        for name in names
+    }
+
+    def is_under_way(run: str | None, run_id: str) -> bool:
+        try:
+            head = project.run(run).head
+        except SequencerError:
+            return True  # nobody knows, and others say what is wrong with it
+        return head is not None and head.run_id == run_id and head.status != "complete"
+
+    return tuple(one.told() for one in Unmerged(git, trees, is_under_way).found())
+
+
+def forget_attempts(project: Project, run: str | None) -> None:
+    """Remove the refs of the attempts of *run*; where git can't, they stay."""
+    forget(Git(project.settings.project_dir), run)
+
+
+def workplaces_of(project: Project, run: str | None) -> GitWorkplaces:
+    """Return the work trees of the run called *run*."""
+    settings = project.settings
+    return GitWorkplaces(
+        folders_of(settings, state_path_of(settings, run)),
+        run,
+        git=Git(settings.project_dir, allowed=project.allowed),
+        redaction=project.redaction,
+        fails_on_write=settings.teams.rules.on_write == "fail",
+    )
+
+
+# --- what `check` finds ------------------------------------------------------------------------
+
+
+def findings(project: Project) -> Iterator[Finding]:
+    """Yield why a run would not get its work tree, and what is wrong with those that there are."""
+    if project.settings.worktree:
+        for problem in workplaces_of(project, None).problems():
+            yield from of_error(Area.CONFIGURATION, problem)
+        yield from _check_lacking(project)
+    for one in project.unmerged():
+        yield Finding(Level.WARNING, Area.FILES, one.words, None, one.hint)
+    for name in (None, *project.run_names()):
+        for refusal, can_be_mended in workplaces_of(project, name).foreign():
+            level = Level.WARNING if can_be_mended else Level.ERROR
+            yield from of_error(Area.STATE, refusal, level)
+
+
+def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Finding]:
+    """Yield what a fresh worktree would lack, if no setup seems to bring it."""
+    found = workplaces_of(project, None).lacking()
+    if not in_team:
+        found = found.without(project.settings.setup)
+    for is_sure, message, hint in found.told(in_team=in_team):
+        yield Finding(Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint)
+
+
+def graph_findings(project: Project, flow: GraphFile) -> Iterator[Finding]:
+    """Yield why tasks would not get their own work trees."""
+    if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
+        return
+    for problem in workplaces_of(project, None).problems():
+        yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
+    yield from _check_lacking(project, in_team=True)
+    store = project.settings.store
+    if kind_of(project.settings).carries_code and store.work.branch == NONE:
+        message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
+        hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
+        where = place_of(project.settings, "store", "work", "branch")
+        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)

@@ -1,0 +1,54 @@
+"""Folders of their own for the agents of a run or of a task, as the core asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from sequencer import extensions
+from sequencer.engine.perform import RunPlace, Workplaces
+from sequencer.engine.tree_state import UnmergedWork
+from sequencer.errors import ConfigurationError
+from sequencer.project.diagnostics import Finding
+
+
+class Worktrees(Protocol):
+    """Makes such folders, for a `Project`, and knows what became of them."""
+
+    def workplaces_of(self, project: Any, run: str | None) -> Workplaces:
+        """Return where the tasks of the run called *run* work."""
+        ...
+
+    def run_place_of(self, project: Any, run: str | None, tell: Callable[[str], None]) -> RunPlace:
+        """Return where all steps of the run called *run* work; *tell* hears of it."""
+        ...
+
+    def unmerged_in(self, project: Any) -> tuple[UnmergedWork, ...]:
+        """Return what the runs of *project* have done that is merged nowhere."""
+        ...
+
+    def forget_attempts(self, project: Any, run: str | None) -> None:
+        """Remove what was set aside of failed attempts of *run*, which goes."""
+        ...
+
+    def findings(self, project: Any) -> Iterator[Finding]:
+        """Yield why a run would not get its folder, and what is wrong with those that there are."""
+        ...
+
+    def graph_findings(self, project: Any, flow: Any) -> Iterator[Finding]:
+        """Yield why tasks of *flow*, a `GraphFile`, would not get theirs."""
+        ...
+
+
+def worktrees() -> Worktrees:
+    """Return what makes such folders.
+
+    Raises:
+        ConfigurationError: nothing that is installed does.
+    """
+    found: Worktrees | None = next((one for _, one in extensions.ours(extensions.WORKTREES)), None)
+    if found is None:
+        raise ConfigurationError(
+            "no plug-in that is installed makes work trees", hint="leave 'worktree' out"
+        )
+    return found
