@@ -18,7 +18,8 @@ from sequencer.engine.attempt import Agents, Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import Executor, Listener, StepRequest
 from sequencer.model.head import Head
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, OutcomeStatus

@@ -9,7 +9,8 @@ from typing import ClassVar
 from bench.layers import Blockers
 from bench.project import NoOpAgents, run_of
 from sequencer.engine.run import Run
-from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import Executor, Listener, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.graphs import workflow_of

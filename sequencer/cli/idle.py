@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 from sequencer import __version__
 from sequencer.cli import unattended
-from sequencer.documents.textfile import locate, read_bytes, slug
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import locate, slug
 from sequencer.errors import SequencerError
 from sequencer.store.folder import read_regular, remove
 from sequencer.store.journal import NAME as JOURNAL

@@ -17,7 +17,8 @@ from msgspec import Struct, field
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.textfile import CONFIG_NAME, SCHEMA_NAME, read_bytes
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import CONFIG_NAME, SCHEMA_NAME
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

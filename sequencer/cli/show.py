@@ -15,7 +15,8 @@ from sequencer.cli.views.facts import look
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, few, one_line
 from sequencer.cli.ways import draw_graph, draw_line
-from sequencer.documents.textfile import find_config, read_bytes
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import find_config
 from sequencer.documents.yamlfile import decode
 from sequencer.engine.run import Run
 from sequencer.engine.view import FlowView, view_of

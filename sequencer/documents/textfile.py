@@ -13,12 +13,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from sequencer.documents.regular import read_bytes
 from sequencer.errors import ConfigurationError
 
 CONFIG_NAME = "orchestration.yaml"
@@ -187,9 +187,6 @@ def _state_file_of(config_path: Path) -> tuple[object, str]:
     return document.data.get("state_file"), document.where(("state_file",))
 
 
-MAX_BYTES = 1024 * 1024
-
-
 def leads_out(path: Path, folder: Path) -> bool:
     """Return whether *path*, written as one in *folder*, is outside of it because of a link.
 
@@ -197,31 +194,6 @@ def leads_out(path: Path, folder: Path) -> bool:
     """
     real = Path(os.path.realpath(path))
     return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
-
-
-def read_bytes(path: Path, limit: int = MAX_BYTES, flags: int = 0) -> bytes:
-    """Return the content of a regular file of at most *limit* bytes, opened with *flags* too.
-
-    Raises:
-        ConfigurationError: it can't be read, is not a regular file (reading a fifo would
-            wait), or is too large to be a configuration.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
-    except OSError as error:
-        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ConfigurationError("is not a regular file", where=str(path))
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
-    finally:
-        os.close(fd)
-    if len(data) > limit:
-        raise ConfigurationError(f"has more than {limit} bytes", where=str(path))
-    return data
 
 
 MAX_COMPONENT_BYTES = 120

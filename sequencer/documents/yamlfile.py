@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from msgspec import Struct, field
 
-from sequencer.documents.textfile import read_bytes
+from sequencer.documents.regular import read_bytes
 from sequencer.errors import ConfigurationError
 
 MAX_DEPTH = 32

@@ -21,14 +21,8 @@ from sequencer.errors import (
     failed_disk,
     out_of_resources,
 )
-from sequencer.executors.protocol import (
-    Cancellation,
-    Executor,
-    Identity,
-    Listener,
-    Piece,
-    StepRequest,
-)
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, Usage, total

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from sequencer.engine.attempt import Running
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Claim
 from sequencer.store.watch import readable
 

@@ -24,7 +24,7 @@ from sequencer.errors import (
     WorkTreeRefused,
     typed_command,
 )
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.outcome import OutcomeStatus
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.store.protocol import Store, Telling
 

@@ -24,7 +24,7 @@ from sequencer.errors import (
     StaleClaim,
     out_of_resources,
 )
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.kind import Readiness, Standing
 from sequencer.model.limits import InvocationLimits, parse_time

@@ -25,7 +25,7 @@ from sequencer.errors import (
     SequencerError,
     out_of_resources,
 )
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
 from sequencer.model.net.marking import Marking

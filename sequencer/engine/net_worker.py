@@ -49,7 +49,8 @@ from sequencer.errors import (
     out_of_resources,
     raise_all,
 )
-from sequencer.executors.protocol import Cancellation, Executor, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.protocol import Executor
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Performed, Room, blocked_by
 from sequencer.model.limits import RunLimits, tries_of

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from sequencer import extensions
 from sequencer.engine.attempt import Emit, Waiting
 from sequencer.errors import RemoteUnreachable, StaleClaim, UnknownName, WorkTreeBusy
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Kind, OpenChange, Room
 from sequencer.model.line.line import Line

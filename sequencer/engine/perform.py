@@ -39,7 +39,7 @@ from sequencer.engine.tree_state import KeptTree
 from sequencer.engine.values import NodeValues, values_of
 from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model.fields import ValidationError
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed

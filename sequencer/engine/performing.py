@@ -68,13 +68,8 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.protocol import (
-    EVERY_EXECUTOR,
-    Cancellation,
-    Listener,
-    Piece,
-    StepRequest,
-)
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import EVERY_EXECUTOR, Listener, Piece, StepRequest
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits, bounded

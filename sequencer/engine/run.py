@@ -23,7 +23,8 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import LineWorker, NewestLimits, Worker
 from sequencer.errors import ClaimHeld, SequencerError, TransitionRefused, UsageRefused
-from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import StepRequest
 from sequencer.model import transitions
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind, Readiness, Standing, standing

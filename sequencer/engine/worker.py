@@ -50,7 +50,8 @@ from sequencer.errors import (
     WorkTreeRefused,
 )
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
-from sequencer.executors.protocol import Cancellation, Executor, StopReason, is_free
+from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.protocol import Executor, is_free
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits

@@ -24,7 +24,7 @@ from signal import SIGKILL, SIGSTOP
 from typing import TYPE_CHECKING
 
 from sequencer.errors import MachineBusy, StorageFailed
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.store import folder as folders
 from sequencer.store.identity import pid_namespace
 from sequencer.store.ownership import refused

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.errors import StorageFailed
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
@@ -32,7 +33,6 @@ from sequencer.executors.process import (
     located,
 )
 from sequencer.executors.protocol import (
-    Cancellation,
     Executor,
     Listener,
     Objection,

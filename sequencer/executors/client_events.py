@@ -34,10 +34,7 @@ from sequencer.executors.process import (
     ProcessEnd,
     describe_exit,
 )
-from sequencer.executors.protocol import (
-    Listener,
-    Piece,
-)
+from sequencer.executors.protocol import Listener, Piece
 from sequencer.model.evidence import TurnEnd
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, SessionFault, Usage
 

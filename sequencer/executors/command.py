@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import (
     ProcessCore,
@@ -22,14 +23,7 @@ from sequencer.executors.process import (
     launch_of,
     located,
 )
-from sequencer.executors.protocol import (
-    Cancellation,
-    Listener,
-    Objection,
-    Piece,
-    StepRequest,
-    qualified_model,
-)
+from sequencer.executors.protocol import Listener, Objection, Piece, StepRequest, qualified_model
 from sequencer.executors.pump import GRACE_S, agent_environment
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall

@@ -34,16 +34,9 @@ from sequencer.errors import (
 )
 from sequencer.executors.answers import result_ignored, with_answer
 from sequencer.executors.attempt_lock import end_marked
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.guard import COMMAND_BYTES
-from sequencer.executors.protocol import (
-    Cancellation,
-    Listener,
-    Piece,
-    StepRequest,
-    StopReason,
-    repeats_itself,
-    time_is_over,
-)
+from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
 from sequencer.executors.pump import (
     DONE,
     GRACE_S,

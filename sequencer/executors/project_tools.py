@@ -26,8 +26,9 @@ from msgspec import Struct, field
 
 from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.process import ProcessCore, ProcessEnd, tell_left
-from sequencer.executors.protocol import Cancellation, Identity, Listener
+from sequencer.executors.protocol import Identity, Listener
 from sequencer.executors.pump import Launch, OutputConsumer
 from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field, ValidationError

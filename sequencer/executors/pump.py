@@ -36,7 +36,8 @@ from msgspec import Struct, field
 
 from sequencer.errors import SequencerError, StorageFailed, out_of_resources
 from sequencer.executors.attempt_lock import MARK, AttemptLock
-from sequencer.executors.protocol import Cancellation, Identity, StopReason, words
+from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.protocol import Identity, words
 from sequencer.executors.wall import Wall
 
 GRACE_S = 5.0

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from sequencer.executors.answers import schema_of, with_answer, with_structured
-from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.samples import sample
 from sequencer.model.evidence import Evidence
 from sequencer.model.fields import Field

@@ -22,7 +22,8 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from sequencer.documents.textfile import digest_text, read_bytes
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import digest_text
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.points import Plugin
 

@@ -8,12 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import (
-    Objection,
-    Walled,
-    Withholding,
-    without_tools,
-)
+from sequencer.executors.protocol import Objection, Walled, Withholding, without_tools
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
     PRIVILEGED,

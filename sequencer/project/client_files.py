@@ -20,7 +20,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import expand_home, read_bytes
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import expand_home
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.executors.project_files import (

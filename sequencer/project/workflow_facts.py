@@ -23,7 +23,8 @@ import msgspec
 from msgspec import Struct, field
 
 from sequencer import __version__
-from sequencer.documents.textfile import digest_text, expand_home, leads_out, read_bytes
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import digest_text, expand_home, leads_out
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError

@@ -13,7 +13,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.documents.textfile import leads_out, read_bytes
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import leads_out
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.net.graph import Graph

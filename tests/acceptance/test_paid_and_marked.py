@@ -11,7 +11,7 @@ import pytest
 from sequencer.engine.attempt import Allowance, ignore
 from sequencer.engine.run import Run
 from sequencer.engine.worker import LineWorker
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.model.line.order import place
 from tests.acceptance.charging import (
     Answers,

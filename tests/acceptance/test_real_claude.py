@@ -18,9 +18,10 @@ from typing import Any
 
 import pytest
 
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation, Piece, StopReason
+from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch
 from tests.contract.executor_cases import marked_processes, wait_until
 
@@ -60,7 +60,7 @@ from pathlib import Path
 from tests.concurrency.stubborn_agents import script
 from tests.concurrency.test_agent_processes import Sink
 from sequencer.executors.process import Launch, ProcessCore
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 folder, mark = Path(sys.argv[1]), sys.argv[2]
 core = ProcessCore()
 core.prepare()

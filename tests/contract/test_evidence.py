@@ -14,10 +14,10 @@ import pytest
 from sequencer.engine.evidence import judge_turn
 from sequencer.executors import claude_turns, codex, gemini, messages_loop, opencode
 from sequencer.executors.answers import digest_of
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.claude import ClaudeParser
 from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Cancellation
 from sequencer.model.evidence import Evidence, TurnEnd
 from sequencer.model.outcome import Outcome
 from tests.contract import recorded_evidence as recorded

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.executors.protocol import Cancellation, Executor, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.protocol import Executor
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
 from tests.contract.client_cases import CLIENT_CASES

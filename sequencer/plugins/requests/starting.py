@@ -32,9 +32,9 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import (
     WITHOUT_TOOLS,
-    Cancellation,
     Executor,
     Identity,
     Objection,

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from sequencer.documents.keys import problems_of
-from sequencer.documents.textfile import read_bytes
+from sequencer.documents.regular import read_bytes
 from sequencer.documents.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError, raise_all
 from sequencer.model.fields import ValidationError

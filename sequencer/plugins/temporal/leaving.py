@@ -19,7 +19,7 @@ from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeou
 from temporalio.service import RPCError
 
 from sequencer.errors import Interrupted
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.plugins.temporal.connection import CALL_S
 from sequencer.plugins.temporal.workflow import ASK_S, LATE_S
 from sequencer.store.watch import readable

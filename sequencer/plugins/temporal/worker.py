@@ -40,7 +40,7 @@ from sequencer.errors import (
     WorkTreeRefused,
     command,
 )
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model.head import Head, Status, Work
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import OutcomeStatus, Usage

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sequencer.documents.textfile import read_bytes
+from sequencer.documents.regular import read_bytes
 from sequencer.documents.yamlfile import KeyPath, decode
 from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError

@@ -12,7 +12,7 @@ import pytest
 
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import CorruptState, MachineBusy
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store

@@ -12,7 +12,8 @@ from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import MachineBusy, StepFailed, StorageFailed
-from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import Listener, StepRequest
 from sequencer.executors.stand_ins import ScriptedExecutor
 from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits

@@ -11,7 +11,7 @@ from sequencer.engine import patience as module
 from sequencer.engine.attempt import RunEvent, Waiting
 from sequencer.engine.patience import Patience
 from sequencer.errors import RemoteUnreachable, WorkTreeBusy
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition

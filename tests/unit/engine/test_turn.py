@@ -19,7 +19,7 @@ from sequencer.errors import (
     TransitionRefused,
     UnsafeFolder,
 )
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.cancellation import StopReason
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import (
     FAILED,

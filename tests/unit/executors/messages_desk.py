@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for

@@ -18,8 +18,8 @@ import pytest
 from sequencer.errors import MachineBusy, StorageFailed, out_of_resources
 from sequencer.executors import attempt_lock
 from sequencer.executors.attempt_lock import MARK, AttemptLock, lock_path
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.executors.pump import Guard, Launch, OutputConsumer
 from sequencer.store.identity import pid_namespace
 

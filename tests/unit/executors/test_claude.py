@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.claude import (
     ClaudeExecutor,
     ClaudeOptions,
@@ -16,7 +17,7 @@ from sequencer.executors.claude import (
     subagents_gone,
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation, Piece
+from sequencer.executors.protocol import Piece
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step

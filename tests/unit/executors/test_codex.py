@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.codex import (
     CodexExecutor,
     CodexOptions,
@@ -17,7 +18,7 @@ from sequencer.executors.codex import (
     usage_before,
 )
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation, Piece
+from sequencer.executors.protocol import Piece
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step

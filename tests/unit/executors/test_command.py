@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from sequencer.engine.records import apply_completion
 from sequencer.errors import StorageFailed, UnsafeFolder
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation
 from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, wait_like_an_agent
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus

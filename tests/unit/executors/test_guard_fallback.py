@@ -18,8 +18,8 @@ import pytest
 from sequencer.executors import guard
 from sequencer.executors import pump as guarding
 from sequencer.executors.attempt_lock import MARK
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch
 from tests.contract.executor_cases import wait_until
 

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation, Piece, StopReason
+from sequencer.executors.protocol import Piece
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus

@@ -18,11 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import StorageFailed
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.client import LineSplitter, perform_process
 from sequencer.executors.client_events import JsonEventParser, number, split_mark
 from sequencer.executors.command import Pattern, VariableName, VariableValue
 from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
-from sequencer.executors.protocol import Cancellation, Listener, Piece, StopReason
+from sequencer.executors.protocol import Listener, Piece
 from sequencer.executors.pump import EVERY_AGENT, Launch
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import checked

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import (
     MAX_ANSWER_CHARS,
@@ -17,7 +18,6 @@ from sequencer.executors.project_tools import (
     Workbench,
     call_tool,
 )
-from sequencer.executors.protocol import Cancellation
 from tests.contract.executor_cases import IDENTITY
 
 ALL = tuple(TOOLS)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.samples import sample
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.model.fields import ValidationError

@@ -22,9 +22,10 @@ from typing import Any
 import pytest
 
 from sequencer.executors import pump as guarding
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.guard import DEPTH, DUMPABLE, Prctl
 from sequencer.executors.process import ProcessCore, ProcessEnd, conclude
-from sequencer.executors.protocol import Cancellation, Piece
+from sequencer.executors.protocol import Piece
 from sequencer.executors.pump import Guard, Launch
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.wall import Wall, unavailable_reason

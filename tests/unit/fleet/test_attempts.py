@@ -15,7 +15,7 @@ from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.worker import Worker
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
-from sequencer.executors.protocol import Cancellation
+from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from sequencer.errors import Interrupted
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.plugins.temporal import leaving
 from sequencer.plugins.temporal.leaving import wait_for_the_end
 from sequencer.plugins.temporal.wire import FACTS, ensure_change, ensure_permit, follows

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.guard import DEPTH
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch
 from sequencer.store import identity
 from sequencer.store.identity import INSIDE_AGENT, is_agent, is_inside_agent

@@ -15,8 +15,8 @@ from pathlib import Path
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.output import AttemptOutput
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
+from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.process import ProcessCore, describe_exit
-from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import TAIL, Launch, agent_environment
 from sequencer.executors.wall import Wall
 from sequencer.model.head import Head

@@ -21,7 +21,8 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import ConfigurationError, SequencerError
-from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import Executor, Listener, StepRequest
 from sequencer.logs import FileLogs
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits

@@ -14,7 +14,8 @@ from sequencer.engine.attempt import Emit
 from sequencer.engine.perform import OneWorkplace, Team, Workplaces
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
-from sequencer.executors.protocol import Cancellation, Executor, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import Executor, StepRequest
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, Usage

@@ -24,7 +24,8 @@ from sequencer.errors import (
     WorkTreeBusy,
     WorkTreeRefused,
 )
-from sequencer.executors.protocol import Cancellation, StepRequest, StopReason
+from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.protocol import StepRequest
 from sequencer.model.head import Claim
 from sequencer.model.outcome import Outcome
 from tests.contract.store_cases import new_head

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import WaitsForPerson
-from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import StepRequest
 from sequencer.model.evidence import Evidence
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Retry, Step

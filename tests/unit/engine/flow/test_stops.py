@@ -18,7 +18,8 @@ from sequencer.errors import (
     TransitionRefused,
     UsageRefused,
 )
-from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import StepRequest
 from sequencer.model.head import Status
 from sequencer.model.net.net import end_in_time, expire_question
 from sequencer.model.outcome import Outcome

@@ -10,7 +10,8 @@ import pytest
 
 from sequencer.engine.perform import Crowd, MergeTurn
 from sequencer.errors import TooManyFailures, TransitionRefused
-from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import StepRequest
 from sequencer.model.head import Claim
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking

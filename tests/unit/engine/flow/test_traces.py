@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from sequencer.errors import StepFailed, WaitsForPerson
-from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.protocol import StepRequest
 from sequencer.model.net.choices import normalise
 from sequencer.model.net.graph import Graph, NodeKind
 from sequencer.model.outcome import Outcome

@@ -16,7 +16,7 @@ from sequencer.engine.attempts import Attempts
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.view import FlowView, NodeView, view_of
 from sequencer.errors import MachineBusy, StepFailed
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Claim
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Output, Retry, Step
