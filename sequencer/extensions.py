@@ -35,6 +35,8 @@ a `project.store_requests.RepositoryLook`. Only ours count."""
 WORKTREES = "sequencer.worktrees"
 """What makes folders of their own for agents; each is a `project.worktrees.Worktrees`. Only ours
 count."""
+FORMATS = "sequencer.formats"
+"""Formats of workflow files; each is a `workflows.finding.FileFormat`. Only ours count."""
 TASKS = "sequencer.tasks"
 """What performs graphs of tasks; each makes an `engine.perform.Team` of a `Project`, a run's name
 and the name of an agent. Only ours count."""
@@ -73,6 +75,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
     },
     DRAWINGS: {"sequencer": "drawing.ways:DRAWING"},
     WORKTREES: {"git": "git.code.project_trees"},
+    FORMATS: {"tasks": "teams.lists:FORMAT"},
     TASKS: {"teams": "teams.project_teams:team_of"},
     POSTING: {"sinks": "posting.posting:SinkPosting"},
     STARTS: {"schedules": "schedules.schedules"},

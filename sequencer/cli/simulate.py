@@ -14,9 +14,8 @@ from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.growth import TeamGrower
-from sequencer.plugins.teams.lists import has_tasks, load_tasks, page_of
 from sequencer.project.flows import path_of
-from sequencer.workflows.finding import GraphFile
+from sequencer.workflows.finding import GraphFile, format_of, page_of
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
 from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.simulate import Replay, Script, overridden, read_script
@@ -84,8 +83,8 @@ def _found(
         return _of_run(invocation)
     if path is None:
         return invocation.project().settings.registry.lists[asked]
-    if has_tasks(path, page := page_of(path)):
-        return load_tasks(path, invocation.project().settings.registry.roles, text=page)
+    if (own := format_of(path, page := page_of(path))) is not None:
+        return own.load(path, invocation.project().settings.registry.roles, text=page)
     return load_flow(path, overrides=said.overrides, text=page)
 
 

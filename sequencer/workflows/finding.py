@@ -13,9 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sequencer import extensions
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import leads_out
-from sequencer.documents.yamlfile import KeyPath
+from sequencer.documents.yamlfile import KeyPath, decode
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
@@ -169,10 +170,45 @@ def _is_graph(path: Path) -> bool:
         return False
     if any(mark in data for mark in _MARKS):
         return True
-    # Every command knows where flows are, and few look into a page.
-    from sequencer.plugins.teams.lists import is_task_list  # noqa: PLC0415
+    text = data.decode("utf-8", "replace")
+    return any(one.is_in(text) for one in formats())
 
-    return is_task_list(data.decode("utf-8", "replace"))
+
+@dataclass(frozen=True)
+class FileFormat:
+    """A format of workflow files besides flowcharts."""
+
+    is_in: Callable[[str], bool]
+    """Returns whether a text is meant to be one."""
+    is_one: Callable[[Path, str | None], bool]
+    """The same for a file, whose text is given if it is Markdown and can be read."""
+    load: Callable[..., GraphFile]
+    """Returns the graph of a file: called with its path and the roles that agents may have, and by
+    keyword with ``name`` and ``text``, both perhaps None."""
+
+
+def formats() -> Iterator[FileFormat]:
+    """Yield the formats of workflow files besides flowcharts."""
+    return (one for _, one in extensions.ours(extensions.FORMATS))
+
+
+def format_of(path: Path, page: str | None) -> FileFormat | None:
+    """Return the format of the file *path* with the text *page*; None: it is a flowchart's."""
+    return next((one for one in formats() if one.is_one(path, page)), None)
+
+
+def page_of(path: Path, data: bytes | None = None) -> str | None:
+    """Return the text of the file *path*; None: it is no Markdown, or can't be read.
+
+    *data* is its content, where somebody has read it already.
+    """
+    if path.suffix.lower() != SUFFIX:
+        return None
+    try:
+        # A character has up to four bytes.
+        return decode(read_bytes(path, 4 * MAX_CHARS) if data is None else data, path)
+    except ConfigurationError:
+        return None
 
 
 def _known(project: Path, home: Path) -> list[str]:

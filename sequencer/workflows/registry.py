@@ -236,16 +236,12 @@ class Registry:
         return kept is not None and kept[0] == _looks(path)
 
     def _load(self, path: Path, name: str | None, data: bytes | None = None) -> GraphFile:
-        from sequencer.plugins.teams.lists import (  # noqa: PLC0415 - graphs only
-            has_tasks,
-            load_tasks,
-            page_of,
-        )
+        from sequencer.workflows.finding import format_of, page_of  # noqa: PLC0415 - graphs only
 
         page = page_of(path, data)
         text = page if data is None else decode(data, path)
-        if has_tasks(path, page):
-            return load_tasks(path, self.roles, name=name, text=text)
+        if (own := format_of(path, page)) is not None:
+            return own.load(path, self.roles, name=name, text=text)
         from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
 
         return load_flow(path, name=name, text=text)

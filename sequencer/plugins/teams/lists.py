@@ -27,7 +27,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.plugins.teams.entries import ListFile, TaskEntry
 from sequencer.plugins.teams.graphs import list_problems, workflow_of
 from sequencer.plugins.teams.team import Role, Task
-from sequencer.workflows.finding import MAX_CHARS, GraphFile
+from sequencer.workflows.finding import MAX_CHARS, FileFormat, GraphFile
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -172,21 +172,6 @@ def _line_of(error: ConfigurationError) -> Position:
 
 
 YAML_SUFFIXES = (".yaml", ".yml")
-MARKDOWN_SUFFIX = ".md"
-
-
-def page_of(path: Path, data: bytes | None = None) -> str | None:
-    """Return the text of the file *path*; None: it is no Markdown, or can't be read.
-
-    *data* is its content, where somebody has read it already.
-    """
-    if path.suffix.lower() != MARKDOWN_SUFFIX:
-        return None
-    try:
-        # A character has up to four bytes.
-        return decode(read_bytes(path, 4 * MAX_CHARS) if data is None else data, path)
-    except ConfigurationError:
-        return None
 
 
 def has_tasks(path: Path, page: str | None) -> bool:
@@ -378,3 +363,7 @@ class _Page(Struct):
             self._refuse("the description is given twice: here and below", line)
         written = {**fields, "id": heading["id"], "subject": heading["subject"].strip()}
         return {**written, "description": description} if description else written
+
+
+FORMAT = FileFormat(is_in=is_task_list, is_one=has_tasks, load=load_tasks)
+"""Lists of tasks, as a format of workflow files."""
