@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sequencer.documents.textfile import expand_home, slug
+from sequencer.documents.textfile import slug
+from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -18,21 +19,12 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
+from sequencer.model.head import Head
 from sequencer.model.net.source import FlowSource
+from sequencer.model.workflow import Workflow
+from sequencer.project.project import Project
 from sequencer.project.runs import began_with, flow_source_of, missing_source, workflow_of_source
-from sequencer.workflows.finding import find_flow, flow_files
-
-if TYPE_CHECKING:
-    from sequencer.engine.run import Run
-    from sequencer.model.head import Head
-    from sequencer.model.workflow import Workflow
-    from sequencer.project.project import Project
-    from sequencer.workflows.finding import GraphFile
-
-
-def home_of(project: Project) -> Path:
-    """Return the home folder of the user."""
-    return Path(project.agents.environment.get("HOME") or expand_home("~"))
+from sequencer.workflows.finding import GraphFile, find_flow, flow_files
 
 
 def path_of(project: Project, asked: str) -> Path:
@@ -51,7 +43,7 @@ def path_of(project: Project, asked: str) -> Path:
             hint=f"{command(None, shlex.join(['run', '--workflow', asked]))} runs it",
         )
     try:
-        return find_flow(asked, settings.project_dir, home_of(project))
+        return find_flow(asked, settings.project_dir, project.home)
     except UnknownName as error:
         known = {*error.known, *settings.registry.flows, *settings.registry.lists}
         raise UnknownName("flow", asked, known) from None
@@ -127,7 +119,7 @@ def all_flows(project: Project) -> dict[str, Path]:
     settings = project.settings
     found = dict(settings.registry.flows)
     known = {path.resolve() for path in found.values()}
-    for path in flow_files(settings.project_dir, home_of(project)):
+    for path in flow_files(settings.project_dir, project.home):
         if path.resolve() not in known:
             found[_shown(path, settings.project_dir)] = path
     return found
@@ -139,7 +131,7 @@ def own_flows(project: Project) -> list[Path]:
     They are the configured ones and those in its workflow folders, but not files next to the
     configuration or in the home folder.
     """
-    folder, home = project.settings.project_dir.resolve(), home_of(project)
+    folder, home = project.settings.project_dir.resolve(), project.home
     found = {path.resolve(): path for path in project.settings.registry.flows.values()}
     for path in flow_files(folder, home):
         real = path.resolve()

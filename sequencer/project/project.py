@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer import extensions
+from sequencer.documents.textfile import expand_home
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.attempt import Emit, Noticed
 from sequencer.engine.by_hand import ensure_may_decide
@@ -30,7 +31,6 @@ from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
-from sequencer.project.flows import all_flows
 from sequencer.project.live_limits import LiveLimits
 from sequencer.project.prompt_folder import PromptFolder
 from sequencer.project.runs import (
@@ -53,6 +53,7 @@ from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
 from sequencer.store.user_state import make_own
+from sequencer.workflows.finding import flow_files
 from sequencer.workflows.registry import with_defaults
 
 if TYPE_CHECKING:
@@ -138,6 +139,11 @@ class Project(Struct, frozen=True, dict=True):
             for path, source in sources
         )
 
+    @property
+    def home(self) -> Path:
+        """Return the home folder of the user."""
+        return Path(self.agents.environment.get("HOME") or expand_home("~"))
+
     def ensure_is_one(self) -> None:
         """Return if there is anything of a project, were it one flowchart.
 
@@ -146,7 +152,9 @@ class Project(Struct, frozen=True, dict=True):
         """
         settings = self.settings
         folders_of_it = settings.prompts_dir, settings.state_file.parent
-        if settings.config_path or any(map(Path.exists, folders_of_it)) or all_flows(self):
+        if settings.config_path or any(map(Path.exists, folders_of_it)):
+            return
+        if settings.registry.flows or any(flow_files(settings.project_dir, self.home)):
             return
         raise ConfigurationError(
             "there is no project here: no orchestration.yaml in this folder or above it",
