@@ -33,7 +33,7 @@ REPOSITORIES = "sequencer.repositories"
 """What a repository around a project does by itself, which is shown before it is trusted; each is
 a `project.store_requests.RepositoryLook`. Only ours count."""
 WORKTREES = "sequencer.worktrees"
-"""What makes folders of their own for agents; each is a `project.worktrees.Worktrees`. Only ours
+"""What makes folders of their own for agents; each is a `project.worktrees.WorktreeProvider`. Only ours
 count."""
 FORMATS = "sequencer.formats"
 """Formats of workflow files; each is a `workflows.finding.FileFormat`. Only ours count."""
@@ -54,10 +54,11 @@ CODE = "sequencer.code"
 """Ways to move the code of a run's steps; each makes a `Carrier` of a
 `project.store_requests.CodeRequest`, or None."""
 
-WAYS = "sequencer.ways"
-"""What a command can show; each is a `cli.ways.Way`, called COMMAND.NAME."""
-DRAWINGS = "sequencer.drawings"
-"""What draws workflows; each is a `cli.ways.Drawing`."""
+CONTRIBUTIONS = "sequencer.contributions"
+"""What a command can show or do besides; each is a `cli.contributions.Contribution`, under the
+name COMMAND.NAME."""
+RENDERERS = "sequencer.renderers"
+"""What draws workflows; each is a `cli.contributions.Renderer`."""
 
 _PLUGINS = "sequencer.plugins"
 OURS: Mapping[str, Mapping[str, str]] = {
@@ -65,15 +66,15 @@ OURS: Mapping[str, Mapping[str, str]] = {
     TREES: {"git": "git.code.attempt_changes:tree_in_git"},
     EXECUTORS: {},
     STORES: {"git": "git.state.kind:GIT", "temporal": "temporal.kind:TEMPORAL"},
-    WAYS: {
-        "tick.all": "schedules.ways:ALL",
-        "report.gantt": "drawing.ways:GANTT",
-        "report.metrics": "metrics.ways:METRICS",
-        "report.page": "web.ways:PAGE",
-        "plan.request": "requests.ways:REQUESTED",
-        "plan.commit": "git.ways:COMMIT",
+    CONTRIBUTIONS: {
+        "tick.all": "schedules.contributions:ALL",
+        "report.gantt": "drawing.contributions:GANTT",
+        "report.metrics": "metrics.contributions:METRICS",
+        "report.page": "web.contributions:PAGE",
+        "plan.request": "requests.contributions:REQUESTED",
+        "plan.commit": "git.contributions:COMMIT",
     },
-    DRAWINGS: {"sequencer": "drawing.ways:DRAWING"},
+    RENDERERS: {"sequencer": "drawing.contributions:RENDERER"},
     WORKTREES: {"git": "git.code.project_trees"},
     FORMATS: {"tasks": "teams.lists:FORMAT"},
     TASKS: {"teams": "teams.project_teams:team_of"},

@@ -119,6 +119,107 @@ class Program:
                     found.setdefault(name, []).append(node.lineno)
         return found
 
+    def event_readers(self) -> list[str]:
+        """Return the modules outside of history/ that read what a fact of the journal means."""
+        return sorted(
+            name
+            for name, tree in self.trees.items()
+            if not is_below(name, "sequencer.history") and any(map(_reads_event, ast.walk(tree)))
+        )
+
+    def lonely_protocols(self) -> list[str]:
+        """Return the protocols that one class has all methods of, and no other class."""
+        classes = {
+            f"{name}.{node.name}": node
+            for name, tree in self.trees.items()
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+        }
+        methods = {name: _methods(node) for name, node in classes.items()}
+        by_name: dict[str, list[str]] = {}
+        for name in classes:
+            by_name.setdefault(name.rpartition(".")[2], []).append(name)
+
+        def whole(name: str) -> frozenset[str]:
+            """Return the methods of the class, with those of the bases that are ours."""
+            found = set(methods[name])
+            for base in classes[name].bases:
+                for one in by_name.get(ast.unparse(base).rpartition(".")[2], ()):
+                    found |= whole(one) if one != name else set()
+            return frozenset(found)
+
+        every = {name: whole(name) for name, node in classes.items() if not _is_protocol(node)}
+        return sorted(
+            name
+            for name, node in classes.items()
+            if _is_protocol(node)
+            and methods[name]
+            and sum(methods[name] <= own for own in every.values()) == 1
+        )
+
+    def families(self) -> dict[str, int]:
+        """Return how many classes of data there are of each family."""
+        found: dict[str, int] = {}
+        for tree in self.trees.values():
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef):
+                    bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+                    marks = {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
+                    for family in _FAMILIES & (bases | marks):
+                        found[family] = found.get(family, 0) + 1
+        return found
+
+
+_FAMILIES = frozenset(
+    ("Struct", "NamedTuple", "dataclass", "TypedDict", "BaseModel", "Frozen", "Section")
+)
+
+
+def _methods(node: ast.ClassDef) -> frozenset[str]:
+    return frozenset(
+        one.name
+        for one in node.body
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not (one.name.startswith("__") and one.name != "__call__")
+    )
+
+
+def _is_protocol(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+
+
+def _reads_event(node: ast.AST) -> bool:
+    match node:
+        case ast.Subscript(slice=ast.Constant(value="event"), ctx=ast.Load()):
+            return True
+        case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value="event"), *_]):
+            return True
+    return False
+
+
+def inner_imports(root: Path) -> list[str]:
+    """Return the test files outside of unit/ that import more than the package's public names."""
+    found = []
+    for path in sorted((root / "tests").rglob("*.py")):
+        parts = path.relative_to(root).parts
+        if parts[1] == "unit":
+            continue
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        names = [
+            name
+            for node in nodes
+            for name in (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
+        ]
+        if any(name.startswith("sequencer.") for name in names):
+            found.append("/".join(parts))
+    return found
+
 
 def is_below(name: str, package: str) -> bool:
     """Return whether module *name* is *package* or inside of it."""
@@ -156,7 +257,13 @@ def _has_kind(node: ast.AST, aliases: frozenset[str]) -> bool:
 def _names_a_store(node: ast.AST, aliases: frozenset[str]) -> bool:
     match node:
         case ast.Compare():
-            return any(_has_kind(one, aliases) for one in (node.left, *node.comparators))
+            sides = (node.left, *node.comparators)
+            # Much else has a kind that is called "file".
+            is_file = any(isinstance(one, ast.Constant) and one.value == "file" for one in sides)
+            about = " ".join(map(ast.unparse, sides))
+            return any(_has_kind(one, aliases) for one in sides) and (
+                not is_file or "store" in about
+            )
         case ast.Call(func=ast.Name(id="isinstance"), args=[_, kinds]):
             names = {one.id for one in ast.walk(kinds) if isinstance(one, ast.Name)}
             return bool(names & (STORE_CLASSES | aliases))
@@ -216,6 +323,10 @@ def figures(root: Path) -> dict[str, int]:
         "modules in a cycle of imports": sum(map(len, program.cycles())),
         "places that name a kind of store": len(program.store_names()),
         "modules of the core that know teams": len(program.team_modules()),
+        "modules outside history/ that read events": len(program.event_readers()),
+        "protocols with one implementation": len(program.lonely_protocols()),
+        "families of data classes": len(program.families()),
+        "test files outside unit/ with inner imports": len(inner_imports(root)),
     }
 
 
@@ -237,6 +348,9 @@ def main() -> None:
     print(f"modules of the core that know teams: {len(teams)}")
     for name, lines in teams.items():
         print(f"  {name}: {', '.join(map(str, sorted(lines)))}")
+    print(f"modules outside history/ that read events: {', '.join(program.event_readers())}")
+    print(f"protocols with one implementation: {', '.join(program.lonely_protocols())}")
+    print(f"families of data classes: {program.families()}")
 
 
 if __name__ == "__main__":

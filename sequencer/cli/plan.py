@@ -10,6 +10,13 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
+from sequencer.cli.contributions import (
+    Contribution,
+    chosen,
+    contributions_to,
+    options_of,
+    renderers,
+)
 from sequencer.cli.options import (
     REVIEW_EVERY,
     WORKFLOW,
@@ -22,7 +29,6 @@ from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut
-from sequencer.cli.ways import Way, chosen, drawings, options_of, ways_of
 from sequencer.engine.run import Run
 from sequencer.engine.view import NodeState, NodeView
 from sequencer.errors import DefinitionChanged, SequencerError
@@ -64,7 +70,7 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
     return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
-_ADDED, _DRAWINGS = ways_of("plan"), drawings()
+_ADDED, _DRAWINGS = contributions_to("plan"), renderers()
 _DRAWN = tuple(name for drawing in _DRAWINGS for name in drawing.names)
 _OPTIONS = with_options(
     click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=complete_flows),
@@ -111,27 +117,27 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer plan --request "Crash on save" --label bug
       sequencer plan --commit
     """
-    return chosen("plan", _WAYS, given, _OTHERWISE)(invocation, given)
+    return chosen("plan", _CONTRIBUTIONS, given, _OTHERWISE)(invocation, given)
 
 
-_STEPS = Way(
+_STEPS = Contribution(
     "steps", "sequencer.cli.plan:plan_steps", ("count", "workflow", "review_every", "step_index")
 )
-_WORKFLOW = Way(
+_WORKFLOW = Contribution(
     "workflow", "sequencer.cli.show:plan_workflow", ("name", *_DRAWN), shared=("name", *_DRAWN)
 )
 # Each is a room of its own, and costs more to load than the next steps to show.
-_WAYS = (
+_CONTRIBUTIONS = (
     *_ADDED,
-    Way("chart", "sequencer.cli.show:plan_chart", ("chart",)),
-    Way(
+    Contribution("chart", "sequencer.cli.show:plan_chart", ("chart",)),
+    Contribution(
         "simulate",
         "sequencer.cli.simulate:plan_simulate",
         ("simulate", "name", "script"),
         shared=("name",),
         flags=("simulate",),
     ),
-    Way(
+    Contribution(
         "list", "sequencer.cli.show:plan_list", ("lists", *_DRAWN), shared=_DRAWN, flags=("lists",)
     ),
     _WORKFLOW,

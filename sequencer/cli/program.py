@@ -163,7 +163,7 @@ COMMANDS: Mapping[str, Command] = {
     "check": Command(_START, "cli.check", "Find everything that is wrong."),
     "trust": Command(_START, "cli.trust", "Allow a project to act on this machine."),
     "run": Command(_RUN, "cli.run", "Run steps until a limit.", "--start-at"),
-    "tick": Command(_RUN, "cli.run", "Run one step if one is due; for cron and timers."),
+    "tick": Command(_RUN, "cli.tick", "Run one step if one is due; for cron and timers."),
     "start": Command(_RUN, "plugins.requests.cli_start",
                 "Make a run from a request, and work on it.", ALWAYS),
     "stop": Command(_RUN, "cli.change", "Stop or pause the run.", "--now"),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from sequencer.cli.context import Invocation
+from sequencer.cli.contributions import chosen, contributions_to, options_of
 from sequencer.cli.options import pass_invocation, verb, with_options
-from sequencer.cli.ways import chosen, options_of, ways_of
 from sequencer.errors import UsageRefused
 
-_WAYS = ways_of("report")
+_CONTRIBUTIONS = contributions_to("report")
 
 
 @verb("report")
-@with_options(*options_of(_WAYS))
+@with_options(*options_of(_CONTRIBUTIONS))
 @pass_invocation
 def report(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what a run did: who worked when, the critical path, and the speedup.
@@ -30,8 +30,8 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer --run review report --gantt --svg review.svg
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    if not _WAYS:
+    if not _CONTRIBUTIONS:
         raise UsageRefused(
             "no plug-in that is installed shows what a run did", where="sequencer report"
         )
-    return chosen("report", _WAYS, given, _WAYS[:1])(invocation, given)
+    return chosen("report", _CONTRIBUTIONS, given, _CONTRIBUTIONS[:1])(invocation, given)

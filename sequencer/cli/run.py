@@ -1,4 +1,4 @@
-"""`run` and `tick`: their options. `run_work` does the work, and `dry_run` shows it."""
+"""`run`: its options, most of which `tick` has too. `run_work` does the work."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from sequencer.cli.options import (
     verb,
     with_options,
 )
-from sequencer.cli.unattended import OPTION
-from sequencer.cli.ways import options_of, other_way, ways_of
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -66,7 +64,7 @@ _RUN_OPTIONS = with_options(
                  help="Start with the next step that has this name or prompt; skip the steps "
                  "before it. A new flow or team starts at this node."),
 )  # fmt: skip
-_OPTIONS = with_options(
+OPTIONS = with_options(
     click.option("--position", "positions", multiple=True, metavar="P",
                  shell_complete=complete_positions,
                  help="Run only the steps at this position, by name or place from 0; repeatable."),
@@ -94,7 +92,7 @@ _FIRST_OF_RUN = ("--max-steps", "--max-cost", "--mode", "--position", "--agent",
 
 @verb("run", has_secrets=True, first=_FIRST_OF_RUN)
 @_RUN_OPTIONS
-@_OPTIONS
+@OPTIONS
 @pass_invocation
 def run(invocation: Invocation, /, **options: Any) -> int:
     """Run one step after another until a limit, the end, or a failure.
@@ -119,48 +117,11 @@ def run(invocation: Invocation, /, **options: Any) -> int:
       sequencer run --rehearse --run rehearsal --max-steps 6
       sequencer run --dry-run
     """
-    return _perform(invocation, **options)
+    return perform(invocation, **options)
 
 
-_LOG = click.option(
-    OPTION,
-    # `unattended.log_of` has taken it from the arguments.
-    expose_value=False,
-    type=click.Path(dir_okay=False),
-    metavar="PATH",
-    help="For timers: write all messages to PATH, with the time; print only what changed for you.",
-)
-
-
-@verb("tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log"))
-@with_options(*options_of(ways_of("tick")))
-@_OPTIONS
-@_LOG
-@pass_invocation
-def tick(invocation: Invocation, /, **given: Any) -> int:
-    """Run the step that is due, if any, and never wait: for cron and systemd timers.
-
-    Exit code 0 also means that nothing was due; 75 means that another process runs the step.
-    'sequencer schedule install' installs a timer that calls this.
-
-    With --all the runs stand in line: runs of schedules that are due, then requests, then
-    cycles. Each that can move does one step a round; 'status --all' shows the line.
-
-    \b
-    Examples:
-      sequencer tick
-      sequencer tick --quiet --max-cost 2
-      sequencer --run nightly tick --json
-      sequencer tick --all --at-most 2
-    """
-    if (way := other_way("tick", given)) is not None:
-        return way(invocation, given) or 0
-    names = {name for added in ways_of("tick") for name in added.takes}
-    options = {name: value for name, value in given.items() if name not in names}
-    return _perform(invocation, is_tick=True, **options)
-
-
-def _perform(invocation: Invocation, **options: Any) -> int:
+def perform(invocation: Invocation, **options: Any) -> int:
+    """Work on the run with the *options* of `run` or `tick`, or show what would be done."""
     from sequencer.cli import dry_run, run_work  # noqa: PLC0415 - `--help` needs no engine
 
     project, planned = run_work.planned(invocation, **options)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.cli.context import Invocation
+from sequencer.cli.contributions import draw_graph, draw_line
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, few, one_line
-from sequencer.cli.ways import draw_graph, draw_line
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import find_config
 from sequencer.documents.yamlfile import decode

@@ -12,7 +12,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.project.diagnostics import Finding
 
 
-class Worktrees(Protocol):
+class WorktreeProvider(Protocol):
     """Makes such folders, for a `Project`, and knows what became of them."""
 
     def workplaces_of(self, project: Any, run: str | None) -> Workplaces:
@@ -40,13 +40,15 @@ class Worktrees(Protocol):
         ...
 
 
-def worktrees() -> Worktrees:
+def worktrees() -> WorktreeProvider:
     """Return what makes such folders.
 
     Raises:
         ConfigurationError: nothing that is installed does.
     """
-    found: Worktrees | None = next((one for _, one in extensions.ours(extensions.WORKTREES)), None)
+    found: WorktreeProvider | None = next(
+        (one for _, one in extensions.ours(extensions.WORKTREES)), None
+    )
     if found is None:
         raise ConfigurationError(
             "no plug-in that is installed makes work trees", hint="leave 'worktree' out"

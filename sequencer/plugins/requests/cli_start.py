@@ -11,6 +11,7 @@ from msgspec.structs import asdict, replace
 
 from sequencer.cli import run_work
 from sequencer.cli.context import Invocation
+from sequencer.cli.contributions import draw_line
 from sequencer.cli.options import (
     MAX_COST,
     REHEARSE,
@@ -22,7 +23,6 @@ from sequencer.cli.show import present
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
-from sequencer.cli.ways import draw_line
 from sequencer.engine.stint import Mode
 from sequencer.engine.view import view_of
 from sequencer.errors import ConfigurationError, UsageRefused, run_option

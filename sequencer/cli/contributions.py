@@ -1,7 +1,7 @@
-"""Ways in which a command can answer, each with options of its own: ours, and those of plug-ins.
+"""What commands can show or do besides their own work: options that plug-ins contribute.
 
-`plan` and `report` show many things. Each is a `Way`, and the options that were given say which
-one is meant. What draws a workflow is a `Drawing`, for every command that shows one.
+`plan` and `report` show many things. Each is a `Contribution`, and the options that were given
+say which one is meant. A `Renderer` draws workflows, for every command that shows one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ WIDTH = click.option(
 )
 
 
-class Way(Struct, frozen=True):
-    """One thing that a command can show."""
+class Contribution(Struct, frozen=True):
+    """One thing that a command can show or do, with its options."""
 
     name: str
     do: str
@@ -42,7 +42,7 @@ class Way(Struct, frozen=True):
     options: tuple[Option, ...] = ()
     """Those of them that the command does not have already."""
     shared: tuple[str, ...] = ()
-    """Of what it takes, what other ways take too: giving it alone does not choose this way."""
+    """Of what it takes, what others take too: giving it alone does not choose this one."""
     flags: tuple[str, ...] = ()
     """Of what it takes, what only chooses it; the function does not get it."""
     needs: str = ""
@@ -57,8 +57,8 @@ class Way(Struct, frozen=True):
         return shown
 
 
-class Drawing(Struct, frozen=True):
-    """Drawings of workflows."""
+class Renderer(Struct, frozen=True):
+    """Draws workflows."""
 
     names: tuple[str, ...]
     """Parameters, each of which asks for one."""
@@ -71,26 +71,30 @@ class Drawing(Struct, frozen=True):
     parameters, and what to do about a drawing that only graphs have."""
 
 
-def ways_of(command: str) -> tuple[Way, ...]:
-    """Return the ways that plug-ins add to *command*."""
-    found = (one for one in extensions.names(extensions.WAYS) if one.startswith(f"{command}."))
-    order = [*extensions.OURS.get(extensions.WAYS, ())]
+def contributions_to(command: str) -> tuple[Contribution, ...]:
+    """Return what plug-ins contribute to *command*, ours first."""
+    found = (
+        one for one in extensions.names(extensions.CONTRIBUTIONS) if one.startswith(f"{command}.")
+    )
+    order = [*extensions.OURS.get(extensions.CONTRIBUTIONS, ())]
     names = sorted(found, key=lambda name: (name not in order, name in order and order.index(name)))
-    return tuple(extensions.needed(extensions.WAYS, name, "way") for name in names)
+    return tuple(
+        extensions.needed(extensions.CONTRIBUTIONS, name, "contribution") for name in names
+    )
 
 
-def drawings() -> tuple[Drawing, ...]:
+def renderers() -> tuple[Renderer, ...]:
     """Return what can draw a workflow."""
-    return tuple(extensions.every(extensions.DRAWINGS))
+    return tuple(extensions.every(extensions.RENDERERS))
 
 
-def options_of(ways: Iterable[Way | Drawing]) -> list[Option]:
+def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:
     """Return the options of *ways*, those that several share once."""
     return list(dict.fromkeys(option for way in ways for option in way.options))
 
 
 def draw_graph(invocation: Invocation, view: Any, source: Any, given: Mapping[str, Any]) -> None:
-    """Draw *view* in each way that *given* asks for; see `Drawing.graph`."""
+    """Draw *view* in each way that *given* asks for; see `Renderer.graph`."""
     for one in _asked_for(given):
         resolve_name(one.graph)(invocation, view, source, _of(one, given))
 
@@ -101,23 +105,26 @@ def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], h
         resolve_name(one.line)(invocation, workflow, _of(one, given), hint)
 
 
-def _asked_for(given: Mapping[str, Any]) -> list[Drawing]:
-    return [one for one in drawings() if any(given.get(name) for name in one.names)]
+def _asked_for(given: Mapping[str, Any]) -> list[Renderer]:
+    return [one for one in renderers() if any(given.get(name) for name in one.names)]
 
 
-def _of(drawing: Drawing, given: Mapping[str, Any]) -> dict[str, Any]:
+def _of(drawing: Renderer, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: given.get(name) for name in drawing.names}
 
 
 def chosen(
-    command: str, ways: Sequence[Way], given: Mapping[str, Any], otherwise: Sequence[Way]
-) -> Way:
+    command: str,
+    ways: Sequence[Contribution],
+    given: Mapping[str, Any],
+    otherwise: Sequence[Contribution],
+) -> Contribution:
     """Return what *given* asks *command* to show: the first of *ways* that it chooses.
 
     If it chooses none, that is the first of *otherwise* that takes all of it, or the last.
 
     Raises:
-        UsageRefused: an option means nothing to that way.
+        UsageRefused: an option means nothing to it.
     """
     asked = _asked(given)
     own = (way for way in ways if {*asked} & {*way.takes} - {*way.shared})
@@ -132,14 +139,14 @@ def chosen(
     return way
 
 
-def other_way(command: str, given: Mapping[str, Any]) -> Way | None:
-    """Return the way that a plug-in adds to *command* and *given* asks for; None: none.
+def contributed(command: str, given: Mapping[str, Any]) -> Contribution | None:
+    """Return what a plug-in contributes to *command*, if *given* asks for it.
 
     Raises:
         UsageRefused: an option means nothing without another one.
     """
     asked = _asked(given)
-    for way in ways_of(command):
+    for way in contributions_to(command):
         if {*asked} & {*way.takes} - {*way.shared}:
             _ensure_needed(way, asked)
             return way
@@ -155,7 +162,7 @@ def _asked(given: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ensure_needed(way: Way, asked: Sequence[str]) -> None:
+def _ensure_needed(way: Contribution, asked: Sequence[str]) -> None:
     if way.needs and way.needs not in asked:
         first = next(name for name in asked if name in way.takes and name not in way.shared)
         raise UsageRefused(f"works only with {_typed(way.needs)}", where=_typed(first))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from sequencer.cli.ways import Way
+from sequencer.cli.contributions import Contribution
 
-COMMIT = Way(
+COMMIT = Contribution(
     "commit",
     "sequencer.plugins.git.cli_commit:plan_commit",
     takes=("commit",),

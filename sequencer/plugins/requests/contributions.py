@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from sequencer.cli.ways import Way
+from sequencer.cli.contributions import Contribution
 from sequencer.plugins.requests.cli_requests import REQUEST
 
-REQUESTED = Way(
+REQUESTED = Contribution(
     "request",
     "sequencer.plugins.requests.cli_start:plan_request",
     takes=(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from sequencer.cli.ways import Way
+from sequencer.cli.contributions import Contribution
 
-ALL = Way(
+ALL = Contribution(
     "all",
     "sequencer.plugins.schedules.every_run:tick_all",
     takes=("is_all", "at_most"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from sequencer.cli.ways import PNG, SVG, WIDTH, Drawing, Way
+from sequencer.cli.contributions import PNG, SVG, WIDTH, Contribution, Renderer
 
 _HERE = "sequencer.plugins.drawing"
-GANTT = Way(
+GANTT = Contribution(
     "gantt",
     f"{_HERE}.cli_gantt:report_gantt",
     takes=("gantt", "svg", "png", "width"),
@@ -20,7 +20,7 @@ GANTT = Way(
     shared=("svg", "png", "width"),
     flags=("gantt",),
 )
-DRAWING = Drawing(
+RENDERER = Renderer(
     names=("diagram", "mermaid", "svg", "png"),
     options=(
         click.option("--diagram", is_flag=True, help="Draw a flow in the terminal."),

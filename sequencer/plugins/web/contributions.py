@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from sequencer.cli.contributions import PNG, SVG, Contribution
 from sequencer.cli.options import NewFile
-from sequencer.cli.ways import PNG, SVG, Way
 
-PAGE = Way(
+PAGE = Contribution(
     "page",
     "sequencer.plugins.web.cli_report:report_page",
     takes=("html", "svg", "png"),

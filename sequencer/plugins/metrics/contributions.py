@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from sequencer.cli.contributions import Contribution
 from sequencer.cli.options import NewFile
-from sequencer.cli.ways import Way
 
-METRICS = Way(
+METRICS = Contribution(
     "metrics",
     "sequencer.plugins.metrics.cli_metrics:report_metrics",
     takes=("metrics", "all_runs", "text_format", "output"),

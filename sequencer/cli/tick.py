@@ -1,0 +1,50 @@
+"""`tick`: the step that is due, for cron and timers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.contributions import contributed, contributions_to, options_of
+from sequencer.cli.options import pass_invocation, verb, with_options
+from sequencer.cli.run import OPTIONS, perform
+from sequencer.cli.unattended import OPTION
+
+_LOG = click.option(
+    OPTION,
+    # `unattended.log_of` has taken it from the arguments.
+    expose_value=False,
+    type=click.Path(dir_okay=False),
+    metavar="PATH",
+    help="For timers: write all messages to PATH, with the time; print only what changed for you.",
+)
+
+
+@verb("tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log"))
+@with_options(*options_of(contributions_to("tick")))
+@OPTIONS
+@_LOG
+@pass_invocation
+def tick(invocation: Invocation, /, **given: Any) -> int:
+    """Run the step that is due, if any, and never wait: for cron and systemd timers.
+
+    Exit code 0 also means that nothing was due; 75 means that another process runs the step.
+    'sequencer schedule install' installs a timer that calls this.
+
+    With --all the runs stand in line: runs of schedules that are due, then requests, then
+    cycles. Each that can move does one step a round; 'status --all' shows the line.
+
+    \b
+    Examples:
+      sequencer tick
+      sequencer tick --quiet --max-cost 2
+      sequencer --run nightly tick --json
+      sequencer tick --all --at-most 2
+    """
+    if (way := contributed("tick", given)) is not None:
+        return way(invocation, given) or 0
+    names = {name for added in contributions_to("tick") for name in added.takes}
+    options = {name: value for name, value in given.items() if name not in names}
+    return perform(invocation, is_tick=True, **options)
