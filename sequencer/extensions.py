@@ -33,8 +33,8 @@ REPOSITORIES = "sequencer.repositories"
 """What a repository around a project does by itself, which is shown before it is trusted; each is
 a `project.store_requests.RepositoryLook`. Only ours count."""
 WORKTREES = "sequencer.worktrees"
-"""What makes folders of their own for agents; each is a `project.worktrees.WorktreeProvider`. Only ours
-count."""
+"""What makes folders of their own for agents; each is a `project.worktrees.WorktreeProvider`.
+Only ours count."""
 FORMATS = "sequencer.formats"
 """Formats of workflow files; each is a `workflows.finding.FileFormat`. Only ours count."""
 TASKS = "sequencer.tasks"
