@@ -83,6 +83,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
     CHECKS: {
         "git": "git.check:check_project",
         "schedules": "schedules.check:check_project",
+        "requests": "requests.project_requests:check_project",
         "web": "web.webhook_checks:check_project",
     },
     REPOSITORIES: {"git": "git.process:LOOK"},

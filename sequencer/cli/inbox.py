@@ -10,7 +10,7 @@ import click
 
 from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation, is_watched
-from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.options import pass_invocation, said, verb
 from sequencer.cli.views.next_command import InterruptedRun, interrupted
 from sequencer.cli.views.runs import (
     Need,
@@ -30,7 +30,6 @@ from sequencer.engine.attempt import Noticed, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
-from sequencer.plugins.requests.cli_requests import said
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:

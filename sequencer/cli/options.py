@@ -7,6 +7,7 @@ added here, and their values land in the `Invocation` that all share.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
@@ -481,3 +482,19 @@ def hide_in(redaction: Redaction, value: Any) -> Any:
     text = str(value)
     safe = redaction.hide_text(text)
     return value if safe == text else safe
+
+
+STDIN = "-"
+
+
+def said(text: str) -> str:
+    """Return the text of an argument; ``-`` is standard input.
+
+    Raises:
+        UsageRefused: standard input is closed, too long, or not UTF-8.
+    """
+    if text != STDIN:
+        return text
+    if sys.stdin is None:
+        raise UsageRefused("standard input is closed")
+    return decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import Objection, Walled, Withholding, without_tools
+from sequencer.executors.protocol import Walled, Withholding
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
     PRIVILEGED,
@@ -41,22 +41,6 @@ def check_agents(project: Project, level: Level) -> Iterator[Finding]:
             continue
         for problem in executor.problems():
             yield Finding(level, Area.AGENT, problem, f"agent {name}")
-
-
-def check_classifier(project: Project) -> Iterator[Finding]:
-    """Yield why the rules classify requests although an agent is to do it."""
-    name = project.classifier
-    if name is None:
-        return
-    try:
-        _, executor = project.agents.choose(Step(name="classifier", agent=name), "classifier")
-    except ConfigurationError:
-        return  # another check reports it
-    found = without_tools(executor, project.settings.project_dir)
-    if isinstance(found, Objection):
-        text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
-        hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
-        yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
 
 
 def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Finding]:

@@ -32,7 +32,6 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project.agent_checks import (
     check_agents,
-    check_classifier,
     check_client_files,
     check_evidence,
     check_time_limits,
@@ -79,7 +78,6 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *of_run,
         *check_flows(project),
         *check_agents(project, Level.NOTICE),
-        *check_classifier(project),
         *check_client_files(project),
         *check_walls(project),
         *check_variables(project),

@@ -29,7 +29,6 @@ from sequencer.logs import FileLogs, current_branch
 from sequencer.model.head import Head
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.live_limits import LiveLimits
 from sequencer.project.prompt_folder import PromptFolder
@@ -52,7 +51,6 @@ from sequencer.project.worktrees import worktrees
 from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
-from sequencer.store.user_state import make_own
 from sequencer.workflows.finding import flow_files
 from sequencer.workflows.registry import with_defaults
 
@@ -61,7 +59,6 @@ if TYPE_CHECKING:
     from sequencer.engine.tree_state import UnmergedWork
     from sequencer.engine.worker import Worker
     from sequencer.model.net.source import FlowSource
-    from sequencer.plugins.requests.starting import Starter
     from sequencer.plugins.teams.team import TeamRules
     from sequencer.project.posting import Posting
 
@@ -229,43 +226,6 @@ class Project(Struct, frozen=True, dict=True):
         if files:
             self.trust.ensure()
         return load_hooks(files, self.settings.project_dir, self.trust.files_of("hooks"))
-
-    @property
-    def classifier(self) -> str | None:
-        """Return the agent that is to classify requests; None: the rules do."""
-        if self.rehearses:
-            return None
-        return classifying_agent(self.settings.routing, self.agents.default_model_agent())
-
-    @property
-    def starter(self) -> Starter:
-        """Return what turns requests into runs."""
-        # Few commands need it.
-        from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter  # noqa: PLC0415
-
-        settings, agent = self.settings, self.classifier
-        return Starter(
-            registry=settings.registry,
-            routing=settings.routing,
-            agents=self.agents,
-            prompts=self.prompts,
-            step_defaults=settings.step_defaults,
-            comment_tools=settings.activity.comment_tools,
-            questions=None
-            if agent is None
-            else partial(
-                Questions,
-                self.agents,
-                agent,
-                within_s=settings.routing.timeout_s,
-                project=settings.project_dir,
-                ensure_may_ask=self.trust.ensure,
-                make_place=partial(make_own, "questions"),
-            ),
-            hooks=self.hooks,
-            agent=settings.agent.default if _was_asked_for(self) else None,
-            team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
-        )
 
     @property
     def posting(self) -> Posting | None:
@@ -457,12 +417,6 @@ def _where(
         return team_of(project, run, agent), None
     hide = project.redaction.hide_text
     return None, worktrees().run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
-
-
-def _was_asked_for(project: Project) -> bool:
-    """Return whether ``--agent`` chose the run's agent, which a rehearsal does not keep."""
-    source = project.settings.source_of("agent", "default")
-    return source.kind == "flag" and not project.rehearses
 
 
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:

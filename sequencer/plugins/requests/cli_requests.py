@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
     AGENT,
-    MAX_BYTES,
+    STDIN,
     complete_workflows,
-    decoded,
     read_text,
+    said,
     with_options,
 )
 from sequencer.errors import UnsafePath, UsageRefused
@@ -33,7 +32,6 @@ from sequencer.plugins.requests.issues import (
 from sequencer.project.project import Project
 from sequencer.store.strictjson import parse_json
 
-STDIN = "-"
 _HEADING = re.compile(r"^#{1,6}\s+")
 
 
@@ -108,19 +106,6 @@ def _text(text: str | None, file: Path | None) -> tuple[str, str]:
         return read_text(file), str(file)
     told = STDIN if file is not None else text or ""
     return said(told), "standard input" if told == STDIN else "the request"
-
-
-def said(text: str) -> str:
-    """Return the text of an argument; ``-`` is standard input.
-
-    Raises:
-        UsageRefused: standard input is closed, too long, or not UTF-8.
-    """
-    if text != STDIN:
-        return text
-    if sys.stdin is None:
-        raise UsageRefused("standard input is closed")
-    return decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
 
 
 def attached(name: str, project: Path) -> str:

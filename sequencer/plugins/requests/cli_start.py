@@ -33,6 +33,7 @@ from sequencer.model.request import Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.plugins.requests.cli_requests import REQUEST, request_from
 from sequencer.plugins.requests.issues import free_name
+from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
@@ -86,7 +87,7 @@ def start(
     project.ensure_may_act()
     request = request_from(invocation, project, "start", **given)
     name = _named(invocation, project, request)
-    starter = project.starter
+    starter = starter_of(project)
     with _telling_what_is_lost(invocation, starter):
         definition = starter.define(request, procedure, _wanted(team, team_size))
         if not no_run:
@@ -206,7 +207,7 @@ def plan_request(
 
 def _planning(invocation: Invocation, project: Project) -> Starter:
     """Return what decides about a request; for an agent it asks no model."""
-    starter = project.starter
+    starter = starter_of(project)
     if starter.questions is None or not is_inside_agent():
         return starter
     invocation.notices(["an agent asks, so keyword rules classify the request"])

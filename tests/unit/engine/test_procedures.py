@@ -17,6 +17,7 @@ from sequencer.errors import (
 )
 from sequencer.model.head import Loop, Status
 from sequencer.model.line.order import last_no
+from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.project.project import open_project
 from tests.unit.engine.procedures import (
     NO,
@@ -168,7 +169,7 @@ def test_a_test_run_judges_by_its_exit_code(tmp_path: Path) -> None:
     for name in ("fix", "tell"):
         (tmp_path / "prompts" / f"{name}.md").write_text(f"Do {name}: {{{{validation.reason}}}}\n")
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})
-    made = project.starter.define(REQUEST, "demo")
+    made = starter_of(project).define(REQUEST, "demo")
     run = project.run("one", made)
     run.control.start(made)
     work(run)
@@ -285,7 +286,7 @@ def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:
 def test_async_mode_goes_through_a_procedure_without_a_run(tmp_path: Path) -> None:
     started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})
-    run = project.run("two", project.starter.define(REQUEST, "demo"))
+    run = project.run("two", starter_of(project).define(REQUEST, "demo"))
     recorder = Recorder()
     summary = run.work(Mode.ASYNC, UNLIMITED, on_event=recorder)
     assert summary.reason == "the procedure is complete"

@@ -41,6 +41,7 @@ from sequencer.model.outcome import Usage
 from sequencer.model.request import Route
 from sequencer.plugins.posting.trackers import activity_id
 from sequencer.plugins.requests.issues import as_request, free_name, issue_of
+from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.plugins.requests.starting import lost_words
 from sequencer.plugins.web.actions import decide
 from sequencer.plugins.web.site import ShownProject
@@ -240,7 +241,7 @@ class Clerk:
                 return f"run {run.name} already exists and continues"
             if not is_later(event.at, head.last_update, datetime.now(UTC)):
                 raise Unwanted(f"run {run.name} has already done it")
-        folder, starter = project.settings.project_dir, project.starter
+        folder, starter = project.settings.project_dir, starter_of(project)
         starter = replace(starter, paid=self._paid)
         request = as_request(
             issue_of(document, "the delivery"),

@@ -1,0 +1,74 @@
+"""From a project to what turns requests into runs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from sequencer.errors import ConfigurationError
+from sequencer.executors.protocol import Objection, without_tools
+from sequencer.model.step import Step
+from sequencer.plugins.requests.routing import classifying_agent
+from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter
+from sequencer.project.diagnostics import Area, Finding, Level
+from sequencer.project.project import Project
+from sequencer.store.user_state import make_own
+
+
+def classifier_of(project: Project) -> str | None:
+    """Return the agent that is to classify requests; None: the rules do."""
+    if project.rehearses:
+        return None
+    return classifying_agent(project.settings.routing, project.agents.default_model_agent())
+
+
+def starter_of(project: Project) -> Starter:
+    """Return what turns requests into runs."""
+    settings, agent = project.settings, classifier_of(project)
+    return Starter(
+        registry=settings.registry,
+        routing=settings.routing,
+        agents=project.agents,
+        prompts=project.prompts,
+        step_defaults=settings.step_defaults,
+        comment_tools=settings.activity.comment_tools,
+        questions=None
+        if agent is None
+        else partial(
+            Questions,
+            project.agents,
+            agent,
+            within_s=settings.routing.timeout_s,
+            project=settings.project_dir,
+            ensure_may_ask=project.trust.ensure,
+            make_place=partial(make_own, "questions"),
+        ),
+        hooks=project.hooks,
+        agent=settings.agent.default if _was_asked_for(project) else None,
+        team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
+    )
+
+
+def _was_asked_for(project: Project) -> bool:
+    """Return whether ``--agent`` chose the run's agent, which a rehearsal does not keep."""
+    source = project.settings.source_of("agent", "default")
+    return source.kind == "flag" and not project.rehearses
+
+
+def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
+    """Yield why the rules classify requests although an agent is to do it."""
+    del run
+    if looks:
+        return
+    name = classifier_of(project)
+    if name is None:
+        return
+    try:
+        _, executor = project.agents.choose(Step(name="classifier", agent=name), "classifier")
+    except ConfigurationError:
+        return  # another check reports it
+    found = without_tools(executor, project.settings.project_dir)
+    if isinstance(found, Objection):
+        text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
+        hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
+        yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
