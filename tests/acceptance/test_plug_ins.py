@@ -1,4 +1,4 @@
-"""What docs/architecture.md adds to the program, each in a package of somebody else's."""
+"""What docs/reference/extending.md adds to the program, each in a package of somebody else's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"```python\n# (\w+)\.py: [^\n]*\n(.*?)```", re.DOTALL)
-_GROUPS = {"apart": "stores", "echo": "executors", "where": "commands", "patient": "kinds"}
+_GROUPS = {
+    "apart": "stores",
+    "echo": "executors",
+    "patient": "kinds",
+    "where": "commands",
+    "longest": "contributions",
+    "tidy": "checks",
+}
+_NAMES = {"longest": "report.longest"}
 
 
 class Installed:
@@ -25,7 +33,8 @@ class Installed:
         metadata.mkdir(parents=True)
         (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: added\nVersion: 1\n")
         points = [
-            f"[sequencer.{group}]\n{name} = {name}:{name}\n" for name, group in _GROUPS.items()
+            f"[sequencer.{group}]\n{_NAMES.get(name, name)} = {name}:{name}\n"
+            for name, group in _GROUPS.items()
         ]
         (metadata / "entry_points.txt").write_text("".join(points))
         (self.project / "prompts").mkdir(parents=True)
@@ -58,7 +67,7 @@ class Installed:
 @pytest.fixture
 def installed(tmp_path: Path) -> Installed:
     here = Installed(tmp_path)
-    found = dict(_BLOCK.findall((ROOT / "docs/architecture.md").read_text()))
+    found = dict(_BLOCK.findall((ROOT / "docs/reference/extending.md").read_text()))
     assert found.keys() == _GROUPS.keys()
     for name, code in found.items():
         (here.packages / f"{name}.py").write_text(code)
@@ -87,6 +96,20 @@ def test_a_command_is_listed_run_and_guessed(installed: Installed) -> None:
     assert installed.run("where").endswith("sync/state.json\n")
     assert "where" in installed.run("--help-all").split("Added by packages:")[1]
     assert "did you mean 'where'?" in installed.run("wheer", code=2)
+
+
+def test_a_report_shows_what_a_package_contributes(installed: Installed) -> None:
+    installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
+    installed.run("run", "--max-steps", "1")
+    assert installed.run("report", "--longest").endswith(" took longest\n")
+    assert "--longest" in installed.run("report", "--help")
+    said = installed.run("report", "--longest", "--gantt", code=2)
+    assert "--longest and --gantt can't be used together" in said
+
+
+def test_check_finds_what_a_package_looks_for(installed: Installed) -> None:
+    installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
+    assert "has no heading" in installed.run("check")
 
 
 def test_a_kind_decides_what_follows(installed: Installed) -> None:
