@@ -72,7 +72,9 @@ def isolate(folder: Path) -> None:
     others = (without_agents(one, folder / f"path-{n}") for n, one in enumerate(folders))
     here["PATH"] = os.pathsep.join(dict.fromkeys(map(str, others)))
     here.setdefault(OWN_PATH, present)
-    for name, variable in (("home", "HOME"), ("state", "XDG_STATE_HOME")):
+    # What ticks keep in memory stays with the test, whose folder a later one may have again.
+    own = (("home", "HOME"), ("state", "XDG_STATE_HOME"), ("memory", "XDG_RUNTIME_DIR"))
+    for name, variable in own:
         (folder / name).mkdir(exist_ok=True)
         here[variable] = str(folder / name)
     here |= {"SEQUENCER_TRUST": "all", "GIT_CONFIG_NOSYSTEM": "1"}

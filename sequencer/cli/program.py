@@ -86,8 +86,10 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
 def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
     busy = out_of_resources(error)
-    if (failed := failed_disk(error)) is not None:
+    failed = failed_disk(error)
+    if failed is not None and failed is not error:
         failed.__cause__ = error
+    if failed is not None:
         return failed
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
         why, hint = refused(error, error.filename, "check its owner and mode, and those above it")
@@ -96,9 +98,10 @@ def _as_shortage(error: BaseException) -> BaseException:
         return denied
     if busy is None or busy is error:
         return error
-    made = busy
+    made = MachineBusy(busy.message, where=busy.where, hint=busy.hint)
     if isinstance(error, SequencerError):
         made = MachineBusy(f"{error.message}: {busy.message}", where=error.where, hint=busy.hint)
+    # A new one: what is in the chain of *error* already would be its own cause.
     made.__cause__ = error
     return made
 
@@ -442,7 +445,9 @@ def _news_of(invocation: Invocation, error: BaseException, text: str) -> unatten
 def _raised_at(error: BaseException) -> Iterator[str]:
     """Yield where *error*, and what it came from, were raised: for one reason it is one place."""
     cause: BaseException | None = error
-    while cause is not None:
+    seen = set[int]()
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
         found = cause.__traceback__
         while found is not None and found.tb_next is not None:
             found = found.tb_next

@@ -48,7 +48,8 @@ LASTS_S = 55 * 60
 SPARE_HOUR = 8
 """Where nothing at all can be remembered, only ticks of this hour of the day say it."""
 _MEMORY = ("/dev/shm", "/tmp")  # noqa: S108 - a folder of the user's own is made there
-"""Where a copy may still be kept if the disks of the user and of the project take nothing."""
+"""Where a copy may still be kept if the disks of the user and of the project take nothing, and
+`XDG_RUNTIME_DIR`, which is in memory, is not set."""
 _NO_NEWS = (ClaimHeld.exit_code, Interrupted.exit_code)
 """Another tick is at work, or the machine goes down: the next tick knows more."""
 
@@ -267,7 +268,10 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
         return ""
     # What only a copy says counts for one tick: an agent, or a clone, could have written it.
     own = kept if is_own else [one for one in kept if one not in known]
-    return _remember(path, own, kept, said, is_own=is_own)
+    # They are told if they last, which nobody will know if nothing can be remembered.
+    new = {one.key for one in kept if one.kind == LASTING and not one.times}
+    waiting = [one.text for one in seen if one.same in new]
+    return _remember(path, own, kept, said, waiting, is_own=is_own)
 
 
 def _next(news: News, before: Told | None, code: int, now: float) -> Told:
@@ -352,16 +356,20 @@ def _remember(
     own: Sequence[Told],
     kept: Sequence[Told],
     said: Sequence[tuple[str, str]],
+    waiting: Sequence[str],
     *,
     is_own: bool,
 ) -> str:
     """Keep what was *said*, keys and texts, and a copy; return what may be said.
 
-    *own* is for the user's state folder, all that is *kept* for the copy. If that folder has a
-    record (*is_own*) that can't be written, a copy is believed for a day.
+    That has what is *waiting* for the next tick if nothing can be kept for it. *own* is for the
+    user's state folder, all that is *kept* for the copy. If that folder has a record (*is_own*)
+    that can't be written, a copy is believed for a day.
     """
     text = "\n".join(one for _, one in said)
-    problem = _tried(lambda: put_own(FOLDER, record_name(path), _record(path, own), durably=False))
+    problem = _tried(
+        lambda: put_own(FOLDER, record_name(path), _record(path, own), durably=False, may_tear=True)
+    )
     if not problem:
         _copied(_beside(path), _record(path, kept))
         return text
@@ -374,6 +382,8 @@ def _remember(
     if not is_own and not failed[0]:
         return text
     text = "\n".join(one for key, one in said if key not in before or not is_own)
+    if all(failed):
+        text = "\n".join(filter(None, (text, *waiting)))
     if not text:
         return ""
     where = own_state(FOLDER) if is_own else _beside(path)
@@ -409,7 +419,8 @@ def _record(path: Path, kept: Sequence[Told]) -> bytes:
 
 def _spare_places(path: Path) -> list[Path]:
     """Return where copies are kept: beside the log, and in memory if that can't be written."""
-    memory = next((one for one in _MEMORY if os.path.isdir(one)), _MEMORY[-1])  # noqa: PTH112
+    places = (os.environ.get("XDG_RUNTIME_DIR") or _MEMORY[0], *_MEMORY)
+    memory = next((one for one in places if os.path.isdir(one)), _MEMORY[-1])  # noqa: PTH112
     folder = Path(memory, f"sequencer-{os.geteuid()}")
     try:
         about = os.lstat(folder)

@@ -243,6 +243,26 @@ def put(path: Path, data: bytes, *, durably: bool = True, fresh: str = "") -> No
         folder.sync()
 
 
+def overwrite(path: Path, data: bytes) -> None:
+    """Write *data* over the file at *path*, where no new file can be made; it has to be there.
+
+    A file that has another name too is left alone. Not promised: that what stands there after a
+    crash is one of the two.
+
+    Raises:
+        OSError: it can't be opened or written, or has another name.
+    """
+    fd = open_file(path, os.O_WRONLY)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))
+    finally:
+        os.close(fd)
+
+
 def sync_folder(folder: Path) -> None:
     """Make created and renamed entries of *folder* survive a power loss."""
     opened(folder).sync()

@@ -6,15 +6,17 @@ Agents that may only edit the project can't write there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
 
 from sequencer.documents.textfile import path_at_home
 from sequencer.errors import ConfigurationError, StorageFailed, UnsafeFolder
-from sequencer.store.folder import Folder, opened, put, read_regular
+from sequencer.store.folder import Folder, opened, overwrite, put, read_regular
 
 STATE_VARIABLE = "XDG_STATE_HOME"
 _OTHERS_WRITE = 0o022
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def own_state(*parts: str) -> Path:
@@ -68,15 +70,25 @@ def read_own(kind: str, name: str, max_bytes: int) -> bytes | None:
         return None
 
 
-def put_own(kind: str, name: str, data: bytes, *, durably: bool = True) -> None:
+def put_own(
+    kind: str, name: str, data: bytes, *, durably: bool = True, may_tear: bool = False
+) -> None:
     """Make *data* this user's own record *name* of *kind*; see `put`.
+
+    If it *may_tear*, a full disk has the present record overwritten.
 
     Raises:
         UnsafeFolder, ConfigurationError, StorageFailed: see `read_own`.
     """
     path, fresh = make_own(kind), f"{name}.{os.urandom(8).hex()}.tmp"
     try:
-        put(Path(_own(kind).path, name), data, durably=durably, fresh=fresh)
+        place = Path(_own(kind).path, name)
+        try:
+            put(place, data, durably=durably, fresh=fresh)
+        except OSError as error:
+            if not may_tear or error.errno not in _FULL:
+                raise
+            overwrite(place, data)
     except OSError as error:
         raise _no_own(path, error) from error
 

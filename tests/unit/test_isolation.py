@@ -17,7 +17,7 @@ from tests.isolation import FAKE_PROGRAMS, isolate, kept, without_agents
 
 def test_the_environment_has_nothing_of_the_person_who_runs_the_tests() -> None:
     own = kept(os.environ)
-    ours = {"HOME", "XDG_STATE_HOME", "SEQUENCER_TRUST", "GIT_CONFIG_NOSYSTEM"}
+    ours = {"HOME", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "SEQUENCER_TRUST", "GIT_CONFIG_NOSYSTEM"}
     # What Python, pytest's processes and the helper of forked commands add for themselves.
     added = {"LC_CTYPE", "COLUMNS", "LINES", "FORKED_COMMANDS_SOCKET"}
     assert set(os.environ) - set(own) - ours <= added

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -17,12 +18,13 @@ from sequencer import __version__
 from sequencer.cli import main, options
 from sequencer.cli.context import Invocation, complain, in_lines, json_text
 from sequencer.cli.options import Verb, save
-from sequencer.cli.program import COMMANDS, NAME, group, report
+from sequencer.cli.program import COMMANDS, NAME, _as_shortage, group, report
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,
     CorruptState,
     Interrupted,
+    MachineBusy,
     SequencerError,
     StepFailed,
     StorageFailed,
@@ -411,3 +413,28 @@ def test_an_extra_is_added_the_way_the_program_was_installed(
     assert extras.extra_hint("web") == "uv tool install '/a b/clone[web]'"
     told.read_text = lambda _: None
     assert extras.extra_hint("web") == "uv tool install 'step-sequencer[web]'"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("the thread is gone"),
+        StorageFailed("can't be written"),
+        ConfigurationError("can't be read"),
+    ],
+)
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EMFILE])
+def test_no_error_is_its_own_cause(error: Exception, number: int) -> None:
+    error.__cause__ = cause = MachineBusy("the disk has no room left")
+    cause.__cause__ = OSError(number, os.strerror(number))
+    for first in (error, cause, cause.__cause__):
+        shown: BaseException | None = _as_shortage(first)
+        seen: list[BaseException] = []
+        while shown is not None:
+            assert not any(shown is one for one in seen)
+            seen.append(shown)
+            shown = shown.__cause__
+    if isinstance(error, StorageFailed):
+        error.__cause__ = OSError(errno.EIO, "I/O error")
+        assert _as_shortage(error) is error
+        assert isinstance(error.__cause__, OSError)

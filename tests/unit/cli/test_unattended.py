@@ -28,6 +28,8 @@ from sequencer.cli.unattended import (
     record_name,
     recorded,
 )
+from sequencer.store import folder as folders
+from sequencer.store import user_state
 from sequencer.store.user_state import own_state
 from tests.unit.cli.calling import Called, call, project, worked
 
@@ -396,7 +398,7 @@ def test_what_lasts_is_told_again_ever_less_often(
 def test_a_problem_that_can_not_be_remembered_is_told_once_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unattended, "_MEMORY", (str(tmp_path / "memory"),))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "memory"))
     (tmp_path / "memory").mkdir()
     log = tmp_path / "tick.log"
     told(log, 0)
@@ -417,6 +419,7 @@ def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unattended, "_MEMORY", ("/proc/none",))
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
     monkeypatch.setattr(unattended, "_beside", lambda _: Path("/proc/none/tick.log.told"))
     monkeypatch.setattr(unattended, "put_own", raising(OSError(30, "Read-only file system")))
     log, said = tmp_path / "tick.log", []
@@ -426,6 +429,42 @@ def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
         said.append(told(log, 1, FAILED))
     assert [hour for hour, one in enumerate(said) if one] == [8]
     assert "so only ticks from 8:00 to 8:59 say this" in said[8]
+
+
+def test_a_full_disk_is_told_though_no_new_file_can_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, full = tmp_path / "tick.log", raising(OSError(28, "No space left on device"))
+    told(log, 0)
+    monkeypatch.setattr(user_state, "put", full)
+    monkeypatch.setattr(folders, "put", full)
+    now, said = time.time(), []
+    for hours in range(0, 30, 6):
+        monkeypatch.setattr(time, "time", lambda hours=hours: now + hours * 3_600)
+        said.append(told(log, 75, "error: no room", key="full", kind=LASTING))
+    assert [bool(one) for one in said] == [False, True, False, False, False]
+    assert "once a day" not in said[1]
+    # A file with another name is somebody else's, too.
+    record = record_of(log)
+    os.link(record, record.with_name("other"))
+    kept = record.read_bytes()
+    told(log, 1, FAILED)
+    assert record.read_bytes() == kept
+
+
+def test_where_nothing_can_be_remembered_what_lasts_is_told_in_that_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unattended, "_MEMORY", ("/proc/none",))
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(unattended, "_beside", lambda _: Path("/proc/none/tick.log.told"))
+    monkeypatch.setattr(unattended, "put_own", raising(OSError(30, "Read-only file system")))
+    log, said = tmp_path / "tick.log", []
+    for hour in range(24):
+        at = time.struct_time((2026, 11, 1, hour, 0, 0, 6, 305, 0))
+        monkeypatch.setattr(time, "localtime", lambda at=at: at)
+        said.append(told(log, 75, "error: no room", key="full", kind=LASTING))
+    assert [hour for hour, one in enumerate(said) if one] == [8]
 
 
 def raising(error: Exception) -> Callable[..., None]:
