@@ -45,6 +45,9 @@ from tests.clocks.weeks_alone import (
 from tests.long.report import Report, Size
 
 
+_DIRTY = "uncommitted changes"
+
+
 def prepare(project: Project, folder: Path, clock: Path) -> None:
     """Make the files of *project*, and its timer's entry."""
     first = Machine(project.name, folder / project.name, clock)
@@ -129,7 +132,10 @@ def _ask(project: Project, hour: int) -> None:
         # A cycle without an end, beside all that has one.
         _set_the_world(project, hour, "ok")
         project.machines[0].person("run", "--max-steps", "1")
-    if hour % (2 * DAY) != 11:
+    is_held = any(
+        one.what == "untrusted" and one.hour <= hour < one.until for one in project.events
+    )
+    if hour % (2 * DAY) != 11 or is_held:
         return
     name, asked = f"request-{hour // DAY}", ("start", f"Fix: thing {hour}", "--no-run")
     done = project.machines[0].person("--run", name, *asked, "--procedure", "task")
@@ -188,7 +194,9 @@ def _mood(project: Project, hour: int, seed: int) -> str:
     chance = random.Random(f"{seed} {project.name} {hour}")  # noqa: S311
     if chance.random() < 0.02:
         return "limit"  # of five hours
-    return chance.choices([*MOODS], [*MOODS.values()])[0]
+    mood = chance.choices([*MOODS], [*MOODS.values()])[0]
+    # A `run` waits for the end of an outage, and its clock is the real one.
+    return "ok" if project.name == "flow" and mood == "overloaded" else mood
 
 
 def _limit_ends(hour: int) -> int:
@@ -239,6 +247,9 @@ def is_over(project: Project, event: Event) -> None:
 def visit(project: Project, hour: int) -> None:
     """Let a person do what the inbox says, if a mail has told about it; else it was silent."""
     machine = project.machines[0]
+    for one in project.machines:
+        if any(f"{one.app}" in mail.text and _DIRTY in mail.text for mail in project.mails):
+            one.git("stash", "-q", "-u")
     if machine.has_full_disk or project.codes.keys() <= {0, 130} or not project.hours:
         return
     shown = machine.person("inbox", "--json")
