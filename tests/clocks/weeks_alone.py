@@ -255,7 +255,7 @@ def projects() -> list[Project]:
         Project("desk", desk, 3, (
             Event(4 * DAY + 9, "untrusted", r"changed since you trusted", 4 * DAY + 15),
             LIMITED,
-            Event(24 * DAY + 1, "fail", r"failed 3 times in a row(.|\n)*400", 24 * DAY + 13),
+            Event(24 * DAY + 1, "fail", r"failed 3 times in a row(.|\n)*400", 25 * DAY + 13),
         ), ("--all",), has_git=True),
         Project("pair", pair, 8, (
             Event(6 * DAY + 2, "dirty", r"work tree", 7 * DAY),
