@@ -92,6 +92,8 @@ class News(NamedTuple):
     """Nothing was tried, so what stood in the way may still do so."""
     until: float | None = None
     """When a `PAUSE` ends, in seconds since 1970."""
+    shared: str = ""
+    """What makes a `PAUSE` the same in other runs of the project; empty: nothing does."""
     also: tuple[News, ...] = ()
     """What has happened besides."""
 
@@ -107,7 +109,7 @@ def news_of(need: Need, text: str) -> News:
     if kind == PAUSE and need.until is None:
         kind = LASTING
     until = None if need.until is None else need.until.timestamp()
-    return News(text, need.key, kind, until=until)
+    return News(text, need.key, kind, until=until, shared=need.shared if kind == PAUSE else "")
 
 
 class Told(NamedTuple):
@@ -261,7 +263,7 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
         before = next((each for each in kept if each.key == one.same), None)
         after = _next(one, before, code, now)
         kept = [*(each for each in kept if each is not before), after]
-        if after is not before and after.times:
+        if after is not before and after.times and not _is_shared(path, one, now):
             said.append((after.key, one.text + _lasts(before)))
     kept = _newest(kept)
     if kept == known and is_own:
@@ -272,6 +274,22 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
     new = {one.key for one in kept if one.kind == LASTING and not one.times}
     waiting = [one.text for one in seen if one.same in new]
     return _remember(path, own, kept, said, waiting, is_own=is_own)
+
+
+def _is_shared(path: Path, news: News, now: float) -> bool:
+    """Return whether the pause *news* was told of another run; if not, remember it for them."""
+    if not news.shared or news.until is None:
+        return False
+    name = record_name(path.parent / blake2b(news.shared.encode(), digest_size=8).hexdigest())
+    known = None
+    with contextlib.suppress(OSError, SequencerError, LookupError, ValueError, TypeError):
+        known = float(parse_object(read_own(FOLDER, name, MAX_BYTES) or b"")["until"])
+    # A time that no clock of today can mean was noted by one that was wrong.
+    if known is not None and now < known and news.until <= known + HOUR_S:
+        return True
+    text = json.dumps({"log": _real(path), "until": news.until}).encode()
+    _tried(lambda: put_own(FOLDER, name, text, durably=False, may_tear=True))
+    return False
 
 
 def _next(news: News, before: Told | None, code: int, now: float) -> Told:

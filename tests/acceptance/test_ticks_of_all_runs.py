@@ -144,6 +144,24 @@ def test_with_a_log_each_run_tells_once_in_its_own(folder: Path) -> None:
         assert (folder / "logs" / f"tick.{name}.log").exists()
 
 
+def test_a_project_that_changed_is_told_once_for_all_its_runs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting_in_line(folder, "first")
+    waiting_in_line(folder, "second")
+    monkeypatch.delenv("SEQUENCER_TRUST")
+    assert call(folder, "trust", "--yes").code == 0
+    path = folder / "orchestration.yaml"
+    path.write_text(path.read_text().replace("free: true", "free: true, env: {A: b}"))
+    tick = ("tick", "--all", "--log", "logs/tick-all.log")
+    said = [call(folder, *tick).err for _ in range(2)]
+    assert said[0].count("the project has changed since you trusted it") == 1
+    assert said[1] == ""
+    assert call(folder, "trust", "--yes").code == 0
+    said = [call(folder, *tick).err for _ in range(3)]
+    assert sum(one.count("solved: ") for one in said) == 1
+
+
 def test_one_timer_is_for_all_and_check_knows_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

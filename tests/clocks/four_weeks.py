@@ -44,6 +44,8 @@ from tests.clocks.weeks_alone import (
 )
 from tests.long.report import Report, Size
 
+_DIRTY = "uncommitted changes"
+
 
 def prepare(project: Project, folder: Path, clock: Path) -> None:
     """Make the files of *project*, and its timer's entry."""
@@ -129,7 +131,10 @@ def _ask(project: Project, hour: int) -> None:
         # A cycle without an end, beside all that has one.
         _set_the_world(project, hour, "ok")
         project.machines[0].person("run", "--max-steps", "1")
-    if hour % (2 * DAY) != 11:
+    is_held = any(
+        one.what == "untrusted" and one.hour <= hour < one.until for one in project.events
+    )
+    if hour % (2 * DAY) != 11 or is_held:
         return
     name, asked = f"request-{hour // DAY}", ("start", f"Fix: thing {hour}", "--no-run")
     done = project.machines[0].person("--run", name, *asked, "--procedure", "task")
@@ -188,7 +193,9 @@ def _mood(project: Project, hour: int, seed: int) -> str:
     chance = random.Random(f"{seed} {project.name} {hour}")  # noqa: S311
     if chance.random() < 0.02:
         return "limit"  # of five hours
-    return chance.choices([*MOODS], [*MOODS.values()])[0]
+    mood = chance.choices([*MOODS], [*MOODS.values()])[0]
+    # A `run` waits for the end of an outage, and its clock is the real one.
+    return "ok" if project.name == "flow" and mood == "overloaded" else mood
 
 
 def _limit_ends(hour: int) -> int:
@@ -239,6 +246,10 @@ def is_over(project: Project, event: Event) -> None:
 def visit(project: Project, hour: int) -> None:
     """Let a person do what the inbox says, if a mail has told about it; else it was silent."""
     machine = project.machines[0]
+    for one in project.machines:
+        heard = [mail.text for mail in project.mails if mail.hour > hour - 12]
+        if any(str(one.app) in text and _DIRTY in text for text in heard):
+            one.git("stash", "-q", "-u")
     if machine.has_full_disk or project.codes.keys() <= {0, 130} or not project.hours:
         return
     shown = machine.person("inbox", "--json")
@@ -344,6 +355,8 @@ def _late(project: Project, event: Event) -> str:
     """Return that no mail told of *event* within two ticks; three attempts make a failure."""
     later = [hour for hour in project.hours if hour >= event.hour]
     ticks = {"fail": 6, "conflict": 14, "last": 3, "limit": 6}.get(event.what, 3)
+    # Its runs have their turns one after the other.
+    ticks *= 2 if project.name == "desk" and event.what == "fail" else 1
     if len(later) < ticks:
         return ""
     last = later[ticks - 1]

@@ -255,7 +255,7 @@ def projects() -> list[Project]:
         Project("desk", desk, 3, (
             Event(4 * DAY + 9, "untrusted", r"changed since you trusted", 4 * DAY + 15),
             LIMITED,
-            Event(22 * DAY + 1, "fail", r"failed 3 times in a row(.|\n)*400", 22 * DAY + 13),
+            Event(24 * DAY + 1, "fail", r"failed 3 times in a row(.|\n)*400", 25 * DAY + 13),
         ), ("--all",), has_git=True),
         Project("pair", pair, 8, (
             Event(6 * DAY + 2, "dirty", r"work tree", 7 * DAY),
@@ -263,7 +263,7 @@ def projects() -> list[Project]:
             LIMITED,
         ), has_git=True),
         Project("tree", tree, 4, (
-            Event(5 * DAY + 5, "conflict", r"merge", 5 * DAY + 6),
+            Event(5 * DAY + 8, "conflict", r"merge", 5 * DAY + 9),
         ), ("--all",), has_git=True),
         Project("full", full, 6, (
             Event(9 * DAY, "full-disk", r"No space|no room", 10 * DAY),
@@ -271,7 +271,7 @@ def projects() -> list[Project]:
             Event(24 * DAY, "last", r"the run is complete", 0),
         )),
         Project("flow", _COMMON % _FALLBACK + "steps: [work]\n", 24, (
-            Event(11 * DAY, "fail", r"failed", 11 * DAY + 2),
+            Event(11 * DAY, "fail", r"failed", 11 * DAY + 3),
         )),
     ]  # fmt: skip
 

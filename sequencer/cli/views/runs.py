@@ -185,6 +185,8 @@ class Need(NamedTuple):
     """When a pause ends; None: nobody knows."""
     is_asked: bool = False
     """Whether a gate or a node asks; see `Open`."""
+    shared: str = ""
+    """What makes a pause the same in other runs of the project; empty: nothing does."""
     is_unreadable: bool = False
     """Whether somebody has to repair its files first."""
 
@@ -317,7 +319,8 @@ def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
     at = f"{due.astimezone():%Y-%m-%d %H:%M %Z}"
     if due > now + LONG_PAUSE:
         text = f"{one_line(why)}: nothing starts before {at}; then it continues by itself"
-        return Need(here.kind, f"pause {head.run_id}", text, until=due)
+        # A limit is the agent's, whichever run met it.
+        return Need(here.kind, f"pause {head.run_id}", text, until=due, shared=one_line(why))
     status = (_newest_outcome(run) or {}).get("status")
     if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
         return None

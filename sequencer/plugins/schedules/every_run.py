@@ -49,6 +49,7 @@ def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
 
     Raises:
         UsageRefused: a run is named, too.
+        NotTrusted: nothing of the project may run here.
         ClaimHeld: *at_most* so many work already.
         Interrupted: a signal came.
     """
@@ -56,6 +57,9 @@ def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
         raise UsageRefused("is one run", where="--run", hint="leave --all out")
     at_most = at_most or 1
     project, options = invocation.project(), [*_passed_on(invocation.arguments)]
+    if (refused := project.trust.refusal()) is not None:
+        # Each run would say it by itself, and that it is over.
+        raise refused
     place = _place(project, at_most)
     if place is None:
         busy = ClaimHeld(f"{plural(at_most, 'tick')} at work already (--at-most)")

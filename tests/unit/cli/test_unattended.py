@@ -431,6 +431,23 @@ def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
     assert "so only ticks from 8:00 to 8:59 say this" in said[8]
 
 
+def test_a_limit_that_several_runs_meet_is_told_once(tmp_path: Path) -> None:
+    now = datetime.now(UTC).timestamp()
+    pause = {"kind": PAUSE, "shared": "usage limit of agent 'worker'"}
+
+    def tells(run: str, days: float, about: str = "worker") -> bool:
+        shared = {**pause, "shared": f"usage limit of agent '{about}'"}
+        until = now + days * DAY_S
+        return told(tmp_path / f"tick.{run}.log", 0, "limit", key=run, until=until, **shared) != ""
+
+    assert [tells("one", 5), tells("two", 5), tells("one", 5)] == [True, False, False]
+    # It has grown, or is another agent's, or another project's.
+    assert [tells("three", 6), tells("two", 6)] == [True, False]
+    assert tells("four", 5, "spare")
+    (tmp_path / "other").mkdir()
+    assert tells("../other/tick", 5)
+
+
 def test_a_full_disk_is_told_though_no_new_file_can_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
