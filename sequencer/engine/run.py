@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Emit, Noticed, Prepared, Running, ignore
 from sequencer.engine.by_hand import Control, fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
+from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
@@ -78,78 +79,6 @@ class Resolution(Protocol):
     def agents_may(self, verb: str) -> bool:
         """Return whether agents may use *verb* too, as the project was trusted."""
         ...
-
-
-class Made(Struct, frozen=True):
-    """An attempt that has ended, and where."""
-
-    step: str
-    step_index: int
-    attempt: int
-    token: int
-    host: str
-    """The machine that has written its log."""
-    log: str
-    """Path of the log there."""
-
-
-@runtime_checkable
-class Dispatching(Protocol):
-    """A store that hands out the attempts of a run itself, to every process at work on it."""
-
-    worker_of: Callable[[str | None, Emit], Worker] | None
-    """Returns what runs the attempts at the run of this name, and reports on them."""
-
-    def run_names(self) -> list[str]:
-        """Return the names of the project's named runs."""
-        ...
-
-    def makers(self) -> Mapping[int, str]:
-        """Return who runs the attempts that were handed out, by token; empty: nobody yet."""
-        ...
-
-    def elsewhere(self) -> str:
-        """Return where the workers are that run its attempts; empty: here too."""
-        ...
-
-    def detached(self) -> list[dict[str, Any]]:
-        """Return the detached permissions to work: the open ones and the last one."""
-        ...
-
-    def made(self) -> list[Made]:
-        """Return the attempts that have ended, oldest first."""
-        ...
-
-    def ensure_served(self, worker: Worker) -> None:
-        """Return if others can run attempts like those of *worker*; before a run starts.
-
-        Raises:
-            UsageRefused: its agents need something that only one machine has.
-        """
-        ...
-
-    def work(
-        self,
-        worker: Worker,
-        mode: Mode,
-        limits: InvocationLimits,
-        head: Head,
-        places: int,
-        *,
-        is_detached: bool,
-    ) -> Summary:
-        """Work with *worker*, at *places* attempts at once, until a limit, an end or an error.
-
-        If it *is_detached*, others do that work, and this returns at once.
-
-        Raises: see `EngineLoop.work`.
-        """
-        ...
-
-
-def dispatch_of(store: Store) -> Dispatching | None:
-    """Return what hands out attempts, if *store* does that itself."""
-    return store if isinstance(store, Dispatching) else None
 
 
 class Run:
@@ -378,9 +307,8 @@ class Run:
             if on_ready is not None:
                 on_ready(worker.interrupt)
             if self.dispatch is not None:
-                return self.dispatch.work(
-                    worker, mode, limits, head, places, is_detached=is_detached
-                )
+                how = (worker, mode, limits, head, places)
+                return self.dispatch.work(*how, is_detached=is_detached)
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()

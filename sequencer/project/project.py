@@ -20,9 +20,10 @@ from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.attempt import Emit, Noticed
 from sequencer.engine.by_hand import ensure_may_decide
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
+from sequencer.engine.dispatch import dispatch_of
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
-from sequencer.engine.run import Run, dispatch_of
+from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch

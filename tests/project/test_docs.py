@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import pytest
 
+from sequencer import extensions
 from sequencer.cli.context import Invocation
 from sequencer.cli.program import COMMANDS, group
 from sequencer.documents.keys import annotation_at
@@ -203,8 +204,7 @@ def test_every_variable_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=by_place)
 def test_every_module_can_be_imported(page: Path) -> None:
     for _, code in inline_code(page):
-        added = ("commands", "executors", "kinds", "stores")
-        groups = {f"sequencer.{group}" for group in added}
+        groups = {extensions.COMMANDS, extensions.HOOKS, *extensions.OURS}
         if re.fullmatch(r"sequencer(\.[a-z_]+)+", code) and code not in groups:
             module, _, name = code.rpartition(".")
             try:

@@ -32,7 +32,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.documents.textfile import slug
 from sequencer.engine.attempt import Emit
-from sequencer.engine.run import Made
+from sequencer.engine.dispatch import Made
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused, command
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
@@ -162,7 +162,7 @@ class FleetStore:
         return client.get_workflow_handle(self.id, run_id=execution)
 
     def run_names(self) -> list[str]:
-        """See `engine.run.Dispatching`; one that has just begun may not be listed yet."""
+        """See `engine.dispatch.Dispatching`; one that has just begun may not be listed yet."""
         return self.connection.call(self._names())
 
     async def _names(self) -> list[str]:
@@ -174,31 +174,31 @@ class FleetStore:
         return sorted(found)
 
     def makers(self) -> Mapping[int, str]:
-        """See `engine.run.Dispatching`."""
+        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         pending = {} if seen is None else seen.pending
         return {token: process_words(who) for token, who in pending.items()}
 
     def elsewhere(self) -> str:
-        """See `engine.run.Dispatching`."""
+        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         place = "" if seen is None else self.options.served_by(seen.queue)[1]
         return "" if place == self.options.place else place
 
     def detached(self) -> list[dict[str, Any]]:
-        """See `engine.run.Dispatching`."""
+        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         found: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
         return found
 
     def made(self) -> list[Made]:
-        """See `engine.run.Dispatching`."""
+        """See `engine.dispatch.Dispatching`."""
         reader = self.connection.call(self.read())
         return [one for _, one in sorted(reader.made.items())]
 
     @staticmethod
     def ensure_served(worker: Worker) -> None:
-        """See `engine.run.Dispatching`."""
+        """See `engine.dispatch.Dispatching`."""
         performer = worker.performer
         message, hint = "", "keep its runs in files or git"
         if performer.team is not None and not worker.code.moves:
@@ -575,7 +575,7 @@ class FleetStore:
         *,
         is_detached: bool,
     ) -> Summary:
-        """See `engine.run.Dispatching`."""
+        """See `engine.dispatch.Dispatching`."""
         self._ensure_newest(head)
         act = self._working.detach if is_detached else self._working.work_on
         made: Summary = act(self, worker, mode, limits, head=head, places=places)

@@ -13,7 +13,7 @@ from temporalio.client import RPCTimeoutOrCancelledError, WorkflowHistoryEventAs
 from temporalio.service import RPCError
 
 from sequencer.engine.attempt import Emit, HeadMoved, MadeElsewhere, Noticed, RunEvent
-from sequencer.engine.run import Made
+from sequencer.engine.dispatch import Made
 from sequencer.model.evidence import evidence_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus, used
