@@ -40,16 +40,22 @@ FORMATS = "sequencer.formats"
 TASKS = "sequencer.tasks"
 """What performs graphs of tasks; each makes an `engine.perform.Team` of a `Project`, a run's name
 and the name of an agent. Only ours count."""
+SECTIONS = "sequencer.sections"
+"""Sections of orchestration.yaml; each is a `project.sections.ConfigSection`. Only ours count."""
 POSTING = "sequencer.posting"
-"""What posts results of runs; each makes a `project.posting.Posting` of a `Project`. Only ours
-count."""
+"""What posts results of runs, by the section that says where; each makes a
+`project.posting.Posting` of a `Project`, or None. Only ours count."""
 STARTS = "sequencer.starts"
-"""What starts runs by itself; each is a `project.starts.Starts`. Only ours counts."""
+"""What starts runs by itself, by the section that says when; each is a `project.starts.Starts`.
+Only ours counts."""
 CHECKS = "sequencer.checks"
 """What `check` finds; each is called with the `Project` and the name of a run, and yields
 `Finding`s. With ``looks=True`` nothing may be run or asked for it."""
 COMMANDS = "sequencer.commands"
 """Commands; each is a `click.Command`, whose object is an `Invocation`."""
+SYSTEM_PROMPTS = "sequencer.system_prompts"
+"""System prompts that steps with `system_from_labels` may get; each returns their names for
+`Settings`. Only ours count."""
 CODE = "sequencer.code"
 """Ways to move the code of a run's steps; each makes a `Carrier` of a
 `project.store_requests.CodeRequest`, or None."""
@@ -78,7 +84,14 @@ OURS: Mapping[str, Mapping[str, str]] = {
     WORKTREES: {"git": "git.code.project_trees"},
     FORMATS: {"tasks": "teams.lists:FORMAT"},
     TASKS: {"teams": "teams.project_teams:team_of"},
-    POSTING: {"sinks": "posting.posting:SinkPosting"},
+    SECTIONS: {
+        "routing": "requests.section:SECTION",
+        "schedules": "schedules.section:SECTION",
+        "activity": "posting.section:SECTION",
+        "webhooks": "web.section:SECTION",
+    },
+    SYSTEM_PROMPTS: {"routing": "requests.section:system_prompts_of"},
+    POSTING: {"activity": "posting.posting:posting_of"},
     STARTS: {"schedules": "schedules.schedules"},
     CHECKS: {
         "git": "git.check:check_project",

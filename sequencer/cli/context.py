@@ -132,6 +132,7 @@ class Invocation(Struct):
             # No project is needed for `--help`, and none of this.
             from sequencer.project.project import open_project  # noqa: PLC0415
             from sequencer.project.sources import Given  # noqa: PLC0415
+            from sequencer.project.starts import starts_of  # noqa: PLC0415
 
             given = options or {}
             flags = {key: Given(said, value) for key, said, value in _laid_over(given)}
@@ -145,10 +146,10 @@ class Invocation(Struct):
             )
             project = opened(flags=flags)
             self._resolve_default(project)
-            scheduled = project.settings.schedules.get(self.run_name or "")
+            scheduled = starts_of(project).workflows(project).get(self.run_name or "")
             if scheduled is not None and given.get("workflow") is None:
                 said = f"schedules.{self.run_name}.workflow"
-                flags["workflow", "name"] = Given(said, scheduled.workflow)
+                flags["workflow", "name"] = Given(said, scheduled)
                 project = opened(flags=flags)
             if not may_be_none:
                 project.ensure_is_one()
@@ -192,7 +193,9 @@ class Invocation(Struct):
 
     @staticmethod
     def _known(project: Project) -> list[str]:
-        return [*dict.fromkeys((*project.run_names(), *project.settings.schedules))]
+        from sequencer.project.starts import starts_of  # noqa: PLC0415 - see `project`
+
+        return [*dict.fromkeys((*project.run_names(), *starts_of(project).workflows(project)))]
 
     def run_to_show(self, *, is_listed: bool = False) -> Run:
         """Return the run that a person means who only looks.
@@ -364,7 +367,7 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
         project.ensure_may_decide(invocation.verb)
     acts = not kind_of(settings).is_local
     if decides:
-        acts = acts or bool(settings.hooks) or bool(settings.activity.sinks)
+        acts = acts or bool(settings.hooks) or project.posting is not None
     if acts and invocation.changes:
         project.trust.ensure()
 

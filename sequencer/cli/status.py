@@ -259,7 +259,7 @@ def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
         date = dates.pop(facts["run"], None)
         yield facts if date is None else {**facts, "starts_at": date}
     for name, date in dates.items():
-        workflow = project.settings.schedules[name or ""].workflow
+        workflow = starts_of(project).workflows(project)[name or ""]
         told = {"run": name, "ended": False, "workflow": workflow, "status": "scheduled"}
         missed = left_out_json(starts_of(project).left_out(project, project.run(name)))
         waits = {"kind": "date", "message": starts_at(parsed(date)), "until": date}

@@ -89,6 +89,13 @@ class Frozen:
             elif mode == "after" and name not in cls._after:
                 cls._after = (*cls._after, name)
 
+    @classmethod
+    def add(cls, spec: FieldSpec) -> None:
+        """Give the class one more field; it must have been made for nobody before."""
+        cls.model_fields[spec.name] = spec
+        cls._blank[spec.name] = spec.default
+        spec.owner = cls
+
     def __init__(self, **given: Any) -> None:
         """Take *given* as the values of the fields.
 

@@ -26,6 +26,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.logs import old_logs, run_folders
 from sequencer.project.project import Project
+from sequencer.project.starts import starts_of
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.head import signature
@@ -118,7 +119,7 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
 
 def _of_no_run(project: Project, before: float) -> Iterator[Unneeded]:
     """Yield what ticks have logged of runs that are gone, last changed *before* a time."""
-    known = {slug(name) for name in (*project.run_names(), *project.settings.schedules)}
+    known = {slug(name) for name in (*project.run_names(), *starts_of(project).workflows(project))}
     paths = _told_by_ticks(project, known, is_other=True)
     old = [path for path in paths if _measured(path).newest < before]
     if old:
@@ -171,7 +172,7 @@ def _is_over(project: Project, run: Run) -> bool:
 
     A schedule does: without the run's end, its newest date would start it again.
     """
-    if run.name in project.settings.schedules:
+    if run.name in starts_of(project).workflows(project):
         return False
     try:
         head = run.head

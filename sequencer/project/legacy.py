@@ -24,7 +24,7 @@ from sequencer.documents import keys
 from sequencer.documents.yamlfile import Document, KeyPath, dotted, located
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.project.schema import Schema
-from sequencer.project.setting_checks import Found
+from sequencer.project.sections import Found
 from sequencer.project.sources import OWN, RENAMED, Layers, Source, source_in
 
 

@@ -231,10 +231,13 @@ class Project(Struct, frozen=True, dict=True):
     @property
     def posting(self) -> Posting | None:
         """Return what posts about its runs; None: nothing does."""
-        if not self.settings.activity.sinks or self.rehearses:
+        if self.rehearses:
             return None
-        make = next((made for _, made in extensions.ours(extensions.POSTING)), None)
-        return None if make is None else make(self)
+        for name in extensions.OURS[extensions.POSTING]:
+            if name in self.settings.sections:
+                made: Posting | None = extensions.needed(extensions.POSTING, name, "posting")(self)
+                return made
+        return None
 
     def performer(
         self,
@@ -267,7 +270,7 @@ class Project(Struct, frozen=True, dict=True):
             carrier=carrier,
             team=team,
             place=place,
-            comment_tools=settings.activity.comment_tools,
+            comment_tools=settings.section("activity").comment_tools,
             own_folders=(settings.state_file.parent, settings.logs_dir),
             max_attempts=settings.limits.attempts,
         )

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnknownName, raise_all
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.requests.routing import every_system_prompt
 from sequencer.project.agents import choose_agent
 from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
@@ -45,7 +45,8 @@ def unreadable_prompts(
         whole = with_defaults(step, project.settings.step_defaults)
         names = [whole.system_prompt, *whole.added_system_prompts]
         if whole.system_from_labels:
-            names += every_system_prompt(project.settings.routing)
+            for _, every in extensions.ours(extensions.SYSTEM_PROMPTS):
+                names += every(project.settings)
         is_review = workflow.review is not None and step is workflow.review.step
         positions = [one.name for one in workflow.steps] if is_review else [step.name]
         if whole.text is None and not _needs_no_prompt(project, whole, positions):

@@ -10,6 +10,7 @@ import re
 import shlex
 from typing import Annotated, Any, Literal
 
+from sequencer import extensions
 from sequencer.documents.textfile import DEFAULT_STATE_FILE, is_branch_name
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import (
@@ -22,11 +23,8 @@ from sequencer.model.fields import (
 from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, ModelName, Name, Retry, Step, Validation
-from sequencer.plugins.posting.options import ActivityOptions
-from sequencer.plugins.requests.routing import RoutingSettings
-from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.teams.options import TeamOptions
-from sequencer.plugins.web.webhook_settings import WebhookOptions
+from sequencer.project.sections import SectionSpec
 from sequencer.workflows.definitions import ReviewDefinition, StepEntry, WorkflowDefinition
 from sequencer.workflows.router import RouterSettings
 
@@ -417,11 +415,8 @@ class Schema(Section):
     file_mode: FileMode = "0600"
     """Mode of a run's new files; users who may read them may also enter their folders."""
     router: RouterSettings = RouterSettings()
-    routing: RoutingSettings = RoutingSettings()
     agents: dict[Name, AgentEntry] = Field(default_factory=dict)
     workflows: dict[Name, WorkflowDefinition] = Field(default_factory=dict)
-    schedules: dict[Name, Schedule] = Field(default_factory=dict)
-    """By the name of the run that starts at their dates."""
     hooks: tuple[PathText, ...] = ()
     """Python files of the project with hooks, in the order in which they are called."""
     prices: dict[ModelName, ModelPrice] = Field(default_factory=dict)
@@ -436,8 +431,6 @@ class Schema(Section):
     setup_timeout_s: PositiveSeconds = 1800.0
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
-    activity: ActivityOptions = ActivityOptions()
-    webhooks: WebhookOptions = WebhookOptions()
     teams: TeamOptions = TeamOptions()
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
@@ -448,3 +441,7 @@ class Schema(Section):
         """Return the defaults for fields that steps don't set."""
         retry = {"retry": self.retry} if self.retry.model_fields_set else {}
         return self.step_defaults.fields | retry
+
+
+for _name in extensions.OURS[extensions.SECTIONS]:
+    Schema.add(SectionSpec(_name))

@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
-from sequencer.plugins.requests.routing import AUTO, RULES
 from sequencer.plugins.teams.options import TeamOptions, roles
 from sequencer.project.schema import BUILTIN_AGENTS, Schema
+from sequencer.project.sections import Found, section
 from sequencer.project.sources import Layers
 from sequencer.project.store_kinds import store_kind
 from sequencer.workflows.definitions import WorkflowDefinition
@@ -28,9 +29,6 @@ from sequencer.workflows.verdicts import ensure_schema
 if TYPE_CHECKING:
     from sequencer.plugins.teams.team import Role
     from sequencer.workflows.finding import GraphFile
-
-
-Found = tuple[KeyPath, ConfigurationError]
 
 
 class Check:
@@ -65,7 +63,7 @@ class Check:
         """Return what doesn't fit together."""
         parts: tuple[Callable[[], Iterator[Found]], ...] = (
             self._workflow,
-            self._schedules,
+            self._sections,
             self._store,
             self._agent_entries,
             self._agents_named,
@@ -94,13 +92,48 @@ class Check:
             message = f"workflow {name!r} has no review step, so review_every_n has no effect"
             self._layers.notices.append(f"{self._at(cadence)}: {message}")
 
-    def _schedules(self) -> Iterator[Found]:
+    def _sections(self) -> Iterator[Found]:
+        """Yield what is wrong with the sections of plug-ins that somebody has set."""
+        for name in extensions.OURS[extensions.SECTIONS]:
+            value = getattr(self._schema, name)
+            if value is not None and (problems := section(name).problems) is not None:
+                yield from problems(value, self)
+
+    # --- what sections ask for ---------------------------------------------------------
+
+    def at(self, path: KeyPath) -> str:
+        """Return where the value at *path* was set, with the path."""
+        return self._layers.at(path)
+
+    def agent_named(self, name: str, path: KeyPath) -> Iterator[Found]:
+        """Yield that there is no agent *name*, which stands at *path*."""
+        if name not in self._agents:
+            yield path, UnknownName("agent", name, self._agents, where=self._at(path))
+
+    def workflow_named(self, name: str, path: KeyPath) -> Iterator[Found]:
+        """Yield that there is no workflow *name*, which stands at *path*."""
         known = self._registry.names
-        for run, schedule in self._schema.schedules.items():
-            path = ("schedules", run, "workflow")
-            if schedule.workflow not in known and schedule.workflow not in self._definitions:
-                where = self._at(path)
-                yield path, UnknownName("workflow", schedule.workflow, known, where=where)
+        if name not in known and name not in self._definitions:
+            yield path, UnknownName("workflow", name, known, where=self._at(path))
+
+    def procedure_named(self, name: str, path: KeyPath) -> Iterator[Found]:
+        """Yield that *name*, which somebody wrote at *path*, is no procedure.
+
+        A default may name what the project has made a cycle of. A definition that was refused
+        makes no workflow, and was reported for what it is.
+        """
+        is_refused = name in self._definitions - set(self._registry.names)
+        if path in self._layers.sources and not is_refused:
+            yield from ensure_procedure(name, path, self._registry, self._at(path))
+
+    def prompt_named(self, name: str | None, path: KeyPath) -> Iterator[Found]:
+        """Yield that the prompt *name*, which stands at *path*, is outside of the folder."""
+        if name is None:
+            return
+        try:
+            relative_name(self._prompts_dir, name)
+        except UnsafePath as error:
+            yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
 
     def _store(self) -> Iterator[Found]:
         path = ("store", "journal", "rotate_bytes")
@@ -145,11 +178,9 @@ class Check:
             if definition.review is not None:
                 named["workflows", order, "review", "agent"] = definition.review.agent
         named["teams", "fallback_agent"] = schema.teams.fallback_agent
-        if schema.routing.classifier not in (AUTO, RULES):
-            named["routing", "classifier"] = schema.routing.classifier
         for path, name in named.items():
-            if name is not None and name not in self._agents:
-                yield path, UnknownName("agent", name, self._agents, where=self._at(path))
+            if name is not None:
+                yield from self.agent_named(name, path)
 
     def _prompts_named(self) -> Iterator[Found]:
         schema = self._schema
@@ -158,25 +189,13 @@ class Check:
         named["router", "prompt"] = schema.router.prompt
         named |= {("router", "allowlist", i): n for i, n in enumerate(schema.router.allowlist)}
         named |= {("agent", "prompts", name): name for name in schema.agent.prompts}
-        named |= {
-            ("routing", "system_prompts", name, "prompt"): entry.prompt
-            for name, entry in schema.routing.system_prompts.items()
-        }
         for path, name in named.items():
-            yield from self._prompt(name, path)
+            yield from self.prompt_named(name, path)
         for path, step in (*self._steps, (("step_defaults",), schema.step_defaults)):
-            yield from self._prompt(step.prompt_name, (*path, "prompt"))
-            yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
+            yield from self.prompt_named(step.prompt_name, (*path, "prompt"))
+            yield from self.prompt_named(step.system_prompt, (*path, "system_prompt"))
             for name in step.added_system_prompts:
-                yield from self._prompt(name, (*path, "append_system_prompt"))
-
-    def _prompt(self, name: str | None, path: KeyPath) -> Iterator[Found]:
-        if name is None:
-            return
-        try:
-            relative_name(self._prompts_dir, name)
-        except UnsafePath as error:
-            yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
+                yield from self.prompt_named(name, (*path, "append_system_prompt"))
 
     def _answers(self) -> Iterator[Found]:
         """Yield what is wrong with the schema of a step's answer; it would fail every step."""
@@ -216,17 +235,10 @@ class Check:
             self._layers.notices.append(f"{self._at(path)}: {text}")
 
     def _procedures_named(self) -> Iterator[Found]:
-        routing = self._schema.routing
-        # A definition that was refused makes no workflow, and was reported for what it is.
-        refused = self._definitions - set(self._registry.names)
-        named: dict[KeyPath, str] = {("routing", "fallback"): routing.fallback}
-        named |= {("routing", "procedures", word): n for word, n in routing.procedures.items()}
-        # A default that nobody wrote may name what the project has made a cycle of.
-        named = {path: name for path, name in named.items() if path in self._layers.sources}
-        scores = self._schema.teams.score.procedures
-        named |= {("teams", "score", "procedures", name): name for name in scores}
-        for path, name in named.items():
-            if name not in refused:
+        for name in self._schema.teams.score.procedures:
+            path = ("teams", "score", "procedures", name)
+            # Whoever has written one of several keys means them all.
+            if name not in self._definitions - set(self._registry.names):
                 yield from ensure_procedure(name, path, self._registry, self._at(path))
 
 

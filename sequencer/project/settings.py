@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from sequencer import extensions
 from sequencer.documents import yamlfile as reader
 from sequencer.documents.keys import annotation_at, known_keys, leaves, problems_of
 from sequencer.documents.textfile import find_config, leads_out, misplaced, resolve_path
@@ -23,11 +24,7 @@ from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.posting.options import ActivityOptions
-from sequencer.plugins.requests.routing import RoutingSettings
-from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.teams.options import TeamOptions
-from sequencer.plugins.web.webhook_settings import WebhookOptions
 from sequencer.project import legacy
 from sequencer.project.schema import (
     AgentSelection,
@@ -38,7 +35,8 @@ from sequencer.project.schema import (
     StoreOptions,
     WorkflowChoice,
 )
-from sequencer.project.setting_checks import Check, Found, roles_of, task_lists
+from sequencer.project.sections import Found, section
+from sequencer.project.setting_checks import Check, roles_of, task_lists
 from sequencer.project.sources import (
     DEFAULT,
     RENAMED,
@@ -63,18 +61,15 @@ HIDDEN = "(hidden)"
 WITH_SECRETS = ("agents", "activity", "webhooks")
 """Sections in which somebody may have written a secret, though none belongs there."""
 _AS_THEY_ARE = (
-    *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
+    *("workflow", "router", "agent", "hooks", "limits", "prices", "store", "commit"),
     *(
         "logs",
-        "activity",
-        "webhooks",
         "teams",
         "run",
         "file_mode",
         "agents_may_decide",
         "worktree",
         "setup",
-        "schedules",
     ),
     "setup_timeout_s",
 )
@@ -115,7 +110,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     workflows: Mapping[str, Workflow]
     """The configured ones; `registry` has the built-in ones too."""
     router: RouterSettings
-    routing: RoutingSettings
     agent: AgentSelection
     agents: Mapping[str, Agent]
     hooks: tuple[str, ...]
@@ -130,9 +124,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     setup: tuple[tuple[str, ...], ...]
     setup_timeout_s: float
     logs: LogOptions
-    activity: ActivityOptions
-    webhooks: WebhookOptions
-    schedules: Mapping[str, Schedule]
+    sections: Mapping[str, Any]
+    """Those of plug-ins that somebody has set, by name; see `section`."""
     teams: TeamOptions
     run: RunDefaults
     agents_may_decide: tuple[str, ...]
@@ -148,6 +141,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         """Return whose they are; a value may be a secret."""
         return f"Settings(config_path={self.config_path!r}, project_dir={self.project_dir!r})"
+
+    def section(self, name: str) -> Any:
+        """Return the section of a plug-in called *name*, or its default.
+
+        Raises:
+            UnknownName: no plug-in has one.
+        """
+        found = self.sections.get(name)
+        return section(name).default() if found is None else found
 
     def chosen_workflow(self) -> Workflow:
         """Return the workflow that `workflow` names, with its cadence of reviews."""
@@ -244,11 +246,13 @@ def load(
     if found:
         raise_all([error for _, error in found])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
+    set_ones = {name: getattr(schema, name) for name in extensions.OURS[extensions.SECTIONS]}
     return Settings(
         config_path=config_path,
         config_looks=looks,
         project_dir=project_dir,
         **same,
+        sections=MappingProxyType({k: v for k, v in set_ones.items() if v is not None}),
         builtin_prompts=prompts,
         registry=registry,
         workflows=MappingProxyType(workflows),

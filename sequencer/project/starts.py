@@ -20,6 +20,11 @@ from sequencer.project.project import Project
 class Starts:
     """What starts runs of a project; times are in seconds since 1970. This one starts none."""
 
+    def workflows(self, project: Project) -> Mapping[str, str]:
+        """Return what each run that is started by itself works on, by the run's name."""
+        del project
+        return {}
+
     def next_start(self, project: Project, run: Run) -> float | None:
         """Return when *run* starts by itself: at most now if it is due. None: by nothing of this.
 
@@ -73,7 +78,10 @@ _NOTHING = Starts()
 
 def starts_of(project: Project) -> Starts:
     """Return what starts runs of *project*, loaded only if its configuration asks for it."""
-    return line_of(project) if project.settings.schedules else _NOTHING
+    is_asked_for = any(
+        name in project.settings.sections for name in extensions.OURS[extensions.STARTS]
+    )
+    return line_of(project) if is_asked_for else _NOTHING
 
 
 def line_of(project: Project) -> Starts:

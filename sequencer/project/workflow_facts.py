@@ -31,7 +31,8 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.schema import OLD_ROLES, Schema, WorkflowChoice
-from sequencer.project.setting_checks import Found, roles_of, task_lists
+from sequencer.project.sections import Found
+from sequencer.project.setting_checks import roles_of, task_lists
 from sequencer.project.sources import OWN, OWN_STEPS, Layers
 from sequencer.project.step_facts import (
     PERSON,

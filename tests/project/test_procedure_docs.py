@@ -10,6 +10,7 @@ import yaml
 
 from sequencer.model.request import Request
 from sequencer.plugins.requests.routing import system_prompts_for
+from sequencer.plugins.requests.section import routing_of
 from sequencer.project.settings import Settings, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "procedures-of-your-own.md"
@@ -62,7 +63,7 @@ def test_steps_added_and_left_out(settings: Settings) -> None:
 
 
 def test_routing_and_roles(settings: Settings) -> None:
-    routing = settings.routing
+    routing = routing_of(settings)
     assert routing.procedure_for("planning") == "orchestrator-full"
     assert routing.fallback == "plan-mode"
     request = Request(title="x", labels=("Spike", "bug"))

@@ -23,6 +23,7 @@ from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
+from sequencer.project.starts import starts_of
 from sequencer.store.journal import JournalFile, facts_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def run_facts(
 ) -> dict[str, Any]:
     """Return what is shown about *run*; when it began and its title are read if not *known*."""
     begun, title = known or _run_began(
-        run, head, starts_over=run.name in project.settings.schedules
+        run, head, starts_over=run.name in starts_of(project).workflows(project)
     )
     posting = project.posting
     return {

@@ -11,9 +11,15 @@ from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.posting import poster, results, sinks
 from sequencer.plugins.posting.options import SinkPlace
+from sequencer.plugins.posting.section import activity_of
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.runs import definition_of, state_path_of
+
+
+def posting_of(project: Project) -> SinkPosting | None:
+    """Return what the activity sinks of *project* get; None: it has none."""
+    return SinkPosting(project) if activity_of(project.settings).sinks else None
 
 
 class SinkPosting(Struct, frozen=True):
@@ -23,7 +29,7 @@ class SinkPosting(Struct, frozen=True):
 
     def problems(self, run: str | None) -> Iterator[tuple[str, str]]:
         """Yield where and what the sinks of the run called *run* lack."""
-        return sinks.problems(self.project.settings.activity, self._place(run))
+        return sinks.problems(activity_of(self.project.settings), self._place(run))
 
     def hear(
         self,
@@ -40,7 +46,7 @@ class SinkPosting(Struct, frozen=True):
             ConfigurationError: a sink lacks something; nothing was begun.
             NotTrusted: nobody has said that the project may post.
         """
-        project, options = self.project, self.project.settings.activity
+        project, options = self.project, activity_of(self.project.settings)
         project.trust.ensure()
         return poster.Poster(
             # A store of its own: another thread reads it.
@@ -61,7 +67,7 @@ class SinkPosting(Struct, frozen=True):
 
         Raises: see `hear`.
         """
-        project, options = self.project, self.project.settings.activity
+        project, options = self.project, activity_of(self.project.settings)
         project.trust.ensure()
         made = sinks.make_sinks(options, self._place(run))
         store = project.store(run)
@@ -71,14 +77,14 @@ class SinkPosting(Struct, frozen=True):
         """Return what the sinks of *run*, which is at *head*, have not taken."""
         folder = run.store.state_path.parent
         return results.pending(
-            folder, self.project.settings.activity.sinks, head, run.store.history
+            folder, activity_of(self.project.settings).sinks, head, run.store.history
         )
 
     def _place(self, run: str | None) -> SinkPlace:
         project = self.project
         folder = state_path_of(project.settings, run).parent
         environment, issue = project.agents.environment, ("", "")
-        entries = project.settings.activity.sinks.values()
+        entries = activity_of(project.settings).sinks.values()
         if run is not None and any(entry.from_request for entry in entries):
             definition = definition_of(project.store(run))
             if definition is not None:

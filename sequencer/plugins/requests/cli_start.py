@@ -34,6 +34,7 @@ from sequencer.model.step import Step
 from sequencer.plugins.requests.cli_requests import REQUEST, request_from
 from sequencer.plugins.requests.issues import free_name
 from sequencer.plugins.requests.project_requests import starter_of
+from sequencer.plugins.requests.section import routing_of
 from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
@@ -190,7 +191,7 @@ def plan_request(
         # Where it would go is worth knowing on a machine that can't start it.
         invocation.say(f"notice: its steps can't be shown: {error}")
     if invocation.is_json:
-        kind = scoring.classification_of(request, route, project.settings.routing)
+        kind = scoring.classification_of(request, route, routing_of(project.settings))
         facts = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
         facts |= {"team": None if choice is None else _team_json(project, choice)}
         made = {"steps": None} if definition is None else _facts(project, definition)

@@ -8,7 +8,9 @@ from functools import partial
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Objection, without_tools
 from sequencer.model.step import Step
+from sequencer.plugins.posting.section import activity_of
 from sequencer.plugins.requests.routing import classifying_agent
+from sequencer.plugins.requests.section import routing_of
 from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter
 from sequencer.project.diagnostics import Area, Finding, Level
 from sequencer.project.project import Project
@@ -19,7 +21,7 @@ def classifier_of(project: Project) -> str | None:
     """Return the agent that is to classify requests; None: the rules do."""
     if project.rehearses:
         return None
-    return classifying_agent(project.settings.routing, project.agents.default_model_agent())
+    return classifying_agent(routing_of(project.settings), project.agents.default_model_agent())
 
 
 def starter_of(project: Project) -> Starter:
@@ -27,25 +29,25 @@ def starter_of(project: Project) -> Starter:
     settings, agent = project.settings, classifier_of(project)
     return Starter(
         registry=settings.registry,
-        routing=settings.routing,
+        routing=routing_of(settings),
         agents=project.agents,
         prompts=project.prompts,
         step_defaults=settings.step_defaults,
-        comment_tools=settings.activity.comment_tools,
+        comment_tools=activity_of(settings).comment_tools,
         questions=None
         if agent is None
         else partial(
             Questions,
             project.agents,
             agent,
-            within_s=settings.routing.timeout_s,
+            within_s=routing_of(settings).timeout_s,
             project=settings.project_dir,
             ensure_may_ask=project.trust.ensure,
             make_place=partial(make_own, "questions"),
         ),
         hooks=project.hooks,
         agent=settings.agent.default if _was_asked_for(project) else None,
-        team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
+        team=TeamStarter(settings.teams, settings.registry.roles, routing_of(settings)),
     )
 
 

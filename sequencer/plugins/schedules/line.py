@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
+from sequencer.plugins.schedules.section import schedules_of
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.store.lock import RunLock
@@ -94,7 +95,7 @@ def ranks_of(
     dates: Mapping[str, str],
 ) -> dict[str, Rank]:
     """Return where runs stand: those *listed* with their `run_facts`, and schedules by *dates*."""
-    schedules, found = project.settings.schedules, dict[str, Rank]()
+    schedules, found = schedules_of(project.settings), dict[str, Rank]()
     for run, facts in listed:
         group = CYCLE if facts.get("kind") == "cycle" else REQUEST
         group = DATE if run.name in schedules else group

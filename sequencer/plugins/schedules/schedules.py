@@ -27,6 +27,7 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
 from sequencer.plugins.schedules.line import KeptLine, ranks_of
+from sequencer.plugins.schedules.section import schedules_of
 from sequencer.project.project import Project
 from sequencer.project.starts import as_utc, clock
 from sequencer.store.user_state import own_state, put_own, read_own
@@ -93,12 +94,17 @@ class DateNote(NamedTuple):
         return note
 
 
+def workflows(project: Project) -> dict[str, str]:
+    """Return what the run of each schedule works on, by the run's name."""
+    return {name: one.workflow for name, one in schedules_of(project.settings).items()}
+
+
 def next_start(project: Project, run: Run, now: float | None = None) -> float | None:
     """Return when *run* starts by itself, in seconds since 1970: at most *now* if it is due.
 
     None: it has no schedule, or is under way. Nothing is written.
     """
-    if run.name not in project.settings.schedules:
+    if run.name not in schedules_of(project.settings):
         return None
     now = time.time() if now is None else now
     return _next(project, run, run.head, now, _known(project, run, now))
@@ -109,7 +115,7 @@ def next_look(project: Project, run: Run) -> float | None:
 
     At most now if it would find one that has come already.
     """
-    schedule = project.settings.schedules.get(run.name or "")
+    schedule = schedules_of(project.settings).get(run.name or "")
     start = next_start(project, run)
     return schedule.next(time.time()) if schedule is not None and start is None else start
 
@@ -127,7 +133,7 @@ def left_out(project: Project, run: Run) -> tuple[float, str] | None:
 
     Only what came after the newest start counts. Nothing is written.
     """
-    if run.name not in project.settings.schedules:
+    if run.name not in schedules_of(project.settings):
         return None
     now = time.time()
     note, found = _known(project, run, now), None
@@ -175,7 +181,7 @@ def _newly_left_out(
     """Return the newest date that *run* missed since it was under way, and why, if not noted."""
     if head is None or (note.starting is not None and not note.is_made(head)):
         return None
-    date = project.settings.schedules[run.name or ""].last(now)
+    date = schedules_of(project.settings)[run.name or ""].last(now)
     if date <= max(note.since, note.starting or 0.0, note.left_out or 0.0):
         return None
     if head.status != "complete":
@@ -201,7 +207,7 @@ def _why_it_waits(run: Run, head: Head) -> str:
 def _next(
     project: Project, run: Run, head: Head | None, now: float, note: DateNote
 ) -> float | None:
-    schedule = project.settings.schedules[run.name or ""]
+    schedule = schedules_of(project.settings)[run.name or ""]
     if head is not None and head.status != "complete":
         return None
     if note.starting is not None and note.starting <= now and not note.is_made(head):
@@ -214,7 +220,7 @@ def _next(
 
 def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
     """Yield each run of ``schedules:`` with its `next_start`."""
-    for name in project.settings.schedules:
+    for name in schedules_of(project.settings):
         run = project.run(name)
         yield run, next_start(project, run)
 
@@ -251,7 +257,7 @@ def start_due(
     is left out. If the run never was, `begin` has to follow.
     """
     now = time.time()
-    if run.name not in project.settings.schedules:
+    if run.name not in schedules_of(project.settings):
         return None
     # Once: another tick may start it meanwhile, and the run that it has started is not over.
     head = run.head
@@ -303,7 +309,7 @@ def telling_skipped(project: Project, run: Run | None) -> Iterator[None]:
     try:
         yield
     except WorkTreeRefused as error:
-        if run is None or run.name not in project.settings.schedules:
+        if run is None or run.name not in schedules_of(project.settings):
             raise
         head = run.head
         if head is None or head.status != "complete" or not _leave_out(project, run):
@@ -372,7 +378,7 @@ def _settled(
 
 def _record(project: Project, run: Run) -> str:
     # Another ``at`` is another schedule: its dates count from now on.
-    at = project.settings.schedules[run.name or ""].at
+    at = schedules_of(project.settings)[run.name or ""].at
     told = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{at}"
     digest = blake2b(told.encode(errors="surrogateescape"), digest_size=16).hexdigest()
     return f"{digest}.json"

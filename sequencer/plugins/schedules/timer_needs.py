@@ -23,6 +23,7 @@ import psutil
 
 from sequencer.errors import SequencerError
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.schedules.section import schedules_of
 from sequencer.project.agents import performed
 from sequencer.project.project import Project
 from sequencer.project.trusting import VARIABLE as TRUST
@@ -44,7 +45,7 @@ class Lack(NamedTuple):
 
 def workflows_of(project: Project, run: str | None, *, is_all: bool) -> list[Workflow]:
     """Return the workflows that the ticks of *run*, or of all runs, work on."""
-    schedules = project.settings.schedules
+    schedules = schedules_of(project.settings)
     names = [None, *schedules, *project.run_names()] if is_all else [run]
     found: dict[str, Workflow] = {}
     for name in dict.fromkeys(names):

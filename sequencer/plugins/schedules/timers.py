@@ -27,6 +27,7 @@ from xml.parsers.expat import ExpatError
 from sequencer.documents.textfile import slug
 from sequencer.errors import SequencerError
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.schedules.section import schedules_of
 from sequencer.plugins.schedules.timer_needs import (
     Lack,
     lacks_of_cron,
@@ -119,7 +120,7 @@ def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]
 
     Whatever calls ticks leaves its log, so another kind of timer is known by that.
     """
-    for run in settings.schedules:
+    for run in schedules_of(settings):
         pace = pace_of(settings, run)
         if not any(entry.serves(run) for entry in entries) and (pace is None or pace.is_missed):
             yield run
@@ -127,7 +128,7 @@ def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]
 
 def scheduled_workflows(project: Project) -> Iterator[Workflow]:
     """Yield the workflows that runs of ``schedules:`` work on."""
-    for run in project.settings.schedules:
+    for run in schedules_of(project.settings):
         yield from workflows_of(project, run, is_all=False)
 
 

@@ -13,6 +13,7 @@ from sequencer.cli.views.runs import decider
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UsageRefused
 from sequencer.model.head import Head
+from sequencer.plugins.posting.section import activity_of
 from sequencer.plugins.web.pages import number
 from sequencer.plugins.web.site import Site
 from sequencer.project.project import Project
@@ -99,7 +100,7 @@ def decide(project: Project, run: str | None, verb: str, form: Form, by: str) ->
     # What a person writes may hold a secret that they have copied along.
     said = {key: project.redaction.hide_text(text) for key, text in form.items()}
     head = ACTS[verb](project.run(run), said, by)
-    if verb in _POSTED and project.settings.activity.sinks:
+    if verb in _POSTED and activity_of(project.settings).sinks:
         threading.Thread(target=_deliver, args=(project, run), daemon=True).start()
     return head
 

@@ -21,6 +21,7 @@ from sequencer.cli.views.text import file_size, plural
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.model.head import Head
 from sequencer.plugins.web.pages import Page, Query, every_folder, iso, local, needs_of
+from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import RunRow, ShownProject, Site
 from sequencer.plugins.web.webhooks.box import DeliveryBox
 from sequencer.project.checks import check_by_looking
@@ -112,7 +113,7 @@ def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
 def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
     """Yield what trackers have sent last, and what was refused."""
     project = shown.project
-    if not any(project.settings.webhooks.taken()):
+    if not any(webhooks_of(project.settings).taken()):
         return
     refused = [(at, f"refused: {why} ({count} times)") for why, (count, at) in site.refused.items()]
     for at, text in sorted(refused, reverse=True)[:MOST_DELIVERIES]:

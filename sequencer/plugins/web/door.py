@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sequencer.errors import SequencerError
 from sequencer.plugins.web.guard import is_two_lengths
+from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import Site
 from sequencer.plugins.web.webhooks.acting import Clerk, Say, ensure_allowed
 from sequencer.plugins.web.webhooks.box import BoxBusy, BoxFull
@@ -139,7 +140,7 @@ class Door:
                 project = clerk.shown.acting()
             except SequencerError:
                 continue
-            options = project.settings.webhooks.of(name)
+            options = webhooks_of(project.settings).of(name)
             if not options.places or options.lack(os.environ):
                 continue
             secret = os.environ[options.secret_env].encode()
@@ -207,7 +208,7 @@ def _keep(
         raise Answered(200, "the signature is right")
     why = ""
     for clerk, project in signed:
-        options = project.settings.webhooks.of(name)
+        options = webhooks_of(project.settings).of(name)
         try:
             ensure_allowed(read(name, kind, document, options), options)
         except Unwanted as error:

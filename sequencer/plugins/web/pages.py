@@ -28,6 +28,7 @@ from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, duration
 from sequencer.plugins.schedules.dates import Schedule
+from sequencer.plugins.schedules.section import schedules_of
 from sequencer.plugins.web.records import Tried
 from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
 from sequencer.project.starts import starts_of
@@ -310,7 +311,7 @@ def _schedules(site: Site) -> Iterator[Scheduled]:
             for run, date in starts_of(shown.project).scheduled(shown.project):
                 name = run.name or ""
                 url = f"/p/{shown.address}/{slug(name)}" if run.head else None
-                yield Scheduled(shown, name, url, shown.project.settings.schedules[name], date)
+                yield Scheduled(shown, name, url, schedules_of(shown.project.settings)[name], date)
 
 
 class Hit(NamedTuple):

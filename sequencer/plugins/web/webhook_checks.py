@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from sequencer.plugins.web.section import webhooks_of
 from sequencer.project.diagnostics import Area, Finding, Level
 from sequencer.project.project import Project
 
@@ -12,7 +13,7 @@ from sequencer.project.project import Project
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
     """Yield why a configured tracker is ignored."""
     del run, looks
-    for name, hook in project.settings.webhooks.taken():
+    for name, hook in webhooks_of(project.settings).taken():
         where = f"webhooks.{name}"
         if lack := hook.lack(os.environ):
             hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"

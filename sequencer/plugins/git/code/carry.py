@@ -25,6 +25,7 @@ from sequencer.plugins.git.code.tree import SHOWN_PATHS, Folders, TreeStatus, Wo
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.remote import DEEPER, NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.plugins.git.state.store import GitStore
+from sequencer.plugins.posting.section import activity_of
 from sequencer.project.schema import CURRENT, NONE, CommitOptions, WorkOptions
 from sequencer.project.settings import Settings
 from sequencer.project.store_requests import CodeRequest
@@ -511,7 +512,7 @@ def folders_of(settings: Settings, state_file: Path) -> Folders:
         # The files of the project that activities are written to.
         tuple(
             settings.project_dir / sink.path
-            for sink in settings.activity.sinks.values()
+            for sink in activity_of(settings).sinks.values()
             if sink.path is not None
         ),
     )

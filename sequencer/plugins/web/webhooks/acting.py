@@ -44,6 +44,7 @@ from sequencer.plugins.requests.issues import as_request, free_name, issue_of
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.plugins.requests.starting import lost_words
 from sequencer.plugins.web.actions import decide
+from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhook_settings import TrackerHook
 from sequencer.plugins.web.webhooks.box import Delivery, DeliveryBox
@@ -138,10 +139,10 @@ class Clerk:
     def begin(self) -> None:
         """Say what is taken, and work on what earlier servers have left."""
         try:
-            hooks = self.shown.acting().settings.webhooks
+            hooks = webhooks_of(self.shown.acting().settings)
             is_left = self.box.next() or self.box.wanted()
         except NotTrusted:
-            if any(self.shown.project.settings.webhooks.taken()):
+            if any(webhooks_of(self.shown.project.settings).taken()):
                 text = "takes no deliveries: it is not trusted, or has changed since"
                 self._say(f"{self.shown.title} {text}; 'sequencer trust' asks you")
             return
@@ -217,7 +218,7 @@ class Clerk:
         """
         project, tracker = self.shown.acting(), delivery.tracker
         # What was allowed at the door may not be any more.
-        options = project.settings.webhooks.of(tracker)
+        options = webhooks_of(project.settings).of(tracker)
         document = parse_object(delivery.body.encode())
         event = read(tracker, delivery.kind, document, options)
         ensure_allowed(event, options)
@@ -309,7 +310,7 @@ class Clerk:
             project = self.shown.acting()
             with self._guard:
                 for number, run in self.box.wanted():
-                    if len(self._going) >= project.settings.webhooks.max_runs:
+                    if len(self._going) >= webhooks_of(project.settings).max_runs:
                         return
                     # One whose process was ended from outside is for the next server.
                     if run in self._going or number in self._started:
@@ -439,7 +440,7 @@ def stop_reason(run: Run, event: TrackerEvent, options: TrackerHook, by: str) ->
 def _process(project: Project, run: str) -> subprocess.Popen[bytes]:
     """Start what works on *run*, as a person would who types it."""
     settings = project.settings
-    secrets = {settings.webhooks.github.secret_env, settings.webhooks.linear.secret_env}
+    secrets = {webhooks_of(settings).github.secret_env, webhooks_of(settings).linear.secret_env}
     environment = {name: value for name, value in os.environ.items() if name not in secrets}
     argv = [sys.executable, "-P", "-m", "sequencer", "--quiet", f"--run={run}"]
     if settings.config_path is not None:

@@ -1,0 +1,16 @@
+"""The section `webhooks` of orchestration.yaml."""
+
+from __future__ import annotations
+
+from sequencer.plugins.web.webhook_settings import WebhookOptions
+from sequencer.project.sections import ConfigSection
+from sequencer.project.settings import Settings
+
+
+def webhooks_of(settings: Settings) -> WebhookOptions:
+    """Return the section `webhooks` of *settings*."""
+    found: WebhookOptions = settings.section("webhooks")
+    return found
+
+
+SECTION = ConfigSection(WebhookOptions, WebhookOptions)
