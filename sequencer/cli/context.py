@@ -148,8 +148,7 @@ class Invocation(Struct):
             self._resolve_default(project)
             scheduled = starts_of(project).workflows(project).get(self.run_name or "")
             if scheduled is not None and given.get("workflow") is None:
-                said = f"schedules.{self.run_name}.workflow"
-                flags["workflow", "name"] = Given(said, scheduled)
+                flags["workflow", "name"] = Given(f"schedules.{self.run_name}.workflow", scheduled)
                 project = opened(flags=flags)
             if not may_be_none:
                 project.ensure_is_one()

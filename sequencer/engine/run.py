@@ -307,8 +307,9 @@ class Run:
             if on_ready is not None:
                 on_ready(worker.interrupt)
             if self.dispatch is not None:
-                how = (worker, mode, limits, head, places)
-                return self.dispatch.work(*how, is_detached=is_detached)
+                return self.dispatch.work(
+                    worker, mode, limits, head, places, is_detached=is_detached
+                )
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()

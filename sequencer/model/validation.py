@@ -295,5 +295,6 @@ def _twin(kind: type[Frozen]) -> type[pydantic.BaseModel]:
 def _field(spec: fields.FieldSpec) -> Any:
     more: dict[str, Any] = {}
     if not spec.is_required:
-        more["default"] = None if isinstance(spec.default, Frozen) else spec.get_default()
+        default = spec.get_default()
+        more["default"] = None if isinstance(default, Frozen) else default
     return pydantic.Field(alias=spec.alias, exclude=spec.exclude or None, **spec.limits, **more)

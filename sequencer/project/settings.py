@@ -246,13 +246,12 @@ def load(
     if found:
         raise_all([error for _, error in found])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
-    set_ones = {name: getattr(schema, name) for name in extensions.OURS[extensions.SECTIONS]}
     return Settings(
         config_path=config_path,
         config_looks=looks,
         project_dir=project_dir,
         **same,
-        sections=MappingProxyType({k: v for k, v in set_ones.items() if v is not None}),
+        sections=MappingProxyType(_sections(schema)),
         builtin_prompts=prompts,
         registry=registry,
         workflows=MappingProxyType(workflows),
@@ -263,6 +262,12 @@ def load(
         values=MappingProxyType(layers.values),
         written=MappingProxyType(in_file),
     )
+
+
+def _sections(schema: Schema) -> dict[str, Any]:
+    """Return the sections of plug-ins that somebody has set."""
+    found = {name: getattr(schema, name) for name in extensions.OURS[extensions.SECTIONS]}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def looks_of(path: Path | None) -> tuple[int, ...] | None:
