@@ -13,6 +13,7 @@ from typing import Any
 from sequencer.cli.context import Invocation
 from sequencer.cli.contributions import draw_graph, draw_line
 from sequencer.cli.views.facts import look
+from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, few, one_line
 from sequencer.documents.regular import read_bytes
@@ -23,7 +24,6 @@ from sequencer.engine.view import FlowView, view_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.teams.nodes import node_table, nodes_json
 from sequencer.project.agents import choose_agent, resolve_auto
 from sequencer.project.flows import open_flow, own_flows, path_of, run_name_of, written_of
 from sequencer.project.project import Project

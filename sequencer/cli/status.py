@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.next_command import interrupted
+from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, in_project, take
 from sequencer.cli.views.tables import columns
@@ -28,7 +29,6 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, standing
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
-from sequencer.plugins.teams.nodes import Frame
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.starts import (

@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from sequencer.cli.context import near
 from sequencer.cli.views.facts import Fact, NewFacts, look_closely, told
+from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
 from sequencer.cli.views.progress import Feed, Painter
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
@@ -37,7 +38,6 @@ from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
-from sequencer.plugins.teams.nodes import Frame, Heard, node_lines, node_summary
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run

@@ -20,6 +20,7 @@ from sequencer.cli.views.next_command import (
     next_command,
     takes_over,
 )
+from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.tails import heard_of, last_failure
 from sequencer.cli.views.text import age_s, moment, one_line, plural
 from sequencer.engine.by_hand import fresh_head
@@ -41,7 +42,6 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, last_no, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
-from sequencer.plugins.teams.nodes import Heard, node_table, nodes_json
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps

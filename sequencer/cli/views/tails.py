@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.runs import newest_failure
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, one_line, plain
@@ -14,7 +15,6 @@ from sequencer.engine.view import LINE_CHARS, FlowView, NodeState
 from sequencer.errors import in_one_line
 from sequencer.logs import log_name, sent_texts
 from sequencer.model.head import Claim, Head
-from sequencer.plugins.teams.nodes import Heard
 from sequencer.store import folder as folders
 
 TAIL_BYTES = 8 * 1024

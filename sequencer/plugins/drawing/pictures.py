@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
+from sequencer.cli.views.nodes import node_summary
 from sequencer.cli.views.states import CLASSES, PICTURES, shown
 from sequencer.cli.views.text import width as columns_of
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -32,7 +33,6 @@ from sequencer.plugins.drawing.layout import (
     Words,
     laid_out,
 )
-from sequencer.plugins.teams.nodes import node_summary
 from sequencer.project.extras import extra_hint
 from sequencer.workflows.mermaid.chart import Chart
 

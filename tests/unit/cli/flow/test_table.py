@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from msgspec.structs import replace
 
+from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.states import state_words
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
-from sequencer.plugins.teams.nodes import node_table, nodes_json
 from tests.unit.cli.flow.views import graph, views
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)

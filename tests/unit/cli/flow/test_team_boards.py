@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.facts import told
+from sequencer.cli.views.nodes import Frame, Heard
 from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView
 from sequencer.model.transitions import Event
-from sequencer.plugins.teams.nodes import Frame, Heard
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.teams import NOW, at_work, numbered
 from tests.unit.cli.flow.terminals import Terminal, terminal

@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.cli.views.states import amount
-from sequencer.cli.views.text import width
-from sequencer.engine.view import NodeState, NodeView
-from sequencer.model.net.graph import Node, NodeKind
-from sequencer.plugins.teams.nodes import (
+from sequencer.cli.views.nodes import (
     BLOCKED,
     COST,
     HEAD,
@@ -30,6 +26,10 @@ from sequencer.plugins.teams.nodes import (
     table_lines,
     task_cells,
 )
+from sequencer.cli.views.states import amount
+from sequencer.cli.views.text import width
+from sequencer.engine.view import NodeState, NodeView
+from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.teams import NOW, TWO_MINUTES_AGO, at_work, numbered, view
 from tests.unit.cli.flow.views import HOSTILE, of, with_node
 from tests.unit.cli.flow.views import graph as chart
