@@ -112,13 +112,12 @@ def _outcome(fact: dict[str, Any]) -> dict[str, Any]:
 
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
     names = ("revision", "at", "event", "step", "step_index", "token", "attempt")
-    outcome = _outcome(fact)
+    outcome, step = _outcome(fact), str(fact["step"])
+    remark = _remark(outcome, step)
     if decided := _verdict_words(outcome):
-        outcome = {**outcome, "error": decided, "note": None}
-    return (
-        *(one_line(str(fact.get(name, ""))) for name in names),
-        _remark(outcome, str(fact["step"])),
-    )
+        # Before all that may be cut; the error says the same.
+        remark = f"{decided}, {_remark({**outcome, 'error': None}, step)}"
+    return (*(one_line(str(fact.get(name, ""))) for name in names), remark)
 
 
 def _verdict_words(outcome: dict[str, Any]) -> str:
@@ -127,7 +126,11 @@ def _verdict_words(outcome: dict[str, Any]) -> str:
     if not isinstance(verdict, dict):
         return ""
     told = f"{'yes' if verdict.get('pass') else 'no'} (round {verdict.get('round', 1)})"
-    return f"{told}: {verdict['reason']}" if verdict.get("reason") else told
+    return (
+        cut(one_line(f"{told}: {reason}"), NOTE_CHARS)
+        if (reason := verdict.get("reason"))
+        else told
+    )
 
 
 def _remark(outcome: dict[str, Any], step: str) -> str:

@@ -155,7 +155,7 @@ class LastResort:
         os._exit(Interrupted.exit_code)
 
 
-RELEASE_S = 8.0
+RELEASE_S = 6.0
 """How long the work may take to end after a signal, beyond an agent's grace. The promise is 10 s:
 the rest is for the last words and for a machine that is slow to wake this process."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 
 from sequencer.cli.context import Invocation, hidden
@@ -26,12 +25,8 @@ from sequencer.project.starts import starts_of
 
 
 def tell_left_out(invocation: Invocation, text: str) -> None:
-    """Say *text* about a date, which the next tick does not say again.
-
-    Another date that is left out for the same reason is the same problem.
-    """
-    why = re.sub(r"\d+", "", text)
-    invocation.announce(f"notice: {text}", key=f"date of {invocation.run_name}: {why}")
+    """Say *text* about a date, which the next tick does not say again."""
+    invocation.announce(f"notice: {text}", key=f"date of {invocation.run_name}: {text}")
 
 
 def need_or_none(run: Run, head: Head | None) -> Need | None:

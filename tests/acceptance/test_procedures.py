@@ -130,8 +130,8 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
     assert "verifications: no (round 1 of 4): login_test fails · " in rest.stderr
     assert "verifications: yes (round 2 of 4): login_test fails · " in rest.stderr
     listed = cli(project, RUN, "history").stdout
-    assert ", no (round 1): login_test fails" in listed
-    assert ", yes (round 2): login_test fails" in listed
+    assert " no (round 1): login_test fails, script, " in listed
+    assert " yes (round 2): login_test fails, script, " in listed
     assert steps_of(project, "succeeded") == DEBUGGING
     assert steps_of(project, "invalid") == ["verifications"]
     assert steps_of(project, "fixed") == ["validation-fixer"]
