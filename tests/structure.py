@@ -53,7 +53,7 @@ class Program:
     def arrows(self) -> tuple[Arrow, ...]:
         """Return every import of one of our modules."""
         return tuple(
-            Arrow(name, node.lineno, target)
+            Arrow(name, getattr(node, "lineno", 0), target)
             for name, tree in self.trees.items()
             for node in ast.walk(tree)
             for target in self._targets(node)
@@ -100,7 +100,7 @@ class Program:
             found += [
                 Place(name, node.lineno, ast.unparse(node)[:80])
                 for node in ast.walk(tree)
-                if isinstance(node, ast.Compare | ast.Call | ast.match_case | ast.pattern)
+                if isinstance(node, ast.Compare | ast.Call | ast.pattern)
                 if _names_a_store(node, aliases)
             ]
         return found
@@ -116,7 +116,7 @@ class Program:
                 continue
             for node in ast.walk(tree):
                 if _tests_for_a_team(node):
-                    found.setdefault(name, []).append(node.lineno)
+                    found.setdefault(name, []).append(getattr(node, "lineno", 0))
         return found
 
     def event_readers(self) -> list[str]:

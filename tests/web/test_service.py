@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.plugins.web.section import webhooks_of
 from sequencer.project.project import open_project
 from tests.loopback import free_ports
 from tests.web.deliveries import make_project
@@ -314,8 +315,8 @@ def test_the_commands_of_the_how_to_work_with_its_settings(home: Home) -> None:
     home.environment |= {"GITHUB_TOKEN": "t-github", "LINEAR_TOKEN": "t-linear"}
     home.environment |= {"LINEAR_WEBHOOK_SECRET": "a secret that is long enough"}
     loaded = open_project(home.project).settings
-    assert loaded.webhooks.github.repositories == ("acme/app",)
-    assert loaded.webhooks.linear.teams == ("ENG",)
+    assert webhooks_of(loaded).github.repositories == ("acme/app",)
+    assert webhooks_of(loaded).linear.teams == ("ENG",)
     commands = re.findall(r"^\$ sequencer (.*?)(?: \|\|.*)?$", text, re.MULTILINE)
     commands += re.findall(r"^sequencer (schedule install .*)$", text, re.MULTILINE)
     assert {one.split()[0] for one in commands} == {"check", "trust", "schedule"}

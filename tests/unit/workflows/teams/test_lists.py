@@ -17,12 +17,11 @@ from sequencer.plugins.teams.lists import (
     has_tasks,
     list_errors,
     load_tasks,
-    page_of,
     read_page,
 )
 from sequencer.plugins.teams.options import roles
 from sequencer.plugins.teams.team import MAX_TASKS
-from sequencer.workflows.finding import MAX_CHARS, GraphFile
+from sequencer.workflows.finding import MAX_CHARS, GraphFile, page_of
 
 # --- one task ----------------------------------------------------------------------------
 
