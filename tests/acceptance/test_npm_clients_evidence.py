@@ -73,6 +73,8 @@ def test_a_stream_that_breaks_off_is_no_answer(desk: Desk) -> None:
     assert not judge_turn(outcome).is_accepted
 
 
+# gemini tries ten times, at up to 30 s and 30 % by chance from each other: up to 280 s.
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("status", [500, 503])
 def test_an_outage_puts_the_step_off(desk: Desk, status: int) -> None:
     outcome = desk.ask({"error": status, "times": 50, "message": "overloaded"})

@@ -250,7 +250,7 @@ def visit(project: Project, hour: int) -> None:
         heard = [mail.text for mail in project.mails if mail.hour > hour - 12]
         if any(str(one.app) in text and _DIRTY in text for text in heard):
             one.git("stash", "-q", "-u")
-    if machine.has_full_disk or project.codes.keys() <= {0, 130} or not project.hours:
+    if machine.has_full_disk or not project.mails:
         return
     shown = machine.person("inbox", "--json")
     if shown.returncode:
@@ -305,9 +305,15 @@ def accepted(project: Project) -> Iterator[tuple[str, int, str, str]]:
     machine = project.machines[0]
     if project.name == "pair":
         machine.person("sync", "--fetch")
+    seen = set[tuple[str, int]]()
     for journal in sorted((machine.app / "sync").rglob("journal*.jsonl")):
         for line in journal.read_text().splitlines():
             record = json.loads(line)
+            # The newest record of a part that is full is the first of the next one, too.
+            place = (str(record["head"]["run_id"]), record["head"]["revision"])
+            if place in seen:
+                continue
+            seen.add(place)
             for fact in record.get("facts") or [record.get("fact") or record]:
                 if fact.get("event") == "succeeded":
                     said = json.dumps(fact.get("outcome") or {})
