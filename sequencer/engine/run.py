@@ -296,20 +296,18 @@ class Run:
         if mode is Mode.ASYNC:
             return work_beside(performer, limits, step_index, self.store.state_path, on_ready)
         worker, loop = self._workers(control.kind, performer, names, places)
-        worker.live_limits = self._live_limits
+        worker.live_limits, hands_out = self._live_limits, self.dispatch
         try:
             worker.ensure_startable(head)
-            if self.dispatch is not None:
-                self.dispatch.ensure_served(worker)
+            if hands_out is not None:
+                hands_out.ensure_served(worker)
             ensure_here(head := control.begin())
             # Another program's state has no run before its first transition.
             head = head if head.revision else self.head or head
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            if self.dispatch is not None:
-                return self.dispatch.work(
-                    worker, mode, limits, head, places, is_detached=is_detached
-                )
+            if hands_out is not None:
+                return hands_out.work(worker, mode, limits, head, places, is_detached=is_detached)
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()

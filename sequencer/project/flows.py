@@ -43,7 +43,7 @@ def path_of(project: Project, asked: str) -> Path:
             hint=f"{command(None, shlex.join(['run', '--workflow', asked]))} runs it",
         )
     try:
-        return find_flow(asked, settings.project_dir, project.home)
+        return find_flow(asked, settings.project_dir, project.home_folder)
     except UnknownName as error:
         known = {*error.known, *settings.registry.flows, *settings.registry.lists}
         raise UnknownName("flow", asked, known) from None
@@ -119,7 +119,7 @@ def all_flows(project: Project) -> dict[str, Path]:
     settings = project.settings
     found = dict(settings.registry.flows)
     known = {path.resolve() for path in found.values()}
-    for path in flow_files(settings.project_dir, project.home):
+    for path in flow_files(settings.project_dir, project.home_folder):
         if path.resolve() not in known:
             found[_shown(path, settings.project_dir)] = path
     return found
@@ -131,7 +131,7 @@ def own_flows(project: Project) -> list[Path]:
     They are the configured ones and those in its workflow folders, but not files next to the
     configuration or in the home folder.
     """
-    folder, home = project.settings.project_dir.resolve(), project.home
+    folder, home = project.settings.project_dir.resolve(), project.home_folder
     found = {path.resolve(): path for path in project.settings.registry.flows.values()}
     for path in flow_files(folder, home):
         real = path.resolve()

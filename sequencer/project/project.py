@@ -138,7 +138,7 @@ class Project(Struct, frozen=True, dict=True):
         )
 
     @property
-    def home(self) -> Path:
+    def home_folder(self) -> Path:
         """Return the home folder of the user."""
         return Path(self.agents.environment.get("HOME") or expand_home("~"))
 
@@ -152,7 +152,7 @@ class Project(Struct, frozen=True, dict=True):
         folders_of_it = settings.prompts_dir, settings.state_file.parent
         if settings.config_path or any(map(Path.exists, folders_of_it)):
             return
-        if settings.registry.flows or any(flow_files(settings.project_dir, self.home)):
+        if settings.registry.flows or any(flow_files(settings.project_dir, self.home_folder)):
             return
         raise ConfigurationError(
             "there is no project here: no orchestration.yaml in this folder or above it",

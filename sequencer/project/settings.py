@@ -232,9 +232,8 @@ def load(
     layers, in_file = _laid(config_path, env, flags or {})
     schema, found = _validated(layers)
     paths = _resolved(project_dir, schema, layers, found)
-    prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
+    prompts, roles = _builtin_prompts(schema), roles_of(schema.teams)
     workflows = _workflows(schema, prompts, layers, found)
-    roles = roles_of(schema.teams)
     lists = task_lists(schema, roles, layers, config_path or project_dir, found)
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, roles=roles)
@@ -262,6 +261,10 @@ def load(
         values=MappingProxyType(layers.values),
         written=MappingProxyType(in_file),
     )
+
+
+def _builtin_prompts(schema: Schema) -> BuiltinPrompts:
+    return BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
 
 
 def _sections(schema: Schema) -> dict[str, Any]:

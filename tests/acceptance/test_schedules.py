@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from sequencer.errors import TransitionRefused
+from sequencer.plugins.schedules import check as timer_check
 from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
-from sequencer.project import checks
 from sequencer.project.cleaning import unneeded
 from sequencer.project.project import open_project
 from sequencer.store.user_state import own_state
@@ -486,9 +486,9 @@ def _of_records(folder: Path) -> list[tuple[str, str]]:
 def test_check_says_where_what_ticks_remember_is_not_kept(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "type_of", lambda _: "ext4")
+    monkeypatch.setattr(timer_check, "type_of", lambda _: "ext4")
     assert _of_records(folder) == []
-    monkeypatch.setattr(checks, "type_of", lambda _: "overlay")
+    monkeypatch.setattr(timer_check, "type_of", lambda _: "overlay")
     ((level, text),) = _of_records(folder)
     assert level == "notice"
     assert text.startswith("is on overlay, so your own records may be gone after a restart")

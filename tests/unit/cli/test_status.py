@@ -279,7 +279,7 @@ def test_a_procedure_as_a_chart(folder: Path) -> None:
     assert '    s0["coding-activity"]' in lines
     ended = call(folder, *PLAN, "--no-team", "--diagram")
     assert ended.code == 2
-    assert "--diagram: works only with a team" in ended.err
+    assert "--diagram: works only with a flowchart or a team" in ended.err
 
 
 def test_the_run_that_is_made_is_drawn_as_it_was_planned(folder: Path) -> None:

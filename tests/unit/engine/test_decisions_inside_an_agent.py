@@ -74,7 +74,17 @@ RUN_FOR_PEOPLE: dict[str, Callable[[Run], Any]] = {
     "turn": lambda run: run.turn().__enter__(),
 }
 RUN_LOOKS = {
-    *("control", "definition", "detached", "elsewhere", "flow", "head", "history", "kind"),
+    *(
+        "control",
+        "definition",
+        "detached",
+        "dispatch",
+        "elsewhere",
+        "flow",
+        "head",
+        "history",
+        "kind",
+    ),
     *("makers", "next", "standing", "stopped_by", "view", "workflow", "workflow_for"),
 }
 RUN_OF_THE_ENGINE = {"work", "worker"}
