@@ -58,15 +58,17 @@ def said(process: Forked, words: str, within_s: float = 60.0) -> str:
 def test_who_waits_for_a_dead_process_says_so_and_who_types_what(folder: Path) -> None:
     with pane(folder, "supervisor") as first:
         until(lambda: (folder / "sync" / "state.json").exists() and head(folder)["claims"])
-        with pane(folder, "main") as second, pane(folder, "main", "--quiet") as third:
+        with pane(folder, "main") as second:
             told = said(second, "another terminal runs")
             assert "waiting for 'supervisor', which another terminal runs" in told
             assert "step_index" not in told
             os.kill(first.pid, signal.SIGKILL)
             first.wait()
+            # It is the first in its queue; whoever comes later knows at its next look.
             told = said(second, GONE, within_s=2.0)
-            # Asked to be quiet, it says this, and nothing of what ends by itself.
-            assert said(third, GONE).startswith(f"waiting: {GONE}")
+            with pane(folder, "main", "--quiet") as third:
+                # Asked to be quiet, it says this, and nothing of what ends by itself.
+                assert said(third, GONE).startswith(f"waiting: {GONE}")
             command = "sequencer run --mode sync --position supervisor"
             assert told.count(GONE) == 1
             assert command in told
