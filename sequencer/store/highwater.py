@@ -38,6 +38,8 @@ KEPT_S = 180 * 24 * 60 * 60
 _MAX_BYTES = 16 * 1024
 _MAX_HEAD_BYTES = 16 * 1024 * 1024
 _MOST_RESETS = 100
+_AROUND = 4
+"""How many folders around a head are known: up to the project, also from `runs/NAME`."""
 _PAIR = b'{"token":%19d,"revision":%19d'
 """What each transition overwrites; its length never changes."""
 _FAILURES = (SequencerError, OSError)
@@ -52,6 +54,18 @@ class Mark(Struct, frozen=True):
     state_file: str
     next: str = ""
     """The id of the run that has taken this one's place: it was reset, or its folder emptied."""
+    folders: tuple[str, ...] = ()
+    """Which folders are around the file, innermost first, as `_folders_of` says it. A folder that
+    is moved stays the same one, whatever is put back inside of it."""
+
+    def was_moved_to(self, state_file: str) -> bool:
+        """Return whether a folder around *state_file* is one that was around this record's file."""
+        pairs = zip(Path(self.state_file).parents, Path(state_file).parents, strict=False)
+        known = zip(self.folders, _folders_of(state_file), strict=False)
+        return any(
+            one == other and old != new
+            for (old, new), (one, other) in zip(pairs, known, strict=False)
+        )
 
     @property
     def name(self) -> str:
@@ -75,7 +89,8 @@ class Mark(Struct, frozen=True):
         """
         rest = {"run_id": self.run_id, "state_file": self.state_file}
         rest |= {"next": self.next} if self.next else {}
-        data = _PAIR % (self.token, self.revision) + b"," + json.dumps(rest).encode()[1:]
+        told: dict[str, Any] = {**rest, "folders": self.folders} if self.folders else {**rest}
+        data = _PAIR % (self.token, self.revision) + b"," + json.dumps(told).encode()[1:]
         put_own(KIND, self.name, data, durably=False)
 
 
@@ -105,8 +120,25 @@ def _mark_of(found: Any, name: str) -> Mark | None:
     is_known = all(type(n) is int and 0 <= n <= MAX_COUNTER for n in numbers)
     if not is_known or not all(isinstance(text, str) for text in texts):
         return None
+    known = found.get("folders") or ()
+    around = tuple(map(str, known)) if isinstance(known, list) else ()
     mark = Mark(*numbers, *texts)  # type: ignore[arg-type]
-    return mark if mark.name == name else None
+    return replace(mark, folders=around) if mark.name == name else None
+
+
+def _folders_of(state_file: str) -> tuple[str, ...]:
+    """Return which folders are around *state_file*, innermost first, by device and inode.
+
+    An inode of a folder that was removed may be another's later.
+    """
+    found = []
+    for folder in [*Path(state_file).parents][:_AROUND]:
+        try:
+            about = os.stat(folder)  # noqa: PTH116 - no Path for each
+        except OSError:
+            break
+        found.append(f"{about.st_dev}:{about.st_ino}")
+    return tuple(found)
 
 
 class HighWaterMark:
@@ -189,6 +221,10 @@ class HighWaterMark:
         others = [m for m in _records(lambda name: name.startswith(_digest(run_id))) if not m.next]
         is_copy = any(one.is_there for one in others)
         gone = [one for one in others if not one.is_there]
+        moved = [one for one in gone if one.was_moved_to(self._state_file)]
+        if moved:
+            # Whoever else has a copy of the run: this is the folder that the record is about.
+            gone, is_copy = moved, False
         newest = max(gone, key=lambda one: (one.token, one.revision), default=None)
         return (None if is_copy else newest), gone, is_copy
 
@@ -207,7 +243,8 @@ class HighWaterMark:
             if mark is None and not is_copy:
                 return ()
             token, revision = (mark.token, mark.revision) if mark else (0, 0)
-            Mark(token, revision, run_id, self._state_file).put()
+            around = _folders_of(self._state_file)
+            Mark(token, revision, run_id, self._state_file, folders=around).put()
             if mark is not None:
                 for one in gone:
                     folders.remove(Path(os.path.realpath(own_state(KIND)), one.name))
@@ -236,7 +273,8 @@ class HighWaterMark:
             UnsafeFolder, StorageFailed: the record is there and can't be changed.
         """
         self.close()
-        mark = Mark(head.token, head.revision, head.run_id, self._state_file)
+        around = _folders_of(self._state_file)
+        mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=around)
         try:
             os.close(self._write(mark))
         except _FAILURES:
@@ -256,7 +294,8 @@ class HighWaterMark:
         self.close()
         # Set even if the record can't be written, so that not every step tries again.
         self._run_id = head.run_id
-        mark = Mark(head.token, head.revision, head.run_id, self._state_file)
+        around = _folders_of(self._state_file)
+        mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=around)
         with contextlib.suppress(*_FAILURES):
             make_own(KIND)
             if before not in {None, head.run_id} and (

@@ -163,6 +163,29 @@ def test_a_project_that_was_moved_and_put_back_is_refused_too(tmp_path: Path) ->
     assert "token 3" in work(moved, code=3)
 
 
+def test_a_project_that_was_moved_is_no_copy_whoever_else_has_the_run(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    work(folder)
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    work(copy)
+    older = copied(folder)
+    work(folder, 2)
+    moved = folder.rename(tmp_path / "q")
+    put_back(moved, older)
+    assert "token 3" in work(moved, code=3)
+    assert call(moved, "repair", "--apply", "--accept-journal").code == 0
+    assert "is a copy" not in work(moved)
+    # Nor is a copy that is moved one for the second time.
+    assert "is a copy" not in work(copy.rename(tmp_path / "copy-2"))
+    # A record of an earlier program does not say which folder it was.
+    for path in own_state("runs").glob("*.json"):
+        record = json.loads(path.read_text())
+        del record["folders"]
+        path.write_text(json.dumps(record))
+    work(moved)
+    work(tmp_path / "copy-2")
+
+
 def test_a_copy_starts_a_record_of_its_own_and_says_so_once(tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
     work(folder)
