@@ -130,6 +130,11 @@ def cannot_write(step: Step, executor: Executor) -> Objection | None:
         reason = "it has no tools in this step"
     elif all(words.get(word) is False for word in CHANGING):
         reason = "tools takes write, edit and bash away"
+    elif step.allowed_tools is not None and any(
+        only_reads(step.allowed_tools, table) for table in (CLAUDE, OPENCODE, MESSAGES)
+    ):
+        # These take the names of their own tools, and no others are there.
+        reason = f"its tools in this step are {', '.join(step.allowed_tools) or 'none'}"
     elif permits is not None and not permits.can_write:
         reason = f"its entry says {permits.says}"
     else:
