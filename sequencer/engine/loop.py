@@ -188,8 +188,9 @@ class LineLoop(EngineLoop):
             raise Interrupted("interrupted; no step is running", hint="start again to continue")
         if self._turn is None:
             head = self._known
-            # The end of the run is news; reaching it with the last allowed step is not.
-            reached = None if head.status is Status.COMPLETE else self._stint.reached(head)
+            # The end of the run, or its pause, is news; reaching it with the last step is not.
+            is_news = head.status in (Status.COMPLETE, Status.PAUSED)
+            reached = None if is_news else self._stint.reached(head)
             if reached is not None:
                 return reached
             here = self._worker.standing_for_claim(head)

@@ -77,6 +77,16 @@ def test_equal_answers_without_a_change_pause_the_run(tmp_path: Path, way: str) 
         reopen(tmp_path).work(limits=most(1))
 
 
+@pytest.mark.parametrize("way", ["the last allowed step", "a tick"])
+def test_the_invocation_that_pauses_the_run_says_so(tmp_path: Path, way: str) -> None:
+    run = opened(tmp_path, said(), **cycle({"name": "main"}))
+    if way == "a tick":
+        ticks(tmp_path, 4)
+    with pytest.raises(WaitsForPerson, match="'main' gave the same answer 5 times in a row"):
+        ticks(tmp_path, 1) if way == "a tick" else run.work(limits=most(5))
+    assert head_of(run).usage.steps == 5
+
+
 def test_an_agent_that_calls_tools_and_says_nothing_repeats_itself_too(tmp_path: Path) -> None:
     silent = {"output": "", "evidence": {"tool_calls": 3}}
     run = opened(tmp_path, silent, **cycle({"name": "main"}))
