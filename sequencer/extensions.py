@@ -1,6 +1,6 @@
 """What the core can be extended with: objects under a name, in a group for each kind of thing.
 
-Ours stand in `OURS` as text, so that nothing is imported to know that it is there. Those of
+`OURS` lists those of this package as text, so that listing them imports nothing. Those of
 other packages are entry points of the same groups; their metadata is read only for a name that
 is not ours, because that takes fifty times as long.
 """
@@ -149,10 +149,9 @@ def every(group: str) -> Iterator[Any]:
         yield find(group, name)
 
 
-def ours(group: str) -> Iterator[tuple[str, Any]]:
-    """Yield name and object of each in *group* that comes with this package."""
-    for name, place in OURS.get(group, {}).items():
-        yield name, _loaded(place)
+def ours(group: str) -> Iterator[Any]:
+    """Yield each object of *group* that comes with this package."""
+    return map(_loaded, OURS.get(group, {}).values())
 
 
 def names(group: str) -> set[str]:

@@ -113,10 +113,10 @@ def _outcome(fact: dict[str, Any]) -> dict[str, Any]:
 def _row(fact: dict[str, Any]) -> tuple[str, ...]:
     names = ("revision", "at", "event", "step", "step_index", "token", "attempt")
     outcome, step = _outcome(fact), str(fact["step"])
-    remark = _remark(outcome, step)
-    if decided := _verdict_words(outcome):
-        # Before all that may be cut; the error says the same.
-        remark = f"{decided}, {_remark({**outcome, 'error': None}, step)}"
+    decided = _verdict_words(outcome)
+    # What a judge decided comes before all that may be cut, and its error says the same.
+    remark = _remark({**outcome, "error": None} if decided else outcome, step)
+    remark = ", ".join(filter(None, (decided, remark)))
     return (*(one_line(str(fact.get(name, ""))) for name in names), remark)
 
 

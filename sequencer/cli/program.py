@@ -21,6 +21,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from sequencer import extensions
 from sequencer.cli import unattended
 from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, near, tell
 from sequencer.cli.options import ALL_HELP, global_options
@@ -86,10 +87,9 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
 def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
     busy = out_of_resources(error)
-    failed = failed_disk(error)
-    if failed is not None and failed is not error:
-        failed.__cause__ = error
-    if failed is not None:
+    if (failed := failed_disk(error)) is not None:
+        if failed is not error:
+            failed.__cause__ = error
         return failed
     if isinstance(error, PermissionError) and isinstance(error.filename, str):
         why, hint = refused(error, error.filename, "check its owner and mode, and those above it")
@@ -238,15 +238,6 @@ _FOOT = """Before or after any command: --run NAME, --config PATH, --json, --qui
 'sequencer COMMAND --help' explains one; 'sequencer help all' explains all."""
 
 
-_ADDED = "sequencer.commands"
-"""The entry points that add verbs; each is a `click.Command`, whose object is an `Invocation`."""
-
-
-def _packages() -> ModuleType:
-    """Return what knows installed packages: few verbs are theirs, and looking takes long."""
-    return import_module("sequencer.extensions")
-
-
 class Verbs(click.Group):
     """The verbs of `COMMANDS`, each imported when it is first used, and those of packages."""
 
@@ -260,7 +251,7 @@ class Verbs(click.Group):
         del ctx
         entry = COMMANDS.get(cmd_name)
         if entry is None:
-            added: click.Command | None = _packages().find(_ADDED, cmd_name)
+            added: click.Command | None = extensions.find(extensions.COMMANDS, cmd_name)
             return added
         module = import_module(f"sequencer.{entry.module}")
         # A name of Python's, or of another thing in the module, has a line behind it.
@@ -278,7 +269,7 @@ class Verbs(click.Group):
         invocation = ctx.ensure_object(Invocation)
         entry = COMMANDS.get(args[0])
         if entry is None and not args[0].startswith("-") and not ctx.resilient_parsing:
-            added = _packages().names(_ADDED)
+            added = extensions.names(extensions.COMMANDS)
             if args[0] not in added:
                 if args[0] in _CALLED:
                     hint = f"use 'sequencer {_CALLED[args[0]]}'"
@@ -317,7 +308,7 @@ class Verbs(click.Group):
             rows = [(name, c.help) for name, c in COMMANDS.items() if c.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
-        if added := _packages().names(_ADDED):
+        if added := extensions.names(extensions.COMMANDS):
             with formatter.section("Added by packages"):
                 formatter.write_dl([(name, "") for name in sorted(added)])
         # A group's own method would list the verbs once more, cut off.

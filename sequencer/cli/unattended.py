@@ -263,7 +263,7 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
         before = next((each for each in kept if each.key == one.same), None)
         after = _next(one, before, code, now)
         kept = [*(each for each in kept if each is not before), after]
-        if after is not before and after.times and not _is_shared(path, one, now):
+        if after is not before and after.times and not _is_shared(path, one):
             said.append((after.key, one.text + _lasts(before)))
     kept = _newest(kept)
     if kept == known and is_own:
@@ -276,7 +276,7 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
     return _remember(path, own, kept, said, waiting, is_own=is_own)
 
 
-def _is_shared(path: Path, news: News, now: float) -> bool:
+def _is_shared(path: Path, news: News) -> bool:
     """Return whether the pause *news* was told of another run; if not, remember it for them."""
     if not news.shared or news.until is None:
         return False
@@ -284,8 +284,8 @@ def _is_shared(path: Path, news: News, now: float) -> bool:
     known = None
     with contextlib.suppress(OSError, SequencerError, LookupError, ValueError, TypeError):
         known = float(parse_object(read_own(FOLDER, name, MAX_BYTES) or b"")["until"])
-    # A time that no clock of today can mean was noted by one that was wrong.
-    if known is not None and now < known and news.until <= known + HOUR_S:
+    # Another end is another limit, and a damaged record or a wrong clock silences nothing.
+    if known is not None and abs(news.until - known) <= HOUR_S:
         return True
     text = json.dumps({"log": _real(path), "until": news.until}).encode()
     _tried(lambda: put_own(FOLDER, name, text, durably=False, may_tear=True))

@@ -417,7 +417,7 @@ def _where(
         return None, None
     if workflow.tasks:
         agent = None if definition is None else definition.agent
-        (_, team_of), *_ = extensions.ours(extensions.TASKS)
+        team_of, *_ = extensions.ours(extensions.TASKS)
         return team_of(project, run, agent), None
     hide = project.redaction.hide_text
     return None, worktrees().run_place_of(project, run, lambda text: emit(Noticed(hide(text))))

@@ -87,7 +87,7 @@ def starts_of(project: Project) -> Starts:
 def line_of(project: Project) -> Starts:
     """Return the same for those who list all runs, which stand in line also without dates."""
     del project
-    found: Starts = next((one for _, one in extensions.ours(extensions.STARTS)), _NOTHING)
+    found: Starts = next(extensions.ours(extensions.STARTS), _NOTHING)
     return found
 
 

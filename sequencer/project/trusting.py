@@ -102,7 +102,7 @@ class Trust:
 
     @cached_property
     def _repositories(self) -> tuple[RepositoryLook, ...]:
-        return tuple(look for _, look in extensions.ours(extensions.REPOSITORIES))
+        return tuple(extensions.ours(extensions.REPOSITORIES))
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:

@@ -46,9 +46,7 @@ def worktrees() -> WorktreeProvider:
     Raises:
         ConfigurationError: nothing that is installed does.
     """
-    found: WorktreeProvider | None = next(
-        (one for _, one in extensions.ours(extensions.WORKTREES)), None
-    )
+    found: WorktreeProvider | None = next(extensions.ours(extensions.WORKTREES), None)
     if found is None:
         raise ConfigurationError(
             "no plug-in that is installed makes work trees", hint="leave 'worktree' out"

@@ -189,7 +189,7 @@ class FileFormat:
 
 def formats() -> Iterator[FileFormat]:
     """Yield the formats of workflow files besides flowcharts."""
-    return (one for _, one in extensions.ours(extensions.FORMATS))
+    return extensions.ours(extensions.FORMATS)
 
 
 def format_of(path: Path, page: str | None) -> FileFormat | None:

@@ -19,6 +19,7 @@ import pytest
 from sequencer.cli import unattended
 from sequencer.cli.unattended import (
     DECISION,
+    FAILURE,
     LASTING,
     PAUSE,
     REFUSAL,
@@ -415,8 +416,9 @@ def test_a_problem_that_can_not_be_remembered_is_told_once_a_day(
     assert [bool(told(log, 1, other)) for _ in range(3)] == [True, False, False]
 
 
+@pytest.mark.parametrize("kind", [FAILURE, LASTING])
 def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(unattended, "_MEMORY", ("/proc/none",))
     monkeypatch.delenv("XDG_RUNTIME_DIR")
@@ -426,7 +428,7 @@ def test_where_nothing_can_be_remembered_one_hour_of_the_day_tells(
     for hour in range(24):
         at = time.struct_time((2026, 11, 1, hour, 0, 0, 6, 305, 0))
         monkeypatch.setattr(time, "localtime", lambda at=at: at)
-        said.append(told(log, 1, FAILED))
+        said.append(told(log, 1, FAILED, key="same", kind=kind))
     assert [hour for hour, one in enumerate(said) if one] == [8]
     assert "so only ticks from 8:00 to 8:59 say this" in said[8]
 
@@ -444,6 +446,8 @@ def test_a_limit_that_several_runs_meet_is_told_once(tmp_path: Path) -> None:
     # It has grown, or is another agent's, or another project's.
     assert [tells("three", 6), tells("two", 6)] == [True, False]
     assert tells("four", 5, "spare")
+    # A short limit after a long one is another one.
+    assert tells("five", 0.5)
     (tmp_path / "other").mkdir()
     assert tells("../other/tick", 5)
 
@@ -467,21 +471,6 @@ def test_a_full_disk_is_told_though_no_new_file_can_be_made(
     kept = record.read_bytes()
     told(log, 1, FAILED)
     assert record.read_bytes() == kept
-
-
-def test_where_nothing_can_be_remembered_what_lasts_is_told_in_that_hour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(unattended, "_MEMORY", ("/proc/none",))
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setattr(unattended, "_beside", lambda _: Path("/proc/none/tick.log.told"))
-    monkeypatch.setattr(unattended, "put_own", raising(OSError(30, "Read-only file system")))
-    log, said = tmp_path / "tick.log", []
-    for hour in range(24):
-        at = time.struct_time((2026, 11, 1, hour, 0, 0, 6, 305, 0))
-        monkeypatch.setattr(time, "localtime", lambda at=at: at)
-        said.append(told(log, 75, "error: no room", key="full", kind=LASTING))
-    assert [hour for hour, one in enumerate(said) if one] == [8]
 
 
 def raising(error: Exception) -> Callable[..., None]:
