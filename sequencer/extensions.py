@@ -31,7 +31,7 @@ HOOKS = "sequencer.hooks"
 """A project's or a package's own code around each step."""
 REPOSITORIES = "sequencer.repositories"
 """What a repository around a project does by itself, which is shown before it is trusted; each is
-a `project.store_requests.RepositoryLook`. Only ours count."""
+a `project.store_requests.RepositoryInspector`. Only ours count."""
 WORKTREES = "sequencer.worktrees"
 """What makes folders of their own for agents; each is a `project.worktrees.WorktreeProvider`.
 Only ours count."""
@@ -99,7 +99,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "requests": "requests.project_requests:check_project",
         "web": "web.webhook_checks:check_project",
     },
-    REPOSITORIES: {"git": "git.process:LOOK"},
+    REPOSITORIES: {"git": "git.process:INSPECTOR"},
     CODE: {"store": "git.code.carry:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
 }
 """What comes with this package, by group and name; the place is below `sequencer.plugins`."""

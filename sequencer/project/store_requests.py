@@ -20,7 +20,7 @@ EVERYTHING: Mapping[str, str] = MappingProxyType({"": "everything"})
 """As what a repository's own configuration may do: whatever it has, now and later."""
 
 
-class RepositoryLook(Struct, frozen=True):
+class RepositoryInspector(Struct, frozen=True):
     """How to look at a repository around a project, without running anything of it."""
 
     acting_settings: Callable[[Path, str | None], Mapping[str, str]]

@@ -36,7 +36,7 @@ from sequencer.project.client_files import ClientFacts, client_of, clients_of, f
 from sequencer.project.settings import Settings
 from sequencer.project.step_facts import ascii_of
 from sequencer.project.store_kinds import kind_of
-from sequencer.project.store_requests import EVERYTHING, RepositoryLook
+from sequencer.project.store_requests import EVERYTHING, RepositoryInspector
 from sequencer.project.trust import (
     ABSENT,
     EMPTY,
@@ -101,7 +101,7 @@ class Trust:
         return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
 
     @cached_property
-    def _repositories(self) -> tuple[RepositoryLook, ...]:
+    def _repositories(self) -> tuple[RepositoryInspector, ...]:
         return tuple(extensions.ours(extensions.REPOSITORIES))
 
     @cached_property

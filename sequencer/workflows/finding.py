@@ -171,16 +171,16 @@ def _is_graph(path: Path) -> bool:
     if any(mark in data for mark in _MARKS):
         return True
     text = data.decode("utf-8", "replace")
-    return any(one.is_in(text) for one in formats())
+    return any(one.recognizes_text(text) for one in formats())
 
 
 @dataclass(frozen=True)
 class FileFormat:
     """A format of workflow files besides flowcharts."""
 
-    is_in: Callable[[str], bool]
+    recognizes_text: Callable[[str], bool]
     """Returns whether a text is meant to be one."""
-    is_one: Callable[[Path, str | None], bool]
+    recognizes_file: Callable[[Path, str | None], bool]
     """The same for a file, whose text is given if it is Markdown and can be read."""
     load: Callable[..., GraphFile]
     """Returns the graph of a file: called with its path and the roles that agents may have, and by
@@ -194,7 +194,7 @@ def formats() -> Iterator[FileFormat]:
 
 def format_of(path: Path, page: str | None) -> FileFormat | None:
     """Return the format of the file *path* with the text *page*; None: it is a flowchart's."""
-    return next((one for one in formats() if one.is_one(path, page)), None)
+    return next((one for one in formats() if one.recognizes_file(path, page)), None)
 
 
 def page_of(path: Path, data: bytes | None = None) -> str | None:

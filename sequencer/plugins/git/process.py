@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from sequencer.errors import ConfigurationError
 from sequencer.plugins.git.own_settings import NO_TRANSPORT, TRANSPORTS, SettingsKeeper
-from sequencer.project.store_requests import RepositoryLook
+from sequencer.project.store_requests import RepositoryInspector
 
 SLICE_S = 0.2
 """How long nobody looks whether a process has ended or is not waited for any more."""
@@ -516,5 +516,5 @@ def _clean(environment: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
-LOOK = RepositoryLook(acting_settings, taken_out)
+INSPECTOR = RepositoryInspector(acting_settings, taken_out)
 """How trust looks at the repository of a project."""

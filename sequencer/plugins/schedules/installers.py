@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -156,15 +157,16 @@ def _lingers() -> bool:
     return False
 
 
-class _Files:
+class _Files(ABC):
     """A kind that reads files of this user's."""
 
+    @abstractmethod
     def files(self, job: Job) -> dict[Path, str]:
         """Return the text of each file of *job*."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _paths(self, name: str) -> tuple[Path, ...]:
-        raise NotImplementedError
+        """Return where the files of the job called *name* are."""
 
     def printed(self, job: Job) -> str:
         """Return what `installed` would write, ready to paste."""

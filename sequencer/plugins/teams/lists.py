@@ -365,5 +365,5 @@ class _Page(Struct):
         return {**written, "description": description} if description else written
 
 
-FORMAT = FileFormat(is_in=is_task_list, is_one=has_tasks, load=load_tasks)
+FORMAT = FileFormat(recognizes_text=is_task_list, recognizes_file=has_tasks, load=load_tasks)
 """Lists of tasks, as a format of workflow files."""
