@@ -14,7 +14,9 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Agents, Emit
+from sequencer.engine.agents import Agents
+from sequencer.engine.capacity import CapacityRule
+from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError
@@ -26,7 +28,6 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.team import TeamRules
 from sequencer.project.project import Project, open_project
 from sequencer.project.runs import workflow_for
 from sequencer.store.protocol import Change, Store
@@ -167,7 +168,7 @@ class Fixed:
     perform: Callable[[Workflow, Emit], Performer]
     definition: Definition | None = None
     source: FlowSource | None = None
-    rules: TeamRules = field(default_factory=TeamRules)
+    capacity: CapacityRule | None = None
     is_current: bool = True
 
     def performer(self, emit: Emit) -> Performer:

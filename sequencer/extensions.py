@@ -35,11 +35,14 @@ a `project.store_requests.RepositoryInspector`. Only ours count."""
 WORKTREES = "sequencer.worktrees"
 """What makes folders of their own for agents; each is a `project.worktrees.WorktreeProvider`.
 Only ours count."""
+WORKFLOW_KEYS = "sequencer.workflow_keys"
+"""Keys of an entry of ``workflows:`` that stand for its steps; each is the
+`workflows.finding.FileFormat` whose `InlineFormat` has them. Only ours count."""
 FORMATS = "sequencer.formats"
 """Formats of workflow files; each is a `workflows.finding.FileFormat`. Only ours count."""
 TASKS = "sequencer.tasks"
-"""What performs graphs of tasks; each makes an `engine.perform.Team` of a `Project`, a run's name
-and the name of an agent. Only ours count."""
+"""What graphs of tasks are worked on with; each is a `project.task_graphs.TaskGraphs`. Only ours
+count."""
 SECTIONS = "sequencer.sections"
 """Sections of orchestration.yaml; each is a `project.sections.ConfigSection`. Only ours count."""
 POSTING = "sequencer.posting"
@@ -83,12 +86,14 @@ OURS: Mapping[str, Mapping[str, str]] = {
     RENDERERS: {"sequencer": "drawing.contributions:RENDERER"},
     WORKTREES: {"git": "git.code.project_trees"},
     FORMATS: {"tasks": "teams.lists:FORMAT"},
-    TASKS: {"teams": "teams.project_teams:team_of"},
+    WORKFLOW_KEYS: {"tasks": "teams.lists:FORMAT", "size": "teams.lists:FORMAT"},
+    TASKS: {"teams": "teams.project_teams:TASK_GRAPHS"},
     SECTIONS: {
         "routing": "requests.section:SECTION",
         "schedules": "schedules.section:SECTION",
         "activity": "posting.section:SECTION",
         "webhooks": "web.section:SECTION",
+        "teams": "teams.section:SECTION",
     },
     SYSTEM_PROMPTS: {"routing": "requests.section:system_prompts_of"},
     POSTING: {"activity": "posting.posting:posting_of"},

@@ -23,7 +23,7 @@ from temporalio.worker import Worker
 
 from bench.project import Marks, make_project, no_op_run
 from bench.serving import Answer, serve
-from sequencer.engine.attempt import Emit
+from sequencer.engine.events import Emit
 from sequencer.engine.stint import Mode
 from sequencer.engine.worker import Worker as OurWorker
 from sequencer.model.limits import InvocationLimits

@@ -154,11 +154,16 @@ def contributed(command: str, given: Mapping[str, Any]) -> Contribution | None:
 
 
 def _asked(given: Mapping[str, Any]) -> list[str]:
-    # Of --team and --no-team each says something; of a flag only that it was given.
+    # Of --no-team as well as of --team something is said; of a flag only that it was given.
+    pairs = {
+        one.name
+        for one in click.get_current_context().command.params
+        if isinstance(one, click.Option) and one.secondary_opts
+    }
     return [
         name
         for name, value in given.items()
-        if value not in (None, ()) and (value is not False or name == "team")
+        if value not in (None, ()) and (value is not False or name in pairs)
     ]
 
 

@@ -26,7 +26,7 @@ from sequencer.cli.views.runs import (
     waiting,
 )
 from sequencer.cli.views.text import one_line, plain
-from sequencer.engine.attempt import Noticed, RunEvent
+from sequencer.engine.events import Noticed, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status

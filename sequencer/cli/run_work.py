@@ -27,12 +27,7 @@ from sequencer.cli.views.progress import (
     summary_json,
     summary_line,
 )
-from sequencer.engine.attempt import (
-    Noticed,
-    RunEvent,
-    ignore,
-    several,
-)
+from sequencer.engine.events import Noticed, RunEvent, ignore, several
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
@@ -466,7 +461,7 @@ def _is_default(project: Project, name: str) -> bool:
 
 def places(project: Project, workflow: Workflow) -> int:
     """Return how many agents this process runs at once; for a team, the team's size."""
-    size = workflow.team_size if _is_default(project, "max_parallel") else None
+    size = workflow.parallel_tasks if _is_default(project, "max_parallel") else None
     return size or project.settings.run.max_parallel
 
 

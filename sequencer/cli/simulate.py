@@ -13,8 +13,8 @@ from sequencer.cli.show import own_file
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.project.flows import path_of
+from sequencer.project.task_graphs import task_graphs
 from sequencer.workflows.finding import GraphFile, format_of, page_of
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
 from sequencer.workflows.flowfile.reader import load_flow
@@ -84,7 +84,7 @@ def _found(
     if path is None:
         return invocation.project().settings.registry.lists[asked]
     if (own := format_of(path, page := page_of(path))) is not None:
-        return own.load(path, invocation.project().settings.registry.roles, text=page)
+        return own.load(path, invocation.project().settings.section, text=page)
     return load_flow(path, overrides=said.overrides, text=page)
 
 
@@ -126,7 +126,7 @@ def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Repla
     project = invocation.project()
     settings = project.settings
     whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
-    grower = TeamGrower(settings.registry.roles, settings.teams.rules.max_tasks)
+    grower = task_graphs().grower(settings) if workflow.tasks else None
     done = replay(whole, said.parts, grower)
     if done.graph:
         # Afterwards: what is added has answers too.

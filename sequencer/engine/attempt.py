@@ -1,116 +1,31 @@
-"""A step that can be started, one attempt at it, its log, who provides for it, and who hears of it.
-
-What happens while a process works on a run is one stream of small values. Whoever wants to
-show, count or post it is one function that takes each of them. Nodes of a graph run in
-threads of their own, so several may call it at the same time. A listener never fails a step
-and never holds one up for long.
-"""
+"""A step that can be started, and one attempt at it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
 from sequencer.errors import (
-    ConfigurationError,
     MachineBusy,
     SequencerError,
     failed_disk,
     out_of_resources,
 )
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
+from sequencer.executors.protocol import Executor, Identity
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
-from sequencer.model.outcome import Outcome, Usage, total
+from sequencer.model.outcome import Usage, total
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
-    from sequencer.engine.perform import Left
+    from sequencer.engine.workplaces import Left
     from sequencer.model.net.marking import Reference
     from sequencer.model.net.net import Taken
-
-
-class Agents(Protocol):
-    """Knows which executor performs a step."""
-
-    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-        """Return the agent's name and its executor for *step*.
-
-        Raises:
-            ConfigurationError: no such agent, it can't be built, or it can't honour a
-                field of the step.
-        """
-
-    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
-        """Return what `choose` returns, once its program is known to be there.
-
-        Looked up once in the life of these agents, so that each step costs nothing more.
-
-        Raises:
-            AgentMissing: its program or its key is missing.
-        """
-
-    def instead(
-        self, step: Step, agent: str, not_before: str | None = None
-    ) -> tuple[str, Executor] | None:
-        """Return who performs *step* while *agent* can't; None: nobody does.
-
-        *not_before*: until then (ISO 8601, UTC) `ready` doesn't choose *agent* again where
-        somebody can stand in for it.
-        """
-
-    def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
-        """Return the agents that are to perform *step* while *agent* can't, and can't, with why."""
-
-    def ensure_folder(self, agent: str, folder: Path) -> None:
-        """Return if *agent* may work in *folder*, which is not the project's.
-
-        Raises:
-            NotTrusted: it would run other files there, or its client read other settings, than
-                those of the project.
-        """
-
-    def warm_up(self) -> None:
-        """Get ready for a step while there is nothing else to do; may do nothing."""
-
-    def close(self) -> None:
-        """Undo `warm_up`; the agents may be used again."""
-
-
-class Prompts(Protocol):
-    """Reads prompts by name."""
-
-    def read(self, name: str) -> str:
-        """Return the text of prompt *name*; see `workflows.prompts`."""
-
-    def read_for(self, step: Step, executor: Executor) -> str:
-        """Return the step's prompt; empty for a command without one."""
-
-
-class Allowance(Struct, frozen=True):
-    """What is left for an attempt under the limits of the invocation and the run."""
-
-    cost_usd: float | None = None
-    timeout_s: float | None = None
-
-    def after(self, paid: Usage) -> Allowance:
-        """Return what is left after *paid*."""
-        if self.cost_usd is None:
-            return self
-        return Allowance(max(self.cost_usd - paid.cost_usd, 0.0), self.timeout_s)
-
-    def rest(self, step: Step, used: Usage) -> Allowance:
-        """Return what is left, also of the time of *step*, for the same try after *used*."""
-        most_s, remaining = least(step.timeout_s, self.timeout_s), self.after(used)
-        if most_s is None:
-            return remaining
-        return Allowance(remaining.cost_usd, max(most_s - used.seconds, 1.0))
 
 
 class Prepared(Struct, frozen=True):
@@ -134,20 +49,6 @@ class Prepared(Struct, frozen=True):
         return self.place.step_index
 
 
-def least(*values: float | None) -> float | None:
-    """Return the smallest of the limits *values*; None where there is none."""
-    found = None
-    for value in values:
-        if value is not None and (found is None or value < found):
-            found = value
-    return found
-
-
-def left(most: float | None, used: float) -> float | None:
-    """Return what is left of *most*, where there is a limit."""
-    return None if most is None else most - used
-
-
 class Running(Struct):
     """One attempt, from its claim to its record."""
 
@@ -168,7 +69,7 @@ class Running(Struct):
     reference: Reference | None = None
     """Where its output was kept."""
     left: Left | None = None
-    """Of a team's task: what became of what its agent has left."""
+    """Of a task: what became of what its agent has left."""
     taken: Taken | None = None
     """What the run has made of its end."""
     was_told: bool = False
@@ -228,7 +129,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
     lock_path: Path | None = None
     """Of the step's processes; None where there is no claim."""
     subject: str | None = None
-    """Of a team's task: what it is about, and whose it is."""
+    """Of a task: what it is about, and whose it is."""
 
     @classmethod
     def of(
@@ -282,126 +183,3 @@ class Attempt(Struct, frozen=True, kw_only=True):
             result_path=self.result_path,
             state_path=self.state_path,
         )
-
-
-class StepLog(Listener, Protocol):
-    """The log of one attempt."""
-
-    path: Path
-
-    def sent(self, request: StepRequest, to: str) -> None:
-        """Write what the agent is about to get: the prompt of *request*, and *to* whom it goes."""
-
-    def close(self, outcome: Outcome) -> None:
-        """Write how it ended and close the file."""
-
-
-class Logs(Protocol):
-    """Makes step logs."""
-
-    def open(self, attempt: Attempt) -> StepLog:
-        """Create the log of *attempt*; an existing file is never overwritten."""
-
-    def left_behind(self) -> Path | None:
-        """Return the log of the latest step of any run that has logged here, if there is one."""
-
-
-# Named tuples: an event is made in every step, and these cost least.
-
-
-class AttemptStarted(NamedTuple):
-    """An attempt starts; *log* is its step log."""
-
-    attempt: Attempt
-    log: Path
-
-
-class AttemptWrote(NamedTuple):
-    """The agent of an attempt has written something."""
-
-    attempt: Attempt
-    data: bytes
-    kind: Piece
-
-
-class AttemptUsed(NamedTuple):
-    """What an attempt has used so far, as its executor tells it while the agent works."""
-
-    attempt: Attempt
-    usage: Usage
-
-
-class AttemptEnded(NamedTuple):
-    """How an attempt ended; the run has not recorded it yet."""
-
-    attempt: Attempt
-    outcome: Outcome
-    verdict: str = ""
-    """Of a step that judges: what it has decided, in which round, and why."""
-
-
-class AttemptAccepted(NamedTuple):
-    """The run has recorded the end of an attempt as an accepted step: it can't be lost any more."""
-
-    attempt: Attempt
-    outcome: Outcome
-
-
-class MadeElsewhere(NamedTuple):
-    """Another process has started an attempt, or ended it with *outcome*."""
-
-    step: str
-    step_index: int
-    attempt: int
-    by: str
-    """The process, as ``PID@HOST``."""
-    outcome: Outcome | None = None
-
-
-class HeadMoved(NamedTuple):
-    """This process has changed the run, which is at *head* by that."""
-
-    head: Head
-
-
-class Noticed(NamedTuple):
-    """Something that a person should know: restored state, an edit, a warning."""
-
-    text: str
-
-
-class Waiting(NamedTuple):
-    """The process sleeps, and until when if that is known."""
-
-    reason: str
-    until: str | None = None
-    needs_person: bool = False
-    """The wait ends only when somebody starts a process."""
-
-
-RunEvent = (
-    AttemptStarted
-    | AttemptWrote
-    | AttemptUsed
-    | AttemptEnded
-    | AttemptAccepted
-    | MadeElsewhere
-    | HeadMoved
-    | Noticed
-    | Waiting
-)
-Emit = Callable[[RunEvent], None]
-
-
-def ignore(event: RunEvent) -> None:
-    """Take *event* where nobody wants to hear of it."""
-
-
-def several(*listeners: Emit) -> Emit:
-    """Return who passes each event on to *listeners*, in their order."""
-
-    def emit(event: RunEvent) -> None:
-        for listen in listeners:
-            listen(event)
-
-    return emit

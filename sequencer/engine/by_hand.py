@@ -13,7 +13,8 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from sequencer.engine.patience import Changes, changes_of, of_run
+from sequencer.engine.kinds import changes_of
+from sequencer.engine.patience import Changes, of_run
 from sequencer.errors import DecisionRefused, TransitionRefused
 from sequencer.model import kind, transitions
 from sequencer.model.head import Head
@@ -84,8 +85,8 @@ def _initialised(head: Head, definition: Definition | None) -> Transition:
     if definition is None:
         return transitions.initialise(head)
     usage, told = definition.usage, dict[str, Any]()
-    if definition.team is not None:
-        told["team"] = definition.team
+    if definition.assignment is not None:
+        told["team"] = definition.assignment
     if figures := {name: value for name, value in vars(usage).items() if value}:
         told |= {"agent": definition.route.get("asked"), "usage": figures}
     return transitions.initialise(head.replace(usage=head.usage.plus(usage)), told or None)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from sequencer.engine.attempt import Emit
+from sequencer.engine.events import Emit
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.model.head import Head

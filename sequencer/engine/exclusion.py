@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from sequencer.engine.attempt import Agents
+from sequencer.engine.agents import Agents
 from sequencer.engine.records import decides
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Walled

@@ -12,8 +12,10 @@ from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from sequencer.engine.attempt import HeadMoved, Noticed, Running, Waiting, left
+from sequencer.engine.allowance import left
+from sequencer.engine.attempt import Running
 from sequencer.engine.awaited import AwaitedStep
+from sequencer.engine.events import HeadMoved, Noticed, Waiting
 from sequencer.engine.patience import followed
 from sequencer.engine.queue import Queue
 from sequencer.engine.stint import LineStint, Mode, Summary

@@ -27,8 +27,6 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.workflow import Workflow, graph_of
-from sequencer.plugins.teams.shares import TeamBudgets
-from sequencer.plugins.teams.team import TeamRules
 from sequencer.store import results
 from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store
@@ -82,12 +80,6 @@ class NetChanges(Changes):
             CorruptState: the run has no readable marking.
         """
         return self._keeper.look(head)
-
-    def stopped_by(self, head: Head, rules: TeamRules) -> list[str]:
-        """Return which budgets or failures of a team keep its tasks from starting."""
-        budgets, marking = TeamBudgets(rules), self.marking(head)[1]
-        broken = budgets.broken(marking)
-        return [*budgets.reached(marking), *([] if broken is None else [broken])]
 
     def text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.

@@ -13,7 +13,8 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from sequencer.engine.attempt import HeadMoved, Running, Waiting
+from sequencer.engine.attempt import Running
+from sequencer.engine.events import HeadMoved, Waiting
 from sequencer.engine.loop import LONGEST_SLEEP_S, LOOK_S, EngineLoop
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint, waiting_words
@@ -50,7 +51,7 @@ class NetLoop(EngineLoop):
         """When the next try comes, as last reported."""
         self._unrecorded: list[Running] = []
         """Attempts that have ended and could not be recorded."""
-        self._stint = NetStint(mode, limits, worker.limits, head, worker.budgets)
+        self._stint = NetStint(mode, limits, worker.limits, head, worker.capacity)
         self.summary = self._stint.summary
         worker.shares.own_usd = self._stint.usd_left
         worker.attempt_timeout_s = limits.step_timeout_s
@@ -273,6 +274,6 @@ def on_nodes(
     store: Store, performer: Performer, limits: RunLimits, places: int
 ) -> tuple[NetWorker, type[NetLoop]]:
     """Return what works on the graph's run in *store*, *places* nodes at a time."""
-    grower = None if performer.team is None else performer.team.grower
+    grower = None if performer.tasks is None else performer.tasks.grower
     nodes = NetChanges(store, performer.workflow, grower)
     return NetWorker(nodes, performer, limits, places), NetLoop

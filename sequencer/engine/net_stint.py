@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sequencer.engine.attempt import left
+from sequencer.engine.allowance import left
+from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.model.head import Head, Status
@@ -15,11 +16,10 @@ from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Taken
 from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.plugins.teams.shares import TeamBudgets
 
 
 class NetStint:
-    """One invocation's part in the run of a flowchart or a team."""
+    """One invocation's part in the run of a graph."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class NetStint:
         limits: InvocationLimits,
         run_limits: RunLimits,
         head: Head,
-        budgets: TeamBudgets | None = None,
+        capacity: CapacityRule | None = None,
     ) -> None:
-        """Start at *head*; *budgets* are those of a team."""
+        """Start at *head*; *capacity* limits the nodes besides."""
         self.mode, self.limits, self.run_limits = mode, limits, run_limits
         self.summary = Summary(head=head)
-        self._budgets = budgets
+        self._capacity = capacity
         self._tried = 0
         """Attempts of this invocation that have ended."""
         self._failure: str | None = None
@@ -135,8 +135,8 @@ class NetStint:
         if (first := self.next_try(marking)) is not None:
             is_tick = self.mode is Mode.TICK
             return f"nothing due: the next try is at {first}" if is_tick else None
-        caps = self._budgets
-        stopped = None if caps is None else caps.end_of_the_work(marking)
+        rule = self._capacity
+        stopped = None if rule is None else rule.end_of_the_work(marking)
         if stopped is None:
             _ensure_nobody_is_asked(marking)
         else:
@@ -151,7 +151,7 @@ class NetStint:
     def next_try(self, marking: Marking) -> str | None:
         """Return when the first node that failed is tried again; None: none is."""
         # What a budget has closed is not begun when its time comes either.
-        closed = () if self._budgets is None else self._budgets.closed(marking)
+        closed = () if self._capacity is None else self._capacity.closed(marking)
         waiting = [one for name, one in marking.active.items() if name not in closed]
         return min((one.due for one in waiting if one.due and not one.since), default=None)
 

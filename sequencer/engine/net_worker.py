@@ -15,21 +15,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import (
-    Allowance,
-    HeadMoved,
-    Noticed,
-    Prepared,
-    Running,
-    least,
-    left,
-)
+from sequencer.engine.allowance import Allowance, least, left
+from sequencer.engine.attempt import Prepared, Running
 from sequencer.engine.attempts import Attempts
+from sequencer.engine.capacity import USD, Shares
 from sequencer.engine.carrier import accepted
+from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.markings import NetChanges
-from sequencer.engine.perform import Crowd, Performances
+from sequencer.engine.merge_order import Crowd
+from sequencer.engine.perform import Performances
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
     INLINE_BYTES,
@@ -61,8 +57,6 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MOST_TRIES, Step
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.shares import USD, Shares, TeamBudgets
-from sequencer.plugins.teams.team import TeamRules
 
 _LOST = str(StopReason.CLAIM_LOST)
 
@@ -88,15 +82,15 @@ class NetWorker(Worker):
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
         self._performances = Performances(control, performer, self.known)
-        team = performer.team
-        self.budgets = None if team is None else TeamBudgets(team.rules)
-        self._rules = TeamRules() if team is None else team.rules
-        if self.budgets is not None and self.budgets.kills:
+        tasks = performer.tasks
+        self.capacity = None if tasks is None else tasks.capacity
+        self._last_resort = None if tasks is None else tasks.last_resort
+        if self.capacity is not None and self.capacity.kills:
             self._performances.on_use = self.attempts.wake
         self._exclusion = Exclusion(
             performer.agents, performer.with_defaults, control.net.workflow_at
         )
-        self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
+        self.shares = Shares(limits, self.capacity, control.store.owner(), self._prepared)
 
     def interrupt(self) -> None:
         """See `Worker.interrupt`."""
@@ -107,11 +101,11 @@ class NetWorker(Worker):
 
     def tidy(self, head: Head) -> None:
         """Remove the work trees that killed processes left."""
-        if (team := self.performer.team) is None or self.budgets is None:
+        if (tasks := self.performer.tasks) is None:
             return
         gone = self.gone(head)
         live = [claim.token for claim in head.claims if claim.token not in gone]
-        for text in team.workplaces.clean(live):
+        for text in tasks.workplaces.clean(live):
             self.performer.emit(Noticed(text))
 
     def renew_limits(self) -> str:
@@ -137,8 +131,8 @@ class NetWorker(Worker):
         if self.code.moves or name not in self._prepared:
             self._prepared[name] = self._made(self._honouring.step(workflow, name), name)
         prepared = self._prepared[name]
-        if self._rules.has_fallback and failures >= tries_of(prepared.step):
-            return self._made(self._honouring.step(workflow, name, self._rules.replaced), name)
+        if self._last_resort is not None and failures >= tries_of(prepared.step):
+            return self._made(self._honouring.step(workflow, name, self._last_resort), name)
         return prepared
 
     def _made(self, step: Step, name: str) -> Prepared:
@@ -247,18 +241,18 @@ class NetWorker(Worker):
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
         self._tell_standing(head)
-        if self.budgets is None or not head.claims:
+        if self.capacity is None or not head.claims:
             return
         _, marking = self.control.marking(head)
         mine = self.attempts.running.items()
         used = {one.claim.step: one.used for _, one in mine}
-        if kept := self.budgets.to_kill(marking, used):
+        if kept := self.capacity.to_kill(marking, used):
             others = frozenset(token for token, one in mine if one.claim.step not in kept)
             self.attempts.cancel(StopReason.BUDGET, but=others)
 
     def _tell_standing(self, head: Head, granted: Collection[int] = ()) -> None:
         """Tell those that wait for their turn to merge about *head*."""
-        if self.budgets is None:
+        if self.performer.tasks is None:
             return
         gone = self.gone(head, granted)
         live = tuple(one for one in head.claims if one.token not in gone)
@@ -482,8 +476,8 @@ class NetWorker(Worker):
         told["usage"] = rest.model_dump(exclude_defaults=True)
         told.pop("work", None)
         step.charge(lost.claim, rest, told)
-        if self.budgets is not None:
-            self.budgets.watch(step)
+        if self.capacity is not None:
+            self.capacity.watch(step)
 
     def _record_in(
         self,
@@ -526,8 +520,8 @@ class NetWorker(Worker):
         It uses only places that the others don't need, so that nodes start in the same order.
         """
         one.taken = self.control.net.take(step, self._end_of(one))
-        if self.budgets is not None:
-            self.budgets.watch(step)
+        if self.capacity is not None:
+            self.capacity.watch(step)
         if to_come:
             held = [*step.granted, *(other.claim.token for other in to_come)]
             step.settle(self.room(step.head, steps_left(step.head), held))
@@ -591,8 +585,8 @@ class Honouring:
         if self._has_recalled:
             return
         self._has_recalled = self.is_silent = True
-        team = marking.team
-        begun = {*marking.done, *team.notes, *team.spent, *marking.active.keys() - set(begins)}
+        ledger = marking.ledger
+        begun = {*marking.done, *ledger.notes, *ledger.spent, *marking.active.keys() - set(begins)}
         for name in (begun & workflow.steps_by_name.keys()).difference(self._begun_with):
             # Its attempt says what is wrong with it.
             with contextlib.suppress(SequencerError):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from sequencer.engine.attempt import Attempt, AttemptUsed, AttemptWrote, Emit, StepLog
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import AttemptUsed, AttemptWrote, Emit
+from sequencer.engine.logs import StepLog
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Usage, total

@@ -14,16 +14,13 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sequencer import extensions
-from sequencer.engine.attempt import Emit, Waiting
-from sequencer.errors import RemoteUnreachable, StaleClaim, UnknownName, WorkTreeBusy
+from sequencer.engine.events import Emit, Waiting
+from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Kind, OpenChange, Room
-from sequencer.model.line.line import Line
 from sequencer.model.moving import ensure_here
 from sequencer.model.transitions import Event, Transition
-from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
@@ -191,40 +188,6 @@ class Changes:
             if made.keeps is not None:
                 self.store.forget_documents(MARKINGS, made.keeps)
             self.store.keep_document(*made.document)
-
-
-def _along(store: Store, workflow: Workflow, kind: Callable[[Workflow], Line] = Line) -> Changes:
-    return Changes(store, kind(workflow))
-
-
-def _among_nodes(store: Store, workflow: Workflow) -> Changes:
-    from sequencer.engine.markings import NetChanges  # noqa: PLC0415 - graphs only
-
-    return NetChanges(store, workflow)
-
-
-KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
-    "cycle": _along,
-    "procedure": _along,
-    "graph": _among_nodes,
-}
-"""Kind of workflow -> what changes its runs."""
-
-
-def changes_of(store: Store, workflow: Workflow) -> Changes:
-    """Return what changes the run of *workflow* in *store*, and has its kind.
-
-    Raises:
-        UnknownName: the package that brings the kind is not installed.
-        ConfigurationError: it can't be loaded.
-    """
-    if (make := KINDS.get(workflow.kind)) is not None:
-        return make(store, workflow)
-    if (added := extensions.find(extensions.KINDS, workflow.kind)) is None:
-        known = KINDS.keys() | extensions.names(extensions.KINDS)
-        where = f"workflow {workflow.name!r}"
-        raise UnknownName("kind of workflow", workflow.kind, known, where=where)
-    return _along(store, workflow, added)
 
 
 def still_there(store: Store, head: Head | None) -> Head:

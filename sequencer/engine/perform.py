@@ -6,108 +6,37 @@ meanwhile.
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import (
-    Allowance,
-    Attempt,
-    AttemptUsed,
-    Emit,
-    Noticed,
-    Prepared,
-    RunEvent,
-    Running,
-    Waiting,
-)
+from sequencer.engine.allowance import Allowance
+from sequencer.engine.attempt import Attempt, Prepared, Running
 from sequencer.engine.composing import form_block
+from sequencer.engine.conversations import Sessions
+from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
 from sequencer.engine.evidence import PriorAttempts
 from sequencer.engine.markings import NetChanges
-from sequencer.engine.output import AttemptOutput
+from sequencer.engine.merge_order import Crowd, MergeTurn
+from sequencer.engine.messages import messages_block, unread
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import wanted_form
-from sequencer.engine.tree_state import KeptTree
+from sequencer.engine.tasks import TaskExecution
 from sequencer.engine.values import NodeValues, values_of
-from sequencer.errors import CorruptState, Interrupted, SequencerError
+from sequencer.engine.workplaces import Left, Workplace
+from sequencer.errors import Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
-from sequencer.executors.cancellation import Cancellation, StopReason
-from sequencer.model.fields import ValidationError
-from sequencer.model.head import Claim, Head, Session
+from sequencer.executors.cancellation import StopReason
+from sequencer.model.head import Head
 from sequencer.model.kind import Performed
 from sequencer.model.limits import utc
-from sequencer.model.net.graph import Graph, Node
-from sequencer.model.net.marking import Marking, carried
-from sequencer.model.net.net import Grower
+from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
-from sequencer.model.transitions import session_of
-from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.briefing import brief_of, messages_block, unread
-from sequencer.plugins.teams.team import TeamRules
-from sequencer.store import folder as folders
-from sequencer.store.folder import read_regular, write_durably
-from sequencer.store.protocol import Store
-
-
-class Crowd(NamedTuple):
-    """Who works on a run at one moment; one value, because threads look at it."""
-
-    live: tuple[Claim, ...] = ()
-    """Claims whose holders may be alive."""
-    is_waited_for: bool = False
-    """Some task could begin if there were a place for it."""
-
-
-class MergeTurn:
-    """The turn of one task's result."""
-
-    def __init__(self, graph: Graph, name: str, *, is_strict: bool) -> None:
-        """Let *name* wait for tasks that stand before it in the list.
-
-        Not *is_strict*: only where that costs no time, because whatever waits for *name*
-        waits for the other one, too.
-        """
-        self._graph = graph
-        self._place = graph.order[name]
-        self._is_strict = is_strict
-        self._followers = {graph.edges[place].target for place in graph.outgoing[name]}
-        self._below: dict[str, frozenset[str]] = {}
-
-    def is_held_by(self, crowd: Crowd) -> bool:
-        """Return whether somebody of *crowd* has to merge first."""
-        if crowd.is_waited_for and not self._is_strict:
-            # While it waits, this one keeps a place that another task could have.
-            return False
-        return any(self._holds(claim.step) for claim in crowd.live)
-
-    def _holds(self, name: str) -> bool:
-        graph = self._graph
-        # What was added since this one began stands behind it.
-        task = graph.by_id[name].task if name in graph.by_id else None
-        if task is None or not task.worktree or graph.order[name] >= self._place:
-            return False
-        return self._is_strict or self._followers <= self._behind(name)
-
-    def _behind(self, name: str) -> frozenset[str]:
-        """Return the tasks that wait for *name*, directly or not."""
-        if name not in self._below:
-            seen, pending = set[str](), [name]
-            while pending:
-                for target in self._graph.forward[pending.pop()]:
-                    if target not in seen:
-                        seen.add(target)
-                        pending.append(target)
-            self._below[name] = frozenset(seen)
-        return self._below[name]
-
 
 TURN_POLL_S = 0.05
 """How often a result looks whether it may be merged; what it looks at is in memory."""
@@ -193,8 +122,9 @@ class Performances:
             json_nodes=self._json_nodes,
             head=head,
         )
-        if values is not None and graph.by_id[name].task:
-            return self._brief(values, marking)
+        tasks = self.performer.tasks
+        if values is not None and tasks is not None and graph.by_id[name].task:
+            return self._context(tasks, values, marking)
         compose = None if values is None else values.compose_prompt
         if marking.active[name].failures:
             form = wanted_form(self.control.workflow, prepared.step)
@@ -206,15 +136,17 @@ class Performances:
             return partial(_with_block, compose or str, block)
         return compose
 
-    def _brief(self, values: NodeValues, marking: Marking) -> Callable[[str], str]:
+    def _context(
+        self, tasks: TaskExecution, values: NodeValues, marking: Marking
+    ) -> Callable[[str], str]:
         made_from = self.performer.definition
-        return brief_of(
+        return tasks.context(
             values,
             marking,
             request=made_from.request if made_from else None,
             substitutions=made_from.substitutions if made_from else {},
             path_of=self.control.output_path,
-        ).compose
+        )
 
     def _perform(
         self,
@@ -274,7 +206,7 @@ class Performances:
         if is_accepted:
             self._sessions.keep(claim, performed, utc(self.control.now()))
 
-    # --- teams ---------------------------------------------------------------------
+    # --- tasks ---------------------------------------------------------------------
 
     def _in_its_place(
         self,
@@ -285,8 +217,8 @@ class Performances:
     ) -> None:
         """Let the agent work where its task is to be done, and take what it leaves there."""
         claim, node = attempt.claim, marking.graph.by_id[attempt.claim.step]
-        team = self.performer.team
-        if team is None or node.task is None:
+        tasks = self.performer.tasks
+        if tasks is None or node.task is None:
             self._keep(attempt, marking, perform(attempt, performer))
             return
         if claim.attempt > 1:
@@ -295,8 +227,8 @@ class Performances:
             wait = AttemptLock(path, lambda text: performer.emit(Waiting(text)))
             wait.settle(attempt.cancellation)
         # After a retry, and behind a fix, attempts are counted anew; what was used is not.
-        is_first = claim.attempt == 1 and claim.step not in marking.team.spent
-        place = team.workplaces.open(node, claim.token, attempt.head.run_id, is_first=is_first)
+        is_first = claim.attempt == 1 and claim.step not in marking.ledger.spent
+        place = tasks.workplaces.open(node, claim.token, attempt.head.run_id, is_first=is_first)
         for text in place.notices:
             performer.emit(Noticed(text))
         is_accepted = False
@@ -341,11 +273,10 @@ class Performances:
         Raises:
             Interrupted: somebody else has the task by now.
         """
-        team = self.performer.team
-        if team is not None and team.rules.merge != "finished":
-            holds = MergeTurn(
-                marking.graph, attempt.claim.step, is_strict=team.rules.merge == "listed"
-            )
+        tasks = self.performer.tasks
+        if tasks is not None and tasks.merge != "finished":
+            is_strict = tasks.merge == "listed"
+            holds = MergeTurn(marking.graph, attempt.claim.step, is_strict=is_strict)
             while not attempt.cancellation.is_set():
                 if not holds.is_held_by(self.crowd):
                     return
@@ -386,58 +317,6 @@ def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:
     return f"{prepared.prompt}\n{given}" if given else prepared.prompt
 
 
-FILE = "session.json"
-_MAX_BYTES = 10_000
-
-
-class Sessions(Struct, frozen=True):
-    """The conversations of one run."""
-
-    store: Store
-    is_used: bool
-    """Whether any node continues one."""
-
-    @classmethod
-    def of(cls, store: Store, workflow: Workflow) -> Self:
-        """Return those of the run of *workflow* in *store*."""
-        return cls(store, any(step.continue_session for step in workflow.steps))
-
-    def keep(self, claim: Claim, performed: Performed, at: str) -> None:
-        """Keep the conversation of an attempt that was accepted *at* that time.
-
-        One that can't be kept is not continued.
-        """
-        session = session_of(performed.outcome, performed.agent, at)
-        if not self.is_used or session is None:
-            return
-        folder = self.store.result_folder(claim.step_index, claim.token)
-        found = session.model_dump(mode="json", exclude_none=True)
-        try:
-            folders.made(folder)
-            write_durably(folder / FILE, json.dumps(found).encode())
-        except OSError:
-            return
-
-    def reaching(self, marking: Marking, name: str) -> Session | None:
-        """Return the conversation whose output has reached *name*, if it was exactly one."""
-        try:
-            if (path := self._path(marking, name)) is None:
-                return None
-            return Session.model_validate_json(read_regular(path, max_bytes=_MAX_BYTES))
-        except (OSError, CorruptState, ValidationError):
-            return None
-
-    def end(self, marking: Marking, name: str) -> None:
-        """Let nobody continue the conversation that has reached *name*: it can't be continued."""
-        with suppress(OSError, CorruptState):
-            if (path := self._path(marking, name)) is not None:
-                path.unlink(missing_ok=True)
-
-    def _path(self, marking: Marking, name: str) -> Path | None:
-        reference = carried(marking, name) if self.is_used else None
-        return self.store.kept_result(reference) / FILE if isinstance(reference, str) else None
-
-
 def as_decided(performed: Performed) -> Performed:
     """Return *performed* as its decision says it counts; without one as it is.
 
@@ -460,125 +339,3 @@ def _counting_as(decision: Decision) -> tuple[OutcomeStatus, str | None]:
     if decision.move is Move.FAIL:
         return OutcomeStatus.FAILED, f"a hook made it fail: {decision.why}"
     return OutcomeStatus.OK, None
-
-
-class Left(Struct, frozen=True):
-    """What an agent has left where it worked, and what became of it."""
-
-    error: str | None = None
-    """Why it does not count, what the files are, and where the work is kept."""
-    notices: tuple[str, ...] = ()
-    """What a person should know."""
-    told: tuple[tuple[str, str], ...] = ()
-    """For the journal: the commit that was merged, the branch that was kept."""
-
-
-class Workplace(Protocol):
-    """Of one attempt."""
-
-    @property
-    def cwd(self) -> Path:
-        """Return the agent's folder."""
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Return what a person should know before the agent begins."""
-
-    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
-        """Bring what the agent has left to where it belongs.
-
-        *wait_for_turn* is called before something is merged; it may raise to give that up.
-        """
-
-
-class Workplaces(Protocol):
-    """Of one run."""
-
-    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
-        """Return where the attempt with *token* at the task *node* works.
-
-        Where it is not the first, its notices say whether an earlier one's work is there.
-
-        Raises:
-            SequencerError: there is no such place.
-        """
-
-    def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """Remove what attempts of dead processes have left, and return what to tell of it.
-
-        *live* are the tokens of claims that somebody may hold. Work is never lost by it.
-        """
-
-
-class RunPlace(Protocol):
-    """Where the agents of a whole run work, if that is not the project's folder."""
-
-    @property
-    def cwd(self) -> Path:
-        """Return the agents' folder, once the work has begun."""
-
-    def begin(self, head: Head, stop: Cancellation) -> None:
-        """Have the place there, before a step of the run of *head* is claimed.
-
-        Raises:
-            WorkTreeRefused: it can't be had, or a command that sets it up has failed.
-            Interrupted: *stop* came first.
-        """
-
-    def ready(self) -> None:
-        """Return if the place is still one to work in, before an attempt is claimed.
-
-        Raises:
-            WorkTreeRefused: it is another project's, or nobody can say whose.
-        """
-
-    def keep(
-        self, attempt: Attempt, is_shared: Callable[[], bool], log: AttemptOutput
-    ) -> KeptTree | None:
-        """Keep the files as they are before *attempt*, whose *log* gets what is said of it.
-
-        *is_shared*: whether others work there meanwhile. None: there are no files to keep.
-        """
-
-    def end(self, head: Head) -> None:
-        """Bring what was done there to the project's folder: the run of *head* is complete.
-
-        Raises:
-            WorkTreeRefused: it is kept instead, as the message says.
-        """
-
-
-class ProjectFolder(Struct, frozen=True):
-    """The project's own folder, as a workplace."""
-
-    cwd: Path
-    notices: tuple[str, ...] = ()
-
-    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
-        """Leave everything where it is."""
-        del is_accepted, wait_for_turn
-        return Left()
-
-
-class OneWorkplace(Struct, frozen=True):
-    """Everybody works in the project's folder."""
-
-    folder: Path
-
-    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
-        """See `Workplaces.open`."""
-        del node, token, run_id, is_first
-        return ProjectFolder(self.folder)
-
-    def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """See `Workplaces.clean`; there is nothing."""
-        del live
-        return ()
-
-
-class Team(Struct, frozen=True):
-    """The project's part in a team's run."""
-
-    rules: TeamRules
-    grower: Grower
-    workplaces: Workplaces

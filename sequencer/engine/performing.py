@@ -15,23 +15,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import (
-    Agents,
-    Allowance,
-    Attempt,
-    AttemptEnded,
-    AttemptStarted,
-    Emit,
-    Logs,
-    Noticed,
-    Prepared,
-    Prompts,
-    StepLog,
-    Waiting,
-    least,
-)
+from sequencer.engine.agents import Agents
+from sequencer.engine.allowance import Allowance, least
+from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Compose
+from sequencer.engine.events import AttemptEnded, AttemptStarted, Emit, Noticed, Waiting
 from sequencer.engine.evidence import (
     NO_PRIOR,
     OWN_WORD,
@@ -41,7 +30,9 @@ from sequencer.engine.evidence import (
     judge_turn,
 )
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
+from sequencer.engine.logs import Logs, StepLog
 from sequencer.engine.output import AttemptOutput
+from sequencer.engine.prompts import Prompts
 from sequencer.engine.records import (
     apply_completion,
     as_asked,
@@ -91,7 +82,8 @@ from sequencer.workflows.router import (
 )
 
 if TYPE_CHECKING:
-    from sequencer.engine.perform import RunPlace, Team
+    from sequencer.engine.run_place import RunPlace
+    from sequencer.engine.tasks import TaskExecution
 
 
 class _Running(Struct, frozen=True):
@@ -132,8 +124,8 @@ class Performer(Struct, frozen=True):
     """Of a run that was made from a request."""
     carrier: Carrier = NOTHING_CARRIED
     """Moves the code with the state."""
-    team: Team | None = None
-    """Of a graph whose nodes are a team's tasks."""
+    tasks: TaskExecution | None = None
+    """Of a graph whose nodes are tasks."""
     place: RunPlace | None = None
     """Where agents work instead, all that belong to the run."""
     comment_tools: tuple[str, ...] = ()
@@ -531,7 +523,7 @@ class Performer(Struct, frozen=True):
             session = continued(running.head, prepared, running.listener)
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
         cwd = self.project if self.place is None else self.place.cwd
-        if self.place is not None or self.team is not None:
+        if self.place is not None or self.tasks is not None:
             # A work tree, where an earlier attempt may have left files that the client reads.
             self.agents.ensure_folder(prepared.agent, cwd)
         request = StepRequest(

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Emit, Noticed, Prepared, Running, ignore
+from sequencer.engine.attempt import Prepared, Running
 from sequencer.engine.by_hand import Control, fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.dispatch import Dispatching, dispatch_of
+from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop
 from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
@@ -39,9 +40,9 @@ from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
+    from sequencer.engine.capacity import CapacityRule
     from sequencer.engine.markings import NetChanges
     from sequencer.model.net.source import FlowSource
-    from sequencer.plugins.teams.team import TeamRules
 
 
 class Resolution(Protocol):
@@ -63,8 +64,8 @@ class Resolution(Protocol):
         ...
 
     @property
-    def rules(self) -> TeamRules:
-        """Return the rules of the run's team."""
+    def capacity(self) -> CapacityRule | None:
+        """Return what limits the nodes of its graph besides; None: nothing does."""
         ...
 
     @property
@@ -203,10 +204,10 @@ class Run:
         return self._control_of(self._current()).nodes
 
     def stopped_by(self, head: Head) -> list[str]:
-        """Return which budgets or failures of a team keep its tasks from starting."""
-        if not self.workflow.tasks:
+        """Return which budgets or failures keep its tasks from starting."""
+        if not self.workflow.tasks or (rule := self._at(head).capacity) is None:
             return []
-        return self.flow.stopped_by(head, self._at(head).rules)
+        return rule.reasons(self.flow.marking(head)[1])
 
     # --- changing by hand ----------------------------------------------------------
 

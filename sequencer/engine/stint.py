@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from sequencer.engine.attempt import Allowance, least, left
+from sequencer.engine.allowance import Allowance, least, left
 from sequencer.errors import SequencerError, StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Ended, Readiness, Standing

@@ -16,21 +16,16 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import (
-    Allowance,
-    Attempt,
-    AttemptAccepted,
-    Noticed,
-    Prepared,
-    Running,
-    Waiting,
-)
+from sequencer.engine.allowance import Allowance
+from sequencer.engine.attempt import Attempt, Prepared, Running
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
+from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
 from sequencer.engine.evidence import NO_PRIOR, OWN_WORD, PriorAttempts, after_missing
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.patience import Changes, Patience, changes_of
+from sequencer.engine.kinds import changes_of
+from sequencer.engine.patience import Changes, Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cache
 from inspect import get_annotations
@@ -17,8 +18,10 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     Literal,
     NamedTuple,
+    Self,
     TypeVar,
     Union,
     get_args,
@@ -149,6 +152,44 @@ class FieldSpec:
     def __hash__(self) -> int:
         """Return the same for equal limits."""
         return hash(tuple(self.limits))
+
+
+class Checked:
+    """What `model.validation` knows about the classes whose values it checks; see `Frozen`."""
+
+    __slots__ = ()
+    model_fields: ClassVar[dict[str, FieldSpec]] = {}
+    model_options: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    _before: ClassVar[tuple[str, ...]] = ()
+    """Names of the validators that get the whole value before its fields are read."""
+    _after: ClassVar[tuple[str, ...]] = ()
+    """Names of those that get the object."""
+
+    @classmethod
+    def made(cls, values: dict[str, Any], said: AbstractSet[str], extra: dict[str, Any]) -> Self:
+        """Return an object that holds *values*, which are whole and right."""
+        raise NotImplementedError
+
+
+class LazySpec(FieldSpec):
+    """A field whose type somebody else has, who is loaded when it is first asked for."""
+
+    def __init__(
+        self, name: str, kind: Callable[[], Any], default: Callable[[], Any] = lambda: None
+    ) -> None:
+        """Be the field *name* of type *kind*; None where it is not given."""
+        super().__init__(None, None, None, {}, exclude=False)
+        self.name = self.key = name
+        self._kind, self._default = kind, default
+
+    @property
+    def annotation(self) -> Any:
+        """See `FieldSpec.annotation`."""
+        return self._kind()
+
+    def get_default(self) -> Any:
+        """See `FieldSpec.get_default`."""
+        return self._default()
 
 
 def Field(  # noqa: N802 - as in pydantic

@@ -28,6 +28,7 @@ import msgspec
 
 from sequencer.model.fields import (
     MISSING,
+    Checked,
     Field,
     FieldSpec,
     Reader,
@@ -49,21 +50,17 @@ def _validation() -> Any:
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
-class Frozen:
+class Frozen(Checked):
     """A class whose objects are never changed, compared by value; made from checked values."""
 
     __slots__ = ("__dict__", "_given")
     _given: tuple[AbstractSet[str], dict[str, Any]]
-    model_fields: ClassVar[dict[str, FieldSpec]] = {}
-    model_options: ClassVar[dict[str, Any]] = {"extra": "forbid"}
     _caches: ClassVar[bool] = False
     _has_aliases: ClassVar[bool] = False
     _blank: ClassVar[dict[str, Any]] = {}
     _required: ClassVar[frozenset[str]] = frozenset()
     _fresh: ClassVar[tuple[FieldSpec, ...]] = ()
     _by_key: ClassVar[dict[str, tuple[str, Reader]]] = {}
-    _before: ClassVar[tuple[str, ...]] = ()
-    _after: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Collect the fields; *options* are pydantic's: extra, strict, allow_inf_nan."""

@@ -101,8 +101,8 @@ class Definition(Frozen):
     """Literal texts that are replaced in prompt files."""
     agent: str | None = None
     """Was asked for by name, so it also performs what is added to the run later."""
-    team: dict[str, Any] | None = None
-    """Whether a team works on it, and why; for people."""
+    assignment: dict[str, Any] | None = Field(default=None, alias="team")
+    """Who was chosen to work on it, and why; for people."""
     notes: tuple[str, ...] = ()
     """What was left out or put elsewhere because an agent can't honour it."""
 

@@ -18,13 +18,12 @@ import pydantic
 from pydantic_core import CoreConfig, PydanticCustomError, PydanticKnownError, SchemaValidator
 
 from sequencer.model import fields
-from sequencer.model.fields import Refusal, ValidationError
-from sequencer.model.frozen import Frozen
+from sequencer.model.fields import Checked, Refusal, ValidationError
 
-_TWINS: dict[type[Frozen], type[pydantic.BaseModel]] = {}
+_TWINS: dict[type[Checked], type[pydantic.BaseModel]] = {}
 _NAMES: dict[str, Any] = {}
 """The same by names of their own, for a class that holds one of its own kind."""
-_OPEN: set[type[Frozen]] = set()
+_OPEN: set[type[Checked]] = set()
 """Classes that are being looked at."""
 
 
@@ -40,7 +39,7 @@ def validated(kind: Any, value: Any) -> Any:
         raise _refused(error, value) from None
 
 
-def validated_json(kind: type[Frozen], data: str | bytes) -> Any:
+def validated_json(kind: type[Checked], data: str | bytes) -> Any:
     """Return the JSON text *data* as an object of *kind*.
 
     Raises:
@@ -55,7 +54,7 @@ def validated_json(kind: type[Frozen], data: str | bytes) -> Any:
         raise _refused(error, value) from None
 
 
-def json_schema(kind: type[Frozen]) -> dict[str, Any]:
+def json_schema(kind: type[Checked]) -> dict[str, Any]:
     """Return the JSON schema of *kind*."""
     return _twin(kind).model_json_schema()
 
@@ -210,7 +209,7 @@ def _validator(kind: Any) -> SchemaValidator:
 
 def _native(annotation: Any) -> Any:
     """Return *annotation* in pydantic's own words."""
-    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+    if isinstance(annotation, type) and issubclass(annotation, Checked):
         held = ForwardRef(_name(annotation)) if annotation in _OPEN else _twin(annotation)
         return Annotated[held, pydantic.WrapValidator(_reading(annotation))]
     origin = get_origin(annotation)
@@ -249,7 +248,7 @@ def _told(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return told
 
 
-def _reading(kind: type[Frozen]) -> Callable[[Any, Callable[[Any], Any]], Any]:
+def _reading(kind: type[Checked]) -> Callable[[Any, Callable[[Any], Any]], Any]:
     """Return what makes objects of *kind* of those that pydantic makes, and checks them."""
 
     def read(value: Any, handler: Callable[[Any], Any]) -> Any:
@@ -271,11 +270,11 @@ def _reading(kind: type[Frozen]) -> Callable[[Any, Callable[[Any], Any]], Any]:
     return read
 
 
-def _name(kind: type[Frozen]) -> str:
+def _name(kind: type[Checked]) -> str:
     return f"_{id(kind)}"
 
 
-def _twin(kind: type[Frozen]) -> type[pydantic.BaseModel]:
+def _twin(kind: type[Checked]) -> type[pydantic.BaseModel]:
     """Return pydantic's own model with the fields of *kind*."""
     if kind in _TWINS:
         return _TWINS[kind]
@@ -296,5 +295,5 @@ def _field(spec: fields.FieldSpec) -> Any:
     more: dict[str, Any] = {}
     if not spec.is_required:
         default = spec.get_default()
-        more["default"] = None if isinstance(default, Frozen) else default
+        more["default"] = None if isinstance(default, Checked) else default
     return pydantic.Field(alias=spec.alias, exclude=spec.exclude or None, **spec.limits, **more)

@@ -20,9 +20,9 @@ from sequencer.model.fields import Field, Refusal, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.outcome import Move
 from sequencer.model.step import FORMER_AGENT, Name, Purpose, Step
-from sequencer.plugins.teams.team import TaskTraits
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
 _OF_A_FIXER: Any = {"fixer": {"description": True}}
@@ -162,17 +162,17 @@ class Workflow(Frozen):
 
     @cached_property
     def tasks(self) -> tuple[Node, ...]:
-        """Return the tasks of a team; nobody else has any."""
-        return self.nodes if self.graph is not None and self.graph.is_team else ()
+        """Return the tasks of a graph of tasks; no other workflow has any."""
+        return self.nodes if self.graph is not None and self.graph.has_tasks else ()
 
     def task(self, name: str) -> TaskTraits | None:
-        """Return what the node *name* has as a team's task; None: it is none."""
+        """Return what the node *name* has as a task; None: it is no task."""
         node = None if self.graph is None else self.graph.by_id.get(name)
         return None if node is None else node.task
 
     @property
-    def team_size(self) -> int | None:
-        """Return how many tasks of a team are worked on at once; None: nobody has said."""
+    def parallel_tasks(self) -> int | None:
+        """Return how many tasks are worked on at once; None: nobody has said."""
         return self.graph.max_parallel if self.graph is not None and self.tasks else None
 
     @property
@@ -184,7 +184,7 @@ class Workflow(Frozen):
     @cached_property
     def counts_ms(self) -> bool:
         """Return whether its author writes time limits in milliseconds, as charts have them."""
-        return self.graph is not None and not self.graph.is_team
+        return self.graph is not None and not self.graph.has_tasks
 
     @property
     def moves(self) -> tuple[Move, ...]:
@@ -195,7 +195,7 @@ class Workflow(Frozen):
         if self.graph is None:
             return tuple(Move)
         found = (Move.NEXT, Move.RETRY, Move.FAIL, Move.COMPLETE)
-        return found if self.graph.is_team else (*found, Move.GOTO)
+        return found if self.graph.has_tasks else (*found, Move.GOTO)
 
     @property
     def review_every(self) -> int:
@@ -236,6 +236,8 @@ class Workflow(Frozen):
         review = definition.get("review", {}).get("step")
         for step in (*definition["steps"], *([review] if review else ())):
             _name_as_ever(step)
+        if "has_tasks" in (graph := definition.get("graph", {})):
+            graph["is_team"] = graph.pop("has_tasks")
         canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from sequencer.engine.attempt import RunEvent
+from sequencer.engine.events import RunEvent
 from sequencer.engine.run import Run
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from sequencer import extensions
 from sequencer.documents.textfile import expand_home
 from sequencer.documents.yamlfile import KeyPath
-from sequencer.engine.attempt import Emit, Noticed
 from sequencer.engine.by_hand import ensure_may_decide
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.dispatch import dispatch_of
+from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
@@ -46,6 +46,7 @@ from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
 from sequencer.project.store_kinds import kind_of
 from sequencer.project.store_requests import CodeRequest
+from sequencer.project.task_graphs import task_graphs
 from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
 from sequencer.project.worktrees import worktrees
@@ -56,11 +57,12 @@ from sequencer.workflows.finding import flow_files
 from sequencer.workflows.registry import with_defaults
 
 if TYPE_CHECKING:
-    from sequencer.engine.perform import RunPlace, Team
+    from sequencer.engine.capacity import CapacityRule
+    from sequencer.engine.run_place import RunPlace
+    from sequencer.engine.tasks import TaskExecution
     from sequencer.engine.tree_state import UnmergedWork
     from sequencer.engine.worker import Worker
     from sequencer.model.net.source import FlowSource
-    from sequencer.plugins.teams.team import TeamRules
     from sequencer.project.posting import Posting
 
 
@@ -254,7 +256,7 @@ class Project(Struct, frozen=True, dict=True):
         """
         self.ensure_may_act()
         settings, hooks = self.settings, self.hooks
-        team, place = _where(self, workflow, run, definition, emit)
+        tasks, place = _where(self, workflow, run, definition, emit)
         return Performer(
             workflow=workflow,
             agents=self.agents,
@@ -268,7 +270,7 @@ class Project(Struct, frozen=True, dict=True):
             hooks=None if isinstance(hooks, NoHooks) else hooks,
             definition=definition,
             carrier=carrier,
-            team=team,
+            tasks=tasks,
             place=place,
             comment_tools=settings.section("activity").comment_tools,
             own_folders=(settings.state_file.parent, settings.logs_dir),
@@ -334,9 +336,10 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return workflow_of_run(self.project.settings, self.head, self.definition, self.source)
 
     @property
-    def rules(self) -> TeamRules:
-        """See `Resolution.rules`."""
-        return self.project.settings.teams.rules
+    def capacity(self) -> CapacityRule | None:
+        """See `Resolution.capacity`."""
+        has_tasks = bool(self.workflow.tasks)
+        return task_graphs().capacity(self.project.settings) if has_tasks else None
 
     @property
     def is_current(self) -> bool:
@@ -407,18 +410,17 @@ def _where(
     run: str | None,
     definition: Definition | None,
     emit: Emit,
-) -> tuple[Team | None, RunPlace | None]:
-    """Return the team of *workflow*, or else the run's own worktree.
+) -> tuple[TaskExecution | None, RunPlace | None]:
+    """Return how the tasks of *workflow* are worked on, or else the run's own worktree.
 
-    A team has a worktree for each task. Without either, the agents work in the project's folder.
+    Tasks have worktrees of their own. Without either, the agents work in the project's folder.
     """
     has_own = project.settings.worktree and not project.rehearses
     if not (workflow.tasks or has_own):
         return None, None
     if workflow.tasks:
         agent = None if definition is None else definition.agent
-        team_of, *_ = extensions.ours(extensions.TASKS)
-        return team_of(project, run, agent), None
+        return task_graphs().execution(project, run, agent), None
     hide = project.redaction.hide_text
     return None, worktrees().run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
 

@@ -258,7 +258,8 @@ def ensure_covered(settings: Settings, run: str, store: Store) -> None:
 
 def _own_grants(settings: Settings) -> set[str]:
     """Return the tools that the project, or a built-in workflow, gives to any step."""
-    found = {*_granted(settings.step_defaults), *_granted(_dumped(settings.teams))}
+    found = {*_granted(settings.step_defaults)}
+    found |= {one for part in settings.sections.values() for one in _granted(_dumped(part))}
     for name in settings.registry.names:
         with contextlib.suppress(ConfigurationError):
             found.update(_granted(_dumped(settings.registry.get(name))))

@@ -23,8 +23,7 @@ from sequencer.model.fields import (
 from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, ModelName, Name, Retry, Step, Validation
-from sequencer.plugins.teams.options import TeamOptions
-from sequencer.project.sections import SectionSpec
+from sequencer.project.sections import section_spec
 from sequencer.workflows.definitions import ReviewDefinition, StepEntry, WorkflowDefinition
 from sequencer.workflows.router import RouterSettings
 
@@ -431,7 +430,6 @@ class Schema(Section):
     setup_timeout_s: PositiveSeconds = 1800.0
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
-    teams: TeamOptions = TeamOptions()
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may also use during its step."""
@@ -444,4 +442,4 @@ class Schema(Section):
 
 
 for _name in extensions.OURS[extensions.SECTIONS]:
-    Schema.add(SectionSpec(_name))
+    Schema.add(section_spec(_name))

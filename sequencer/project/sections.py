@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -13,10 +13,21 @@ from msgspec import Struct
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.model.fields import FieldSpec
+from sequencer.model.fields import LazySpec
+from sequencer.model.step import Step
 
 Found = tuple[KeyPath, ConfigurationError]
 """What is wrong, and with the value of which key."""
+
+
+class SectionSteps(Struct, frozen=True):
+    """Steps that a section has for workflows that name them."""
+
+    key: str
+    """Below the section, where a file has them by name."""
+    every: Callable[[Any], Mapping[str, tuple[Step, Any]]]
+    """Returns them all for a value of the section, those included that exist without a file: what
+    each step does, and the object that it is a part of."""
 
 
 class ConfigSection(Struct, frozen=True):
@@ -29,6 +40,8 @@ class ConfigSection(Struct, frozen=True):
     problems: Callable[[Any, Any], Iterator[Found]] | None = None
     """Yields what is wrong with a value beyond its type: called with it and the `Check` of all
     settings, which knows agents, workflows and prompts."""
+    steps: SectionSteps | None = None
+    """Whoever trusts the project trusts what they may do."""
 
 
 def section(name: str) -> ConfigSection:
@@ -42,19 +55,16 @@ def section(name: str) -> ConfigSection:
     return found
 
 
-class SectionSpec(FieldSpec):
-    """The field of a section; its type is loaded when somebody asks for it."""
+def section_spec(name: str) -> LazySpec:
+    """Return the field of `Schema` for the section called *name*; None: no file has it."""
+    return LazySpec(name, lambda: section(name).kind, lambda: section(name).default())
 
-    def __init__(self, name: str) -> None:
-        """Be the field for the section called *name*; without one in the file it is None."""
-        super().__init__(None, None, None, {}, exclude=False)
-        self.name = self.key = name
 
-    @property
-    def annotation(self) -> Any:
-        """See `FieldSpec.annotation`."""
-        return section(self.name).kind
+def section_value(holder: Any, name: str) -> Any:
+    """Return the section called *name* that *holder*, a `Schema`, has, or its default.
 
-    def get_default(self) -> Any:
-        """See `FieldSpec.get_default`."""
-        return section(self.name).default()
+    Raises:
+        UnknownName: no plug-in has one.
+    """
+    found = getattr(holder, name, None)
+    return section(name).default() if found is None else found

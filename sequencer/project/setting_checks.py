@@ -1,21 +1,17 @@
 """What two settings have to agree on: names that refer to each other, and safe paths.
 
 Runs on settings whose single values are right. Every problem is reported, not the first.
-Lists of tasks that stand in the settings are made here too, because they are checked as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
-from sequencer.plugins.teams.options import TeamOptions, roles
 from sequencer.project.schema import BUILTIN_AGENTS, Schema
 from sequencer.project.sections import Found, section
 from sequencer.project.sources import Layers
@@ -25,10 +21,6 @@ from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
 from sequencer.workflows.router import RouterMode
 from sequencer.workflows.verdicts import ensure_schema
-
-if TYPE_CHECKING:
-    from sequencer.plugins.teams.team import Role
-    from sequencer.workflows.finding import GraphFile
 
 
 class Check:
@@ -45,14 +37,6 @@ class Check:
         # Entries that were refused are known by name; naming them twice would hide the cause.
         self._agents = frozenset(BUILTIN_AGENTS) | self._written("agents")
         self._definitions = self._written("workflows")
-        self._steps = [
-            found
-            for name, definition in schema.workflows.items()
-            for found in _steps_of(definition, ("workflows", name))
-        ]
-        for name, role in schema.teams.roles.items():
-            step = Step.model_validate({"name": name, **role.step})
-            self._steps.append((("teams", "roles", name), step))
 
     def _written(self, key: str) -> frozenset[str]:
         """Return the names that were written below *key*, refused ones included."""
@@ -68,10 +52,9 @@ class Check:
             self._agent_entries,
             self._agents_named,
             self._prompts_named,
-            self._answers,
+            self._own_steps,
             self._gates,
             self._router,
-            self._procedures_named,
         )
         return [found for part in parts for found in part()]
 
@@ -135,6 +118,24 @@ class Check:
         except UnsafePath as error:
             yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
 
+    def step(self, step: Step, path: KeyPath) -> Iterator[Found]:
+        """Yield what is wrong with *step*, which stands at *path*."""
+        if step.agent is not None:
+            yield from self.agent_named(step.agent, (*path, "agent"))
+        yield from self._prompts_of(step, path)
+        if step.output is not None and step.output.json_schema is not None:
+            # It would fail every attempt.
+            whole = (*path, "output", "schema")
+            try:
+                ensure_schema(step.output.json_schema, self._at(whole))
+            except ConfigurationError as error:
+                yield whole, error
+
+    def _own_steps(self) -> Iterator[Found]:
+        for name, definition in self._schema.workflows.items():
+            for path, step in _steps_of(definition, ("workflows", name)):
+                yield from self.step(step, path)
+
     def _store(self) -> Iterator[Found]:
         path = ("store", "journal", "rotate_bytes")
         written, name = self._schema.store.journal.rotate_bytes, self._schema.store.kind
@@ -173,11 +174,9 @@ class Check:
         named |= {("agent", "roles", role): name for role, name in schema.agent.roles.items()}
         named |= {("agent", "prompts", prompt): n for prompt, n in schema.agent.prompts.items()}
         named |= {("agent", "fallback", i): n for i, n in enumerate(schema.agent.fallback)}
-        named |= {(*path, "agent"): step.agent for path, step in self._steps}
         for order, definition in schema.workflows.items():
             if definition.review is not None:
                 named["workflows", order, "review", "agent"] = definition.review.agent
-        named["teams", "fallback_agent"] = schema.teams.fallback_agent
         for path, name in named.items():
             if name is not None:
                 yield from self.agent_named(name, path)
@@ -191,21 +190,13 @@ class Check:
         named |= {("agent", "prompts", name): name for name in schema.agent.prompts}
         for path, name in named.items():
             yield from self.prompt_named(name, path)
-        for path, step in (*self._steps, (("step_defaults",), schema.step_defaults)):
-            yield from self.prompt_named(step.prompt_name, (*path, "prompt"))
-            yield from self.prompt_named(step.system_prompt, (*path, "system_prompt"))
-            for name in step.added_system_prompts:
-                yield from self.prompt_named(name, (*path, "append_system_prompt"))
+        yield from self._prompts_of(schema.step_defaults, ("step_defaults",))
 
-    def _answers(self) -> Iterator[Found]:
-        """Yield what is wrong with the schema of a step's answer; it would fail every step."""
-        for path, step in self._steps:
-            if step.output is not None and step.output.json_schema is not None:
-                whole = (*path, "output", "schema")
-                try:
-                    ensure_schema(step.output.json_schema, self._at(whole))
-                except ConfigurationError as error:
-                    yield whole, error
+    def _prompts_of(self, step: Step, path: KeyPath) -> Iterator[Found]:
+        yield from self.prompt_named(step.prompt_name, (*path, "prompt"))
+        yield from self.prompt_named(step.system_prompt, (*path, "system_prompt"))
+        for name in step.added_system_prompts:
+            yield from self.prompt_named(name, (*path, "append_system_prompt"))
 
     def _gates(self) -> Iterator[Found]:
         for name in self._schema.workflows:
@@ -234,19 +225,12 @@ class Check:
             text = "the router is enabled but has no prompt, so the workflow chooses"
             self._layers.notices.append(f"{self._at(path)}: {text}")
 
-    def _procedures_named(self) -> Iterator[Found]:
-        for name in self._schema.teams.score.procedures:
-            path = ("teams", "score", "procedures", name)
-            # Whoever has written one of several keys means them all.
-            if name not in self._definitions - set(self._registry.names):
-                yield from ensure_procedure(name, path, self._registry, self._at(path))
-
 
 def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
     """Yield what *definition* says about steps; a change is a step whose other fields are unset."""
     found: list[tuple[KeyPath, Step]] = [
         *((("steps", index), step) for index, step in enumerate(definition.steps)),
-        *((("tasks", index), entry) for index, entry in enumerate(definition.tasks)),
+        *definition.inline_steps(),
         *definition.added_steps(),
         *((("replace", name), change) for name, change in definition.replace.items()),
     ]
@@ -271,48 +255,3 @@ def ensure_procedure(
         yield path, ConfigurationError(message, where=where, hint=hint)
     else:
         yield path, UnknownName("procedure", name, known, where=where)
-
-
-def roles_of(options: TeamOptions) -> Callable[[], Mapping[str, Role]]:
-    """Return what makes the roles of a project whose section `teams` is *options*."""
-    models = {"teammate_model": options.teammate_model, "lead_model": options.lead_model}
-    return partial(roles, options.roles, **models)
-
-
-def task_lists(
-    schema: Schema,
-    roles: Callable[[], Mapping[str, Role]],
-    layers: Layers,
-    file: Path,
-    found: list[Found],
-) -> dict[str, GraphFile]:
-    """Return the lists of tasks in *schema*, by workflow; what is wrong is added to *found*.
-
-    *file* is the one in which settings are written.
-    """
-    made: dict[str, GraphFile] = {}
-    for name, listed in _written_lists(layers).items():
-        from sequencer.plugins.teams.lists import inline_list, list_errors  # noqa: PLC0415
-
-        def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
-            return layers.at((*above, *path))
-
-        errors = list_errors(listed, roles(), where)
-        found += [(("workflows", name, *path), error) for path, error in errors]
-        # Whatever is wrong with an entry itself was found before, and its list is not here.
-        entry = schema.workflows.get(name)
-        if entry is not None and entry.tasks and not errors:
-            tasks = entry.as_tasks()
-            made[name] = inline_list(name, tasks, roles(), entry.size, file=file, where=where)
-    return made
-
-
-def _written_lists(layers: Layers) -> dict[str, list[Any]]:
-    """Return the entries of each list as they were written, refused ones too."""
-    workflows = layers.values.get("workflows")
-    written = workflows if isinstance(workflows, dict) else {}
-    return {
-        name: entry["tasks"]
-        for name, entry in written.items()
-        if isinstance(entry, dict) and isinstance(entry.get("tasks"), list)
-    }

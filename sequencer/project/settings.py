@@ -8,6 +8,7 @@ installed or an agent's options suit its kind is found by those who use them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -24,8 +25,8 @@ from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.options import TeamOptions
 from sequencer.project import legacy
+from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import (
     AgentSelection,
     CommitOptions,
@@ -35,8 +36,8 @@ from sequencer.project.schema import (
     StoreOptions,
     WorkflowChoice,
 )
-from sequencer.project.sections import Found, section
-from sequencer.project.setting_checks import Check, roles_of, task_lists
+from sequencer.project.sections import Found, section, section_value
+from sequencer.project.setting_checks import Check
 from sequencer.project.sources import (
     DEFAULT,
     RENAMED,
@@ -53,6 +54,7 @@ from sequencer.project.sources import (
     notice_commits,
     notice_former_agents,
 )
+from sequencer.project.task_graphs import task_graphs
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
 from sequencer.workflows.router import RouterSettings
@@ -64,7 +66,6 @@ _AS_THEY_ARE = (
     *("workflow", "router", "agent", "hooks", "limits", "prices", "store", "commit"),
     *(
         "logs",
-        "teams",
         "run",
         "file_mode",
         "agents_may_decide",
@@ -126,7 +127,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     logs: LogOptions
     sections: Mapping[str, Any]
     """Those of plug-ins that somebody has set, by name; see `section`."""
-    teams: TeamOptions
     run: RunDefaults
     agents_may_decide: tuple[str, ...]
     notices: tuple[str, ...]
@@ -170,17 +170,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.run.max_cost_usd is not None:
             is_flag = self.source_of("run", "max_cost_usd").kind == "flag"
             yield "--max-cost" if is_flag else "run.max_cost_usd"
-        if not workflow.tasks:
-            return
-        rules = self.teams.rules
-        if rules.budget.max_cost_usd is not None:
-            yield "teams.budget"
-        for role, budget in rules.role_budgets.items():
-            if budget.max_cost_usd is not None:
-                yield f"teams.roles.{role}.budget"
-        for node in workflow.tasks:
-            if node.task is not None and node.task.budget.max_cost_usd is not None:
-                yield f"the budget of task {node.id!r}"
+        if workflow.tasks:
+            yield from task_graphs().cost_caps(self, workflow)
 
     def rows(self) -> Iterator[tuple[KeyPath, Any, Source]]:
         """Yield path, value, and source, in the order of the schema.
@@ -232,11 +223,11 @@ def load(
     layers, in_file = _laid(config_path, env, flags or {})
     schema, found = _validated(layers)
     paths = _resolved(project_dir, schema, layers, found)
-    prompts, roles = _builtin_prompts(schema), roles_of(schema.teams)
+    prompts, sections = _builtin_prompts(schema), partial(section_value, schema)
     workflows = _workflows(schema, prompts, layers, found)
-    lists = task_lists(schema, roles, layers, config_path or project_dir, found)
+    lists = inline_graphs(schema, sections, layers, config_path or project_dir, found)
     flows = _flows(schema, project_dir, layers, found)
-    registry = Registry(workflows, prompts, flows, lists=lists, roles=roles)
+    registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
     workflows |= {name: made.workflow for name, made in lists.items()}
     if layers.document is not None:
         found += legacy.key_problems(layers.document)
@@ -387,7 +378,7 @@ def _workflows(
     written = {
         name: entry
         for name, entry in schema.workflows.items()
-        if entry.file is None and not entry.tasks
+        if entry.file is None and entry.inline is None
     }
     if not written:
         return {}

@@ -46,7 +46,7 @@ FREE: Mapping[str, frozenset[str]] = {
             "brought",
         }
     ),
-    "Graph": frozenset({"nodes", "edges", "entries", "on_error", "state", "is_team"}),
+    "Graph": frozenset({"nodes", "edges", "entries", "on_error", "state", "has_tasks"}),
     "Node": frozenset(
         {
             *("id", "kind", "label", "description", "question", "options", "input"),

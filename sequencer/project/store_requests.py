@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.engine.attempt import Emit
+from sequencer.engine.events import Emit
 from sequencer.executors.redaction import Redaction
 from sequencer.model.by_hand import Placed
 from sequencer.model.head import Head

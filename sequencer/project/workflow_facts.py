@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct, field
 
-from sequencer import __version__
+from sequencer import __version__, extensions
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import digest_text, expand_home, leads_out
 from sequencer.documents.yamlfile import dotted
@@ -30,9 +30,9 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import OLD_ROLES, Schema, WorkflowChoice
-from sequencer.project.sections import Found
-from sequencer.project.setting_checks import roles_of, task_lists
+from sequencer.project.sections import Found, SectionSteps, section, section_value
 from sequencer.project.sources import OWN, OWN_STEPS, Layers
 from sequencer.project.step_facts import (
     PERSON,
@@ -59,7 +59,7 @@ from sequencer.workflows.registry import (
 )
 
 _SECTIONS = ("workflows", "step_defaults", "retry", "workflow", "agent", "worktree")
-"""Of orchestration.yaml, which say what steps do; and ``teams.roles``."""
+"""Of orchestration.yaml, which say what steps do; and those of plug-ins, see `SectionSteps`."""
 _FLOW_FOLDERS = ("flows", ".opencode/workflows")
 _MAX_FLOW_BYTES = 4 * MAX_CHARS
 """A character has up to four bytes."""
@@ -68,7 +68,6 @@ _MAX_READ_BYTES = MAX_CHARS // 2
 _IN_FILE = "orchestration.yaml"
 _WORKFLOWS, _FILE = "workflows.", "file "
 _DEFAULTS = "step_defaults"
-ROLES = "teams.roles"
 _CADENCE = "review_every_n"
 _RUNS = "runs"
 _SHOWN_STEPS = 3
@@ -132,8 +131,10 @@ class Workflows:
     def __init__(self, written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()) -> None:
         """Take what orchestration.yaml says, and the files of flows, *flows* included."""
         self._written = {name: written[name] for name in _SECTIONS if name in written}
-        if isinstance(teams := written.get("teams"), dict) and "roles" in teams:
-            self._written["teams"] = {"roles": teams["roles"]}
+        for name in written.keys() & extensions.OURS[extensions.SECTIONS].keys():
+            steps, given = section(name).steps, written[name]
+            if steps is not None and isinstance(given, dict) and steps.key in given:
+                self._written[name] = {steps.key: given[steps.key]}
         if isinstance(router := written.get("router"), dict) and _CADENCE in router:
             # Where it was before.
             own = self._written.get("workflow")
@@ -237,7 +238,7 @@ class Workflows:
                 return self.builtin(key) if found is None else found
             path, data = self._data[key]
             try:
-                registry = Registry(roles=roles_of(self._schema.teams))
+                registry = Registry(sections=partial(section_value, self._schema))
                 workflow = registry.graph_in(path, data).workflow
                 self._steps[key] = self._facts_of(workflow)
             except (ConfigurationError, ValidationError):
@@ -245,9 +246,10 @@ class Workflows:
         return self._steps[key]
 
     def builtin(self, key: str) -> dict[str, StepFacts] | None:
-        """Return the facts of the built-in workflow or the built-in roles with *key*."""
-        if key == ROLES:
-            return self._roles(Schema(), None)
+        """Return the facts of what is built in with *key*: a workflow, or a section's steps."""
+        if (found := _section_with(key)) is not None:
+            name, steps = found
+            return self._of_section(steps, section(name).default(), None)
         name = key.removeprefix(_WORKFLOWS)
         known = BuiltinWorkflows(BuiltinPrompts())
         if name == key or name not in known:
@@ -372,10 +374,11 @@ class Workflows:
 
     def _read_own(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
         own = {name: entry for name, entry in schema.workflows.items() if entry.file is None}
-        composed = {name: entry for name, entry in own.items() if not entry.tasks}
+        composed = {name: entry for name, entry in own.items() if entry.inline is None}
         made = dict(Composition(composed, BuiltinWorkflows(BuiltinPrompts()), dotted).workflows)
         layers, wrong = Layers(values=self._written), list[Found]()
-        lists = task_lists(schema, roles_of(schema.teams), layers, self._root, wrong)
+        sections = partial(section_value, schema)
+        lists = inline_graphs(schema, sections, layers, self._root, wrong)
         made |= {name: graph.workflow for name, graph in lists.items()}
         facts = {
             _WORKFLOWS + ascii_of(name): self._facts_of(made[name])
@@ -384,18 +387,31 @@ class Workflows:
             for name in own
         }
         facts[_DEFAULTS] = {WHOLE: facts_of_step(self._complete(Step(name=_DEFAULTS)))}
-        facts[ROLES] = self._roles(schema, schema.teams.roles)
+        for name in self._written.keys() & extensions.OURS[extensions.SECTIONS].keys():
+            if (steps := section(name).steps) is not None:
+                names = self._written[name][steps.key]
+                facts[f"{name}.{steps.key}"] = self._of_section(steps, sections(name), names)
         facts[_RUNS] = {WHOLE: StepFacts(refusals=("worktree: true",) if schema.worktree else ())}
         return facts
 
-    def _roles(self, schema: Schema, names: Collection[str] | None) -> dict[str, StepFacts]:
-        """Return the facts of the roles with *names*; None: of all."""
+    def _of_section(
+        self, steps: SectionSteps, value: Any, names: Collection[str] | None
+    ) -> dict[str, StepFacts]:
+        """Return the facts of *steps* of a section with *value*, those with *names*; None: all."""
         found: dict[str, StepFacts] = {}
-        for name, role in roles_of(schema.teams)().items():
+        for name, (step, traits) in steps.every(value).items():
             if names is None or name in names:
-                step = Step.model_validate({"name": name, **role.step})
-                found |= facts_of_steps(name, step, self._complete, role)
+                found |= facts_of_steps(name, step, self._complete, traits)
         return self._performed(found)
+
+
+def _section_with(key: str) -> tuple[str, SectionSteps] | None:
+    """Return the section whose steps have *key*, and what it says of them; None: none has."""
+    name, _, below = key.partition(".")
+    if name not in extensions.OURS[extensions.SECTIONS]:
+        return None
+    steps = section(name).steps
+    return None if steps is None or steps.key != below else (name, steps)
 
 
 class _Comparison:
@@ -410,8 +426,8 @@ class _Comparison:
         now, trusted = self._now.steps_of(key), self._steps_of(before)
         if now is None:
             return  # it is no more
-        if key == ROLES and trusted is not None:
-            builtin = self._now.builtin(ROLES) or {}
+        if trusted is not None and _section_with(key) is not None:
+            builtin = self._now.builtin(key) or {}
             now, trusted = builtin | now, builtin | trusted
         for name, facts in now.items():
             known = None if trusted is None else trusted.get(name)
@@ -454,7 +470,7 @@ class _Comparison:
             repr(facts): facts
             for key, steps in every.items()
             for name, facts in steps.items()
-            if name != WHOLE and key != ROLES and PERSON not in facts.gates
+            if name != WHOLE and _section_with(key) is None and PERSON not in facts.gates
         }
         return list(found.values())
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from sequencer import extensions
-from sequencer.engine.perform import RunPlace, Workplaces
+from sequencer.engine.run_place import RunPlace
 from sequencer.engine.tree_state import UnmergedWork
+from sequencer.engine.workplaces import Workplaces
 from sequencer.errors import ConfigurationError
 from sequencer.project.diagnostics import Finding
 
@@ -15,8 +16,13 @@ from sequencer.project.diagnostics import Finding
 class WorktreeProvider(Protocol):
     """Makes such folders, for a `Project`, and knows what became of them."""
 
-    def workplaces_of(self, project: Any, run: str | None) -> Workplaces:
-        """Return where the tasks of the run called *run* work."""
+    def workplaces_of(
+        self, project: Any, run: str | None, *, fails_on_write: bool = False
+    ) -> Workplaces:
+        """Return where the tasks of the run called *run* work.
+
+        With *fails_on_write* an attempt fails whose task only reads and that has written.
+        """
         ...
 
     def run_place_of(self, project: Any, run: str | None, tell: Callable[[str], None]) -> RunPlace:

@@ -9,8 +9,9 @@ caller gives.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnknownName
@@ -18,6 +19,7 @@ from sequencer.model.fields import (
     AfterValidator,
     BeforeValidator,
     Field,
+    LazySpec,
     Refusal,
     ValidationError,
     kind_of,
@@ -26,12 +28,7 @@ from sequencer.model.fields import (
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.plugins.teams.entries import Entries, Size
-from sequencer.workflows.finding import few
-
-if TYPE_CHECKING:
-    from sequencer.plugins.teams.team import Task
-
+from sequencer.workflows.finding import InlineFormat, few
 
 LINES = ("cycle", "procedure")
 """Kinds of a workflow whose steps come one after the other."""
@@ -256,10 +253,6 @@ class WorkflowDefinition(WorkflowChanges):
     file: str | None = Field(default=None, min_length=1, max_length=4096)
     """The file of a flowchart or of a list of tasks, relative to the project's folder; all
     else is in there."""
-    tasks: Entries = ()
-    """Of a team: a graph whose nodes they are."""
-    size: Size | None = None
-    """Of a team: tasks at once."""
 
     @model_validator(mode="before")
     @classmethod
@@ -269,7 +262,7 @@ class WorkflowDefinition(WorkflowChanges):
         if not isinstance(value, (Mapping, WorkflowDefinition)):
             found = kind_of(value)
             raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {found}")  # noqa: TRY004 - pydantic collects ValueErrors
-        own = {*WorkflowChanges.model_fields, "file", "tasks", "size"}
+        own = {*WorkflowChanges.model_fields, "file", *_INLINE_KEYS}
         if isinstance(value, Mapping) and "steps" not in value and own & value.keys():
             return {**value, "steps": ()}
         return value
@@ -280,10 +273,10 @@ class WorkflowDefinition(WorkflowChanges):
         if self.file is not None:
             _refuse_beside("file, which has the whole workflow", written - {"file"})
             return self
-        if {"tasks", "size"} & written:
-            _refuse_beside("tasks", written - {"tasks", "size"})
-            if not self.tasks:
-                raise ValueError("it has no tasks; list at least one below 'tasks'")
+        if (inline := self.inline) is not None:
+            _refuse_beside(inline.key, written - inline.kinds.keys())
+            if not getattr(self, inline.key):
+                raise ValueError(f"it has no {inline.key}; list at least one below {inline.key!r}")
             return self
         if self.extends is not None:
             _refuse_beside("extends, which brings its own", written & {"steps", "kind"})
@@ -296,9 +289,17 @@ class WorkflowDefinition(WorkflowChanges):
             raise ValueError(str(error.errors()[0]["ctx"]["error"])) from error
         return self
 
-    def as_tasks(self) -> tuple[Task, ...]:
-        """Return the tasks of a team, in order; none: it is another kind of workflow."""
-        return tuple(entry.as_task() for entry in self.tasks)
+    @property
+    def inline(self) -> InlineFormat | None:
+        """Return the format in which it has a graph; None: it has steps, or a file."""
+        written = next((key for key in _INLINE_KEYS if key in self.model_fields_set), None)
+        return None if written is None else inline_format(written)
+
+    def inline_steps(self) -> Iterator[tuple[KeyPath, Step]]:
+        """Yield the steps of its graph, each with the path below the definition."""
+        if (inline := self.inline) is not None:
+            parts = enumerate(getattr(self, inline.key) or ())
+            yield from (((inline.key, index), part) for index, part in parts)
 
     def named(self, name: str) -> Workflow:
         """Return the workflow that this defines under *name*, if it extends no other.
@@ -308,6 +309,23 @@ class WorkflowDefinition(WorkflowChanges):
         """
         review = self.review.whole if self.review else None
         return Workflow(name, self.steps, review, self.kind, description=self.description)
+
+
+_INLINE_KEYS = tuple(extensions.OURS[extensions.WORKFLOW_KEYS])
+
+
+def inline_format(key: str) -> InlineFormat:
+    """Return the format that has *key* in an entry of ``workflows:``.
+
+    Raises:
+        UnknownName: none has.
+    """
+    found: InlineFormat = extensions.needed(extensions.WORKFLOW_KEYS, key, "key").inline
+    return found
+
+
+for _key in _INLINE_KEYS:
+    WorkflowDefinition.add(LazySpec(_key, partial(lambda key: inline_format(key).kinds[key], _key)))
 
 
 def _refuse_beside(key: str, others: Collection[str]) -> None:

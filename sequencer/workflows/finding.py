@@ -6,12 +6,12 @@ Says nothing about what is in a file, but that it has a chart or is a list of ta
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sequencer import extensions
 from sequencer.documents.regular import read_bytes
@@ -30,6 +30,10 @@ SUFFIX = ".md"
 _FOLDERS = ("", "flows", ".opencode/workflows")
 _HOME_FOLDER = ".config/opencode/workflows"
 _MARKS = (b"```mermaid", b"~~~mermaid", b"``` mermaid", b"~~~ mermaid")
+
+
+Where = Callable[[KeyPath], str]
+"""From the path of a value to the place where it was written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +178,25 @@ def _is_graph(path: Path) -> bool:
     return any(one.recognizes_text(text) for one in formats())
 
 
+Sections = Callable[[str], Any]
+"""From the name of a plug-in's section of orchestration.yaml to its value."""
+
+
+@dataclass(frozen=True)
+class InlineFormat:
+    """How a workflow is written in an entry of ``workflows:`` instead of a file."""
+
+    key: str
+    """Has its parts, which is a list of `Step`s of the format's own class."""
+    kinds: Mapping[str, Any]
+    """The types of `key` and of the other keys that it may have."""
+    problems: Callable[[Sequence[Any], Sections, Where], list[tuple[KeyPath, ConfigurationError]]]
+    """Returns what is wrong with the parts as a whole, as they were written, refused ones too."""
+    load: Callable[..., GraphFile]
+    """Returns the graph: called with its name, the values of the keys, and `Sections`, and by
+    keyword with ``file`` and ``where``."""
+
+
 @dataclass(frozen=True)
 class FileFormat:
     """A format of workflow files besides flowcharts."""
@@ -183,8 +206,9 @@ class FileFormat:
     recognizes_file: Callable[[Path, str | None], bool]
     """The same for a file, whose text is given if it is Markdown and can be read."""
     load: Callable[..., GraphFile]
-    """Returns the graph of a file: called with its path and the roles that agents may have, and by
-    keyword with ``name`` and ``text``, both perhaps None."""
+    """Returns the graph of a file: called with its path and `Sections`, or None, and by keyword
+    with ``name`` and ``text``, both perhaps None."""
+    inline: InlineFormat | None = None
 
 
 def formats() -> Iterator[FileFormat]:

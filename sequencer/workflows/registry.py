@@ -7,8 +7,8 @@ computed on that; step defaults are laid over one step at a time, just before it
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache, cached_property
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,9 @@ from sequencer.documents.yamlfile import decode
 from sequencer.errors import UnknownName
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.plugins.teams.options import builtin_roles
 
 if TYPE_CHECKING:
-    from sequencer.plugins.teams.team import Role
-    from sequencer.workflows.finding import GraphFile
+    from sequencer.workflows.finding import GraphFile, Sections
 
 
 FOLDER = "subroutines"
@@ -154,13 +152,13 @@ class Registry:
         flows: Mapping[str, Path] | None = None,
         *,
         lists: Mapping[str, GraphFile] | None = None,
-        roles: Callable[[], Mapping[str, Role]] | None = None,
+        sections: Sections | None = None,
     ) -> None:
         """Hold the built-in workflows and *configured*, which replace those of the same name.
 
         *flows* are the files of flowcharts and lists of tasks; each is read when its workflow
-        is first asked for. *lists* are configured lists of tasks. *roles* is called when
-        the first task needs its role; None: the roles are the built-in ones.
+        is first asked for. *lists* are the graphs that the configuration has in it. *sections*
+        returns a plug-in's section; None: nothing is configured.
         """
         self.lists = dict(lists or {})
         self._configured = {
@@ -169,13 +167,8 @@ class Registry:
         }
         self.flows = dict(flows or {})
         self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
-        self._make_roles = roles
+        self._sections = sections
         self._read: dict[tuple[Path, str | None], tuple[object, GraphFile]] = {}
-
-    @cached_property
-    def roles(self) -> Mapping[str, Role]:
-        """Return the roles that tasks may have."""
-        return builtin_roles() if self._make_roles is None else self._make_roles()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -241,7 +234,7 @@ class Registry:
         page = page_of(path, data)
         text = page if data is None else decode(data, path)
         if (own := format_of(path, page)) is not None:
-            return own.load(path, self.roles, name=name, text=text)
+            return own.load(path, self._sections, name=name, text=text)
         from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
 
         return load_flow(path, name=name, text=text)

@@ -29,13 +29,13 @@ from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.choices import forward_label, is_choice
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.net.net import Grower
 from sequencer.model.net.rules import Course
 from sequencer.model.net.source import copied, put
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow, grown
-from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
     FlowKeys,
@@ -90,7 +90,7 @@ class _Simulation:
     """One replay."""
 
     def __init__(
-        self, workflow: Workflow, parts: Mapping[str, NodeScript], grower: TeamGrower | None
+        self, workflow: Workflow, parts: Mapping[str, NodeScript], grower: Grower | None
     ) -> None:
         self._workflow, self._parts, self._grower = workflow, parts, grower
         self._course = Course(Marking(workflow.whole_graph))
@@ -292,7 +292,7 @@ class _Simulation:
 
     def _refuse(self, name: str, reason: str, validation: Validation) -> bool:
         """Take a "no" of the judge *name*; return whether the run continues after it as is."""
-        number = self._marking.team.refusals.get(name, 0) + 1
+        number = self._marking.ledger.refusals.get(name, 0) + 1
         message = f"the answer is no: {reason}"
         if number >= validation.max_attempts:
             if validation.on_exhausted == "continue":
@@ -364,7 +364,7 @@ class _Simulation:
 def simulate(
     workflow: Workflow,
     parts: Mapping[str, NodeScript] | None = None,
-    grower: TeamGrower | None = None,
+    grower: Grower | None = None,
 ) -> Replay:
     """Return what *workflow*, a graph, does when its nodes answer as *parts* say.
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.attempt import Allowance, ignore
+from sequencer.engine.allowance import Allowance
+from sequencer.engine.events import ignore
 from sequencer.engine.run import Run
 from sequencer.engine.worker import LineWorker
 from sequencer.executors.cancellation import Cancellation

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.attempt import AttemptStarted, RunEvent, Waiting
+from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode
 from sequencer.errors import StaleClaim

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from sequencer.engine.attempt import AttemptStarted, RunEvent, Waiting
+from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
 from sequencer.engine.stint import Mode
 from sequencer.errors import ClaimHeld
 from sequencer.model.limits import InvocationLimits

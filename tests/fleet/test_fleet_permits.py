@@ -18,6 +18,7 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 from sequencer.errors import NewerSchema
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions, Inquiry
+from sequencer.plugins.temporal.kind import serving
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import CYCLE, FleetProject, until
 from tests.fleet.recorded import Arena, RecordedProject, violations
@@ -87,7 +88,7 @@ sys.exit(main())
 
 def _store(here: FleetProject, address: str) -> FleetStore:
     options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    return FleetStore(here.folder / "sync" / "state.json", None, options)
+    return FleetStore(here.folder / "sync" / "state.json", None, options, serving)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.attempt import MadeElsewhere, RunEvent
+from sequencer.engine.events import MadeElsewhere, RunEvent
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.connection import FleetOptions
-from sequencer.plugins.temporal.events import NewsWatch
+from sequencer.plugins.temporal.kind import serving
+from sequencer.plugins.temporal.news import NewsWatch
 from sequencer.plugins.temporal.wire import head_of
 from tests.fleet.conftest import TTL_S
 from tests.fleet.fleet_projects import (
@@ -284,7 +285,7 @@ def test_two_clones_share_a_cycle(project: Make, tmp_path: Path) -> None:
 
 def _store(here: FleetProject, address: str) -> FleetStore:
     options = FleetOptions(here.folder.name, address=address, ttl_s=TTL_S)
-    return FleetStore(here.folder / "sync" / "state.json", None, options)
+    return FleetStore(here.folder / "sync" / "state.json", None, options, serving)
 
 
 def test_detached_steps_are_made_by_workers_and_status_says_by_whom(project: Make) -> None:

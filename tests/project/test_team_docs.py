@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 
 from sequencer.documents.yamlfile import dotted
+from sequencer.model.net.task import Budget
 from sequencer.model.step import Step
 from sequencer.plugins.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
-from sequencer.plugins.teams.team import STEP_FIELDS, Budget, Role
+from sequencer.plugins.teams.team import STEP_FIELDS, Role
 from sequencer.project.legacy import TEAM_KEYS
 from tests.project.documents import ROOT
 from tests.project.test_configuration_docs import ROW

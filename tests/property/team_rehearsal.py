@@ -19,11 +19,12 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.net.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
 from sequencer.plugins.teams.graphs import growth_of, workflow_of
-from sequencer.plugins.teams.team import Task, TaskTraits
+from sequencer.plugins.teams.team import Task
 from tests.contract.store_cases import STRANGER, new_head
 from tests.property.flow_rehearsal import ensure_same
 

@@ -109,7 +109,7 @@ def check_anything(seed: int, size: int, workers: int, seen: Counter[str]) -> No
             direct = set(done).intersection(kept.graph.incoming[follower])
             assert all(story.ended[name] <= story.begun[follower] for name in direct)
     assert set(kept.done.values()) <= {1}
-    assert sum(spent[0] for spent in kept.team.spent.values()) == pytest.approx(
+    assert sum(spent[0] for spent in kept.ledger.spent.values()) == pytest.approx(
         made.head.usage.cost_usd
     )
     seen["completed without some"] += kept.status is FlowStatus.COMPLETED and bool(story.failed)

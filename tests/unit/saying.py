@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.attempt import (
-    Attempt,
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptStarted,

@@ -23,7 +23,7 @@ from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
 from sequencer.cli.views.progress import Feed, Painter
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
-from sequencer.engine.attempt import (
+from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,

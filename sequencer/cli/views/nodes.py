@@ -123,13 +123,13 @@ def total_cost(view: FlowView) -> str:
 def titled_summary(view: FlowView, now: datetime, room: int) -> str:
     """Return title and summary; a team's leaves out what there is no room for, its title first."""
     whole = f"{shown(view.title)} · {node_summary(view, now)}"
-    is_whole = not view.graph.is_team or width(whole) <= room
+    is_whole = not view.graph.has_tasks or width(whole) <= room
     return whole if is_whole else node_summary(view, now, room)
 
 
 def counted(view: FlowView, nodes: Sequence[NodeView]) -> str:
     """Return how many of *nodes*, some of *view*, are how far."""
-    if view.graph.is_team:
+    if view.graph.has_tasks:
         return counted_tasks(nodes)
     found = Counter(str(node.state) for node in nodes)
     return ", ".join(f"{count} {state}" for state, count in found.most_common())
@@ -326,11 +326,11 @@ def node_lines(
     missing = blocked(view)
     rows = [
         task_cells(one, missing[one.node.id], now, heard.get(one.node.id), mark(one.state))
-        if view.graph.is_team
+        if view.graph.has_tasks
         else _node_cells(one, now, heard.get(one.node.id), mark(one.state))
         for one in nodes
     ]
-    return table_lines(rows, room, are_tasks=view.graph.is_team, dots=dots)
+    return table_lines(rows, room, are_tasks=view.graph.has_tasks, dots=dots)
 
 
 def node_summary(view: FlowView, now: datetime | None = None, room: int | None = None) -> str:
@@ -338,7 +338,7 @@ def node_summary(view: FlowView, now: datetime | None = None, room: int | None =
 
     Of a team's what there is no *room* for is left out.
     """
-    if view.graph.is_team:
+    if view.graph.has_tasks:
         return _team_summary(view, now, room)
     parts = [_words(view.status), f"{done(view)} of {len(view.nodes)} nodes done"]
     if active := sum(node.state in ACTIVE for node in view.nodes):

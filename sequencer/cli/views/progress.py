@@ -32,8 +32,8 @@ from sequencer.cli.views.text import (
     plural,
     width,
 )
-from sequencer.engine.attempt import (
-    Attempt,
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import (
     AttemptAccepted,
     AttemptEnded,
     AttemptStarted,

@@ -103,7 +103,7 @@ def _tell(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> N
     ensure_message(text)
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(f"tell: the run has ended as {marking.status}")
-    what = "task" if marking.graph.is_team else "node"
+    what = "task" if marking.graph.has_tasks else "node"
     if words["node"] is None:
         raise TransitionRefused(
             f"tell: several {what}s may run at once", hint=f"name the {what} that should read it"
@@ -368,9 +368,9 @@ def adopted(
         raise other_kind(head)
     graph = _with_growths(marking, new.graph)
     _ensure_there(marking, graph)
-    found = _with_tokens(marking, graph) if graph.is_team else flow_record.snapshot(marking)
+    found = _with_tokens(marking, graph) if graph.has_tasks else flow_record.snapshot(marking)
     carried = flow_record.restored(new.graph, found, marking.status)
-    rest = rest_of(carried) if graph.is_team else head.flow.rest
+    rest = rest_of(carried) if graph.has_tasks else head.flow.rest
     written = flow_record.write(carried, rest, None, Chain(), ())
     told = differences(before, new)
     note = "; ".join(told[:MAX_TOLD])

@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from sequencer.model.fields import Field, ValidationError, model_validator
 from sequencer.model.frozen import Frozen
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Name, Step
-from sequencer.plugins.teams.team import TaskTraits
 
 MAX_NODES = 20_000
 DEFAULT_MAX_ITERATIONS = 50
@@ -67,7 +67,7 @@ class Node(Frozen):
     output_key: str | None = Field(default=None, min_length=1, max_length=200)
     """Where in the state the output goes; dots make nested maps."""
     task: TaskTraits | None = None
-    """Of a team's graph: the task that the node was made of."""
+    """The task that the node stands for, in a graph of tasks."""
 
     @property
     def works(self) -> bool:
@@ -88,14 +88,14 @@ class Node(Frozen):
     def named(self) -> str:
         """Return its id with its title beside it, as people are told of it: `A (Unit tests)`.
 
-        A team's tables have a column for what a task is about, so that its id is enough.
+        A table of tasks has a column for what a task is about, so that its id is enough.
         """
         title = "" if self.task is not None else self.title
         return f"{self.id} ({title})" if title else self.id
 
     @property
     def subject(self) -> str | None:
-        """Return what a team's task is about, and whose it is; None: it is none."""
+        """Return what a task is about, and whose it is; None: the node is no task."""
         if self.task is None:
             return None
         told = self.label or self.id
@@ -132,7 +132,7 @@ class Graph(Frozen):
     """Agents at once, over all processes; None: only the processes' own limits."""
     state: dict[str, Any] = Field(default_factory=dict)
     """What the state is at the start."""
-    is_team: bool = False
+    has_tasks: bool = Field(default=False, alias="is_team")
     """Its nodes are tasks: one that fails for good stops only what it blocks, and among those
     that may start the one with the longest way to the end goes first."""
 
@@ -160,8 +160,8 @@ class Graph(Frozen):
         return name if node is None else node.named
 
     def introduced(self, names: Sequence[str]) -> list[str]:
-        """Return the nodes *names* as `named`; the only task of a team has its label, too."""
-        if self.is_team and len(names) == 1 and (label := self.by_id[names[0]].label):
+        """Return the nodes *names* as `named`; the only task has its label, too."""
+        if self.has_tasks and len(names) == 1 and (label := self.by_id[names[0]].label):
             return [f"{names[0]}: {label}"]
         return [self.named(name) for name in names]
 
@@ -174,7 +174,7 @@ class Graph(Frozen):
     def urgency(self) -> dict[str, int]:
         """Return in which order nodes start that may start at the same time: their place.
 
-        Of a team's tasks the one with the longest way to the end comes first, by weight, and
+        Of tasks the one with the longest way to the end comes first, by weight, and
         the list decides between equals.
         """
         return {name: place for place, name in enumerate(self.by_urgency)}
@@ -182,14 +182,14 @@ class Graph(Frozen):
     @cached_property
     def by_urgency(self) -> tuple[str, ...]:
         """Return the nodes in the order of `urgency`."""
-        if not self.is_team:
+        if not self.has_tasks:
             return tuple(self.order)
         left = self._weight_to_the_end()
         return tuple(sorted(self.order, key=lambda name: (-left[name], self.order[name])))
 
     @cached_property
     def by_role(self) -> dict[str, frozenset[str]]:
-        """Return the tasks of each role of a team."""
+        """Return the tasks of each role."""
         found: dict[str, set[str]] = {}
         for node in self.nodes:
             if node.task is not None and node.task.role is not None:
@@ -198,7 +198,7 @@ class Graph(Frozen):
 
     @cached_property
     def with_budget(self) -> tuple[str, ...]:
-        """Return a team's tasks that have a budget of their own, in order."""
+        """Return the tasks that have a budget of their own, in order."""
         return tuple(
             node.id for node in self.nodes if node.task is not None and node.task.budget.is_limited
         )
@@ -404,7 +404,7 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     Raises:
         ValueError: a node is there already, or an edge leads to one that is not.
     """
-    fields = {name: getattr(graph, name) for name in Graph.model_fields}
+    fields = {spec.key: getattr(graph, name) for name, spec in Graph.model_fields.items()}
     more = {
         "nodes": (*graph.nodes, *growth.nodes),
         "edges": (*graph.edges, *growth.edges),

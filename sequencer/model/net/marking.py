@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sequencer.model.net.graph import Graph, Growth, NodeKind, grown_graph
-from sequencer.model.net.tally import Tally, TeamState
+from sequencer.model.net.tally import Ledger, Tally
 
 Operation = list[Any]
 """Its word, then its arguments; plain JSON."""
@@ -106,12 +106,12 @@ class Marking:
     itself, only those that something still needs."""
     growths: list[Growth] = field(default_factory=list)
     """What was added to the graph since the run began, in order; ``graph`` has it all."""
-    team: TeamState = field(default_factory=TeamState)
+    ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
         """Work out what is derived."""
         self._count_anew()
-        self.tally = Tally.of(self.graph, self.team)
+        self.tally = Tally.of(self.graph, self.ledger)
 
     # --- reading -------------------------------------------------------------------
 
@@ -278,9 +278,9 @@ class Marking:
         self._count_anew()
 
     def _do_team(self, word: str, *arguments: Any) -> None:
-        self.team.apply(word, *arguments)
+        self.ledger.apply(word, *arguments)
         if word == "spend":
-            self.tally.add(self.graph, self.team, *arguments[:3])
+            self.tally.add(self.graph, self.ledger, *arguments[:3])
 
     def _do_done(
         self, name: str, reference: Reference | None = None, key: str | None = None
@@ -374,7 +374,7 @@ class Marking:
         for name in region:
             for known in (self.waiting, self.active, self.done, self.outputs, self.lost):
                 known.pop(name, None)
-            self.team.forget(name)
+            self.ledger.forget(name)
         self.keys = {key: name for key, name in self.keys.items() if name not in region}
         if self.error is not None and self.error.get("node") in region:
             self.error = None

@@ -437,7 +437,7 @@ class Taking(Struct, frozen=True):
         ended, step = self.ended, self.step
         token, name = ended.claim.token, ended.claim.step
         outcome, validation = ended.performed.outcome, ended.performed.step.validation
-        number = step.marking.team.refusals.get(name, 0) + 1
+        number = step.marking.ledger.refusals.get(name, 0) + 1
         told = {**ended.record, "verdict": {"pass": False, "round": number}}
         if validation is None or number >= validation.max_attempts:
             if validation is not None and validation.on_exhausted == "continue":

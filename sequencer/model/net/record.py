@@ -18,7 +18,7 @@ from sequencer.model.frozen import as_json
 from sequencer.model.head import MARKINGS, Flow, Head, Status
 from sequencer.model.net.graph import Graph, Growth, grown_graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation
-from sequencer.model.net.tally import TeamState
+from sequencer.model.net.tally import Ledger
 
 INLINE_ENTRIES = 80
 INLINE_BYTES = 800
@@ -51,7 +51,7 @@ def snapshot(marking: Marking) -> dict[str, Any]:
         "busy_since": marking.busy_since,
         "lost": marking.lost,
         "grown": [growth.as_json() for growth in marking.growths],
-        "team": marking.team.as_json(),
+        "team": marking.ledger.as_json(),
     }
     # A copy: what was written down must not change with the marking.
     written: dict[str, Any] = json.loads(json.dumps({k: v for k, v in found.items() if v}))
@@ -86,7 +86,7 @@ def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
         busy_since=data.get("busy_since"),
         lost=dict(data.get("lost", {})),
         growths=growths,
-        team=TeamState(**data.get("team", {})),
+        ledger=Ledger(**data.get("team", {})),
     )
 
 
@@ -137,7 +137,7 @@ def write(
     previous = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
     entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
-    entries += len(marking.growths) + len(marking.team.spent)
+    entries += len(marking.growths) + len(marking.ledger.spent)
     if entries <= INLINE_ENTRIES:
         whole = snapshot(marking)
         if _size(whole) <= INLINE_BYTES:

@@ -132,7 +132,7 @@ class Course:
             return
         if self.graph.back_edges.isdisjoint(places):
             targets = [self.graph.edges[place].target for place in places]
-            if self.graph.is_team:
+            if self.graph.has_tasks:
                 # A list that was changed under way may have put this task before a done one; and
                 # one that needs not all of those before it may have begun without this one.
                 marking = self.marking
@@ -210,7 +210,7 @@ class Course:
 
     def _ends_with(self, name: str) -> bool:
         """Return whether the run ends where *name* fails for good."""
-        if self.graph.is_team:
+        if self.graph.has_tasks:
             return False
         target = self.graph.on_error
         return target is None or self.marking.error is not None or name == target
@@ -222,7 +222,7 @@ class Course:
 
     def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
         error = {"node": name, "type": kind, "message": _cut(message), "attempts": attempts}
-        if self.graph.is_team:
+        if self.graph.has_tasks:
             # Others need not fail with it.
             self.do("block", name, error)
             return
@@ -279,7 +279,7 @@ class Course:
     def look_for_the_end(self) -> None:
         """End the run if no token is left, or only what a failed task holds back."""
         marking = self.marking
-        if marking.graph.is_team:
+        if marking.graph.has_tasks:
             self._look_for_failures()
         if marking.status is _RUNNING and marking.is_over:
             after_error = marking.error is not None
@@ -309,7 +309,7 @@ class Course:
 
         No fix: it is begun anew.
         """
-        number = self.marking.team.refusals.get(name, 0) + 1
+        number = self.marking.ledger.refusals.get(name, 0) + 1
         self.tell(Event.INVALID, name, reason=shortened(reason), number=number)
         self.do("team", "refused", name, shortened(reason, 2000))
         if fix is None:

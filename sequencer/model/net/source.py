@@ -69,7 +69,7 @@ def differences(before: Workflow, after: Workflow) -> list[str]:
     """Return what differs in a run's workflow, one line each, the digest's fields alone."""
     old, new = before.definition(), after.definition()
     found: list[str] = []
-    is_flowchart = after.graph is not None and not after.graph.is_team
+    is_flowchart = after.graph is not None and not after.graph.has_tasks
     said = _SAID_IN_FLOWCHARTS if is_flowchart else {}
     parts = ("nodes", "id"), ("steps", "name")
     for name, key in parts:

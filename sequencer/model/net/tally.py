@@ -1,4 +1,4 @@
-"""What a team's run keeps beside its tokens: what was used, what failed, what was told."""
+"""What a graph's run keeps beside its tokens: usage, failures and messages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from sequencer.model.net.graph import Graph
-from sequencer.plugins.teams.team import TaskTraits
+from sequencer.model.net.task import TaskTraits
 
 Spent = list[float]
 """USD, tokens (input and output) and seconds of all attempts at one task."""
 
 
-class TeamState(Struct):
+class Ledger(Struct):
     """Changed by `apply` only; plain JSON inside."""
 
     spent: dict[str, Spent] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class TeamState(Struct):
 
     def apply(self, word: str, *arguments: Any) -> None:
         """Change the state; the words are the methods below that begin with ``_do_``."""
-        _TEAM_WORDS[word](self, *arguments)
+        _WORDS[word](self, *arguments)
 
     def forget(self, task: str) -> None:
         """Let *task* begin as if it never had; what it has used stays."""
@@ -89,9 +89,9 @@ class TeamState(Struct):
         self.warned.clear()
 
 
-_TEAM_WORDS: dict[str, Callable[..., None]] = {
+_WORDS: dict[str, Callable[..., None]] = {
     name.removeprefix("_do_"): method
-    for name, method in vars(TeamState).items()
+    for name, method in vars(Ledger).items()
     if name.startswith("_do_")
 }
 """What the first argument of the operation ``team`` means."""
@@ -122,26 +122,26 @@ class Tally:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self.team = Used()
+        self.total = Used()
         self.roles: dict[str, Used] = {}
         self.used_up: set[str] = set()
         """Tasks that have used all that their own budget allows."""
 
     @classmethod
-    def of(cls, graph: Graph, team: TeamState) -> Self:
-        """Return the sums over all that *team* has used."""
+    def of(cls, graph: Graph, ledger: Ledger) -> Self:
+        """Return the sums over all that is in *ledger*."""
         made = cls()
-        for name, spent in team.spent.items():
-            made.add(graph, team, name, spent[0], spent[1])
+        for name, spent in ledger.spent.items():
+            made.add(graph, ledger, name, spent[0], spent[1])
         return made
 
-    def add(self, graph: Graph, team: TeamState, name: str, usd: float, tokens: float) -> None:
-        """Count what an attempt at task *name* has used, which *team* has counted already."""
+    def add(self, graph: Graph, ledger: Ledger, name: str, usd: float, tokens: float) -> None:
+        """Count what an attempt at task *name* has used, which *ledger* has counted already."""
         node = graph.by_id.get(name)
         task = _NO_TRAITS if node is None or node.task is None else node.task
-        self.team.add(usd, tokens)
+        self.total.add(usd, tokens)
         if task.role is not None:
             self.roles.setdefault(task.role, Used()).add(usd, tokens)
-        spent, most = team.spent[name], task.budget
+        spent, most = ledger.spent[name], task.budget
         if most.is_used_up(spent[0], spent[1]):
             self.used_up.add(name)

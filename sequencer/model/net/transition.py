@@ -55,7 +55,7 @@ def later(now: datetime, milliseconds: int) -> str:
 def failures(marking: Marking) -> str:
     """Return what failed for good; of a team there may be several."""
     failure = marking.failure or {}
-    if not marking.graph.is_team:
+    if not marking.graph.has_tasks:
         return f"node {marking.titled(failure.get('node'))} failed: {failure.get('message')}"
     return _of_tasks(marking.lost) or str(failure.get("message"))
 
@@ -159,8 +159,8 @@ class OpenTransition:
             iteration=index + 1,
             last_prompt=outcome.prompt or self.head.last_prompt,
         )
-        team = self.marking.team
-        if team.streak or held.step in team.notes:
+        ledger = self.marking.ledger
+        if ledger.streak or held.step in ledger.notes:
             self.course.do("team", "accepted", held.step)
         if growth is not None:
             # Before its tokens go on: who waits for it waits for what it adds as well.
@@ -194,7 +194,7 @@ class OpenTransition:
         """
         held = self._end_claim(token, outcome.usage)
         message = (outcome.error or "no reason given").strip()
-        if self.marking.graph.is_team:
+        if self.marking.graph.has_tasks:
             self.course.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
         if kind in ("error", "timeout") or due is not None:
             self.course.fail_attempt(held.step, message, due, kind)
@@ -232,7 +232,11 @@ class OpenTransition:
         """Count what an attempt has used for its task as well."""
         tokens = usage.input_tokens + usage.output_tokens
         is_there = held.step in self.marking.graph.by_id
-        if self.marking.graph.is_team and is_there and (usage.cost_usd or tokens or usage.seconds):
+        if (
+            self.marking.graph.has_tasks
+            and is_there
+            and (usage.cost_usd or tokens or usage.seconds)
+        ):
             spent = round(usage.cost_usd, 9), tokens, round(usage.seconds, 3)
             self.course.do("team", "spend", held.step, *spent)
 
@@ -281,8 +285,8 @@ class OpenTransition:
         record: Mapping[str, Any],
     ) -> None:
         """Leave *name*, which has begun, as if it had said *output*; stamped, it is a step."""
-        team = self.marking.team
-        if team.streak or name in team.notes:
+        ledger = self.marking.ledger
+        if ledger.streak or name in ledger.notes:
             self.course.do("team", "accepted", name)
         self.course.succeed(name, output, reference, event)
         self._take_facts(None, record)
@@ -326,8 +330,8 @@ class OpenTransition:
             TransitionRefused: nothing failed, and nothing waits for another try.
         """
         marking, what = self.marking, "nothing" if only is None else f"{only!r} has not"
-        streak = marking.team.failures
-        if marking.graph.is_team:
+        streak = marking.ledger.failures
+        if marking.graph.has_tasks:
             self.course.do("team", "again")
         if marking.ended_at:
             was, lost = str(marking.status), marking.lost

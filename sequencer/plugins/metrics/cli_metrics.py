@@ -24,6 +24,7 @@ from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.metrics.facts import Cap, Maker, Total, Totals, caps_of, totals_of
+from sequencer.plugins.teams.section import teams_of
 from sequencer.project.project import Project
 
 FILE_MODE = 0o644
@@ -83,15 +84,16 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> See
         workflow = run.workflow
         if workflow.nodes:
             marking = run.flow.marking(head)[1]
-            graph, spent = marking.graph, marking.team.spent
+            graph, spent = marking.graph, marking.ledger.spent
     except SequencerError as error:
         invocation.say(f"warning: roles and models are unknown: {error.message}")
     tasks = graph.nodes if graph and workflow and workflow.tasks else ()
+    rules = teams_of(project.settings).rules if tasks else None
     return Seen(
         run.name,
         head,
         totals_of(run.history()),
-        tuple(caps_of(run.limits, head.usage, tasks, spent, project.settings.teams.rules)),
+        tuple(caps_of(run.limits, head.usage, tasks, spent, rules)),
         {
             node.id: node.task.role
             for node in (graph.nodes if graph else ())

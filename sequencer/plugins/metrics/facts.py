@@ -24,9 +24,10 @@ from sequencer.history.timeline import (
 )
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Node
+from sequencer.model.net.task import Budget
 from sequencer.model.outcome import Usage, duration, spent, used
 from sequencer.model.transitions import Event
-from sequencer.plugins.teams.team import Budget, TeamRules
+from sequencer.plugins.teams.team import TeamRules
 
 BY_HAND = "by hand"
 """The agent of a step that a person has stamped."""
@@ -138,7 +139,7 @@ class Cap(NamedTuple):
 
 
 def caps_of(
-    limits: RunLimits, usage: Usage, tasks: Sequence[Node], spent: Spent, rules: TeamRules
+    limits: RunLimits, usage: Usage, tasks: Sequence[Node], spent: Spent, rules: TeamRules | None
 ) -> list[Cap]:
     """Return the caps that are set; *usage* is the whole run's, *spent* that of a team's tasks."""
     whole = (
@@ -147,7 +148,7 @@ def caps_of(
         ("seconds", limits.seconds, usage.seconds),
     )
     found = [Cap("run", "", unit, cap, used) for unit, cap, used in whole if cap is not None]
-    if not tasks:
+    if not tasks or rules is None:
         return found
     tokens = usage.input_tokens + usage.output_tokens
     found += _of_budget("team", "", rules.budget, usage.cost_usd, tokens)

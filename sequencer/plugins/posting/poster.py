@@ -21,8 +21,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from sequencer.engine.attempt import (
-    Attempt,
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
     AttemptWrote,

@@ -38,6 +38,7 @@ from sequencer.plugins.requests.section import routing_of
 from sequencer.plugins.requests.starting import Starter, WantedTeam, lost_words
 from sequencer.plugins.teams import scoring
 from sequencer.plugins.teams.scoring import TeamChoice
+from sequencer.plugins.teams.section import teams_of
 from sequencer.project.project import Project
 from sequencer.store.identity import is_inside_agent
 
@@ -243,7 +244,7 @@ def _team_json(project: Project, choice: TeamChoice) -> dict[str, Any]:
         "why": choice.why,
         "size": _size(choice),
         "score": choice.score.score,
-        "threshold": project.settings.teams.threshold,
+        "threshold": teams_of(project.settings).threshold,
         "reasons": [asdict(reason) for reason in choice.score.reasons],
     }
 
@@ -262,7 +263,7 @@ def _show_made(invocation: Invocation, project: Project, definition: Definition,
     route = definition.route
     if invocation.is_json:
         kinds = {key: route.get(key) for key in ("procedure", "classification")}
-        facts = {**_facts(project, definition), "route": route, "team": definition.team}
+        facts = {**_facts(project, definition), "route": route, "team": definition.assignment}
         invocation.print_json({"run": name, **kinds, **facts})
         return
     invocation.echo(f"run        {one_line(name)}")
@@ -310,7 +311,7 @@ def _draw(
 
 def _show_team(invocation: Invocation, definition: Definition) -> None:
     """Say whether a team works on it, and why, where that was a question."""
-    team = definition.team or {}
+    team = definition.assignment or {}
     if team.get("uses_team"):
         score = f"score {team['score']}: {', '.join(team['reasons'])}"
         invocation.echo(f"team       {team['size']} at once  ({one_line(team['why'])}; {score})")

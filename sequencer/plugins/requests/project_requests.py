@@ -12,6 +12,7 @@ from sequencer.plugins.posting.section import activity_of
 from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.plugins.requests.section import routing_of
 from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter
+from sequencer.plugins.teams.section import teams_of
 from sequencer.project.diagnostics import Area, Finding, Level
 from sequencer.project.project import Project
 from sequencer.store.user_state import make_own
@@ -47,7 +48,7 @@ def starter_of(project: Project) -> Starter:
         ),
         hooks=project.hooks,
         agent=settings.agent.default if _was_asked_for(project) else None,
-        team=TeamStarter(settings.teams, settings.registry.roles, routing_of(settings)),
+        team=TeamStarter(teams_of(settings), routing_of(settings)),
     )
 
 

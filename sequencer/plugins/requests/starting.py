@@ -19,10 +19,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Agents, Prompts
+from sequencer.engine.agents import Agents
 from sequencer.engine.evidence import judge_turn
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
+from sequencer.engine.prompts import Prompts
 from sequencer.engine.records import without_comments
 from sequencer.errors import (
     ConfigurationError,
@@ -57,7 +58,6 @@ from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.lists import SHARED, builtin_tasks
 from sequencer.plugins.teams.options import TeamOptions
 from sequencer.plugins.teams.scoring import TeamChoice, classification_of, decide, score_request
-from sequencer.plugins.teams.team import Role
 from sequencer.store.identity import utc_now
 from sequencer.workflows import prompts as templates
 from sequencer.workflows.registry import PROCEDURES, Registry, builtin_procedure, with_defaults
@@ -309,7 +309,6 @@ class TeamStarter(Struct, frozen=True):
     """Decides whether a team works on a request, and makes its graph."""
 
     options: TeamOptions
-    roles: Mapping[str, Role]
     routing: RoutingSettings
 
     def choose(
@@ -353,7 +352,7 @@ class TeamStarter(Struct, frozen=True):
         return workflow_of(
             procedure + SUFFIX,
             builtin_tasks(procedure, size),
-            self.roles,
+            self.options.every_role,
             size=size,
             max_tasks=self.options.max_tasks,
             # Of a built-in list nothing else can be wrong.

@@ -7,13 +7,14 @@ none of it is looked at again. A long output is cut, and the file is named that 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from sequencer.engine.composing import request_block, request_value, substitute
+from sequencer.engine.messages import Message, messages_block, messages_to, unread
 from sequencer.engine.recall import end_of
 from sequencer.engine.values import NodeValues
 from sequencer.errors import StorageFailed
@@ -21,7 +22,6 @@ from sequencer.model.net.choices import shortened
 from sequencer.model.net.graph import Node
 from sequencer.model.net.marking import Marking, Reference
 from sequencer.model.request import Request
-from sequencer.store import results
 from sequencer.workflows import prompts as templates
 
 ROOTS = (*templates.GRAPH_ROOTS, "request", "validation")
@@ -29,8 +29,6 @@ MOST_CHARS = 48_000
 """Of all outputs together that stand in one prompt."""
 LEAST_CHARS = 800
 """Of one of them, however many there are."""
-Message = tuple[str, str, str]
-"""Where the text is, who said it, when."""
 _TAG = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
 """What could begin or end a block like those that outputs stand in."""
 
@@ -142,12 +140,6 @@ class Brief(Struct, frozen=True):
             return f"(it can't be read here: {error.message}; it is in {self.path_of(name)})"
 
 
-def messages_block(messages: Iterable[Message], read: Callable[[str], str]) -> str:
-    """Return *messages* as they stand in a prompt; *read* reads the text of one."""
-    said = [f"- {by}, {at}:\n\n{read(name)}" for name, by, at in messages]
-    return "# Messages to you\n\n" + "\n\n".join(said)
-
-
 def _inert(text: str) -> str:
     """Return *text*, which somebody else wrote, unable to end the block that it stands in."""
     return _TAG.sub("&lt;", text)
@@ -165,13 +157,13 @@ def brief_of(
     substitutions: Mapping[str, str],
     path_of: Callable[[str], Path],
 ) -> Brief:
-    """Return what the task of *values*, which has begun, is told."""
-    node, team = values.node, marking.team
+    """Return what the task of *values*, which has begun, is told; see `PromptContext`."""
+    node, ledger = values.node, marking.ledger
     before = _before(marking, node)
     judge = node.task.fixes if node.task is not None else None
     validation: dict[str, Any] = {}
     if judge is not None:
-        found = {"reason": team.notes.get(judge, ""), "round": team.refusals.get(judge, 1)}
+        found = {"reason": ledger.notes.get(judge, ""), "round": ledger.refusals.get(judge, 1)}
         validation = found
     return Brief(
         node,
@@ -181,9 +173,9 @@ def brief_of(
         tuple((one, marking.outputs.get(one.id)) for one in before),
         tuple((one, _why(marking, one.id)) for one in before if one.id not in marking.done),
         tuple(_added(marking, before)),
-        tuple(_messages(marking, node.id)),
+        tuple(messages_to(marking, node.id)),
         tuple((one.id, late) for one in before for late in unread(marking, one.id)),
-        team.notes.get(node.id),
+        ledger.notes.get(node.id),
         validation,
         path_of,
     )
@@ -192,22 +184,6 @@ def brief_of(
 def _why(marking: Marking, name: str) -> str:
     """Return why task *name* was not done."""
     return str(marking.failed.get(name, {}).get("message", "a task that it waits for has failed"))
-
-
-def _messages(marking: Marking, name: str) -> Iterator[Message]:
-    yield from ((where, by, at) for where, by, at in marking.team.told.get(name, ()))
-
-
-def unread(marking: Marking, name: str) -> Iterator[Message]:
-    """Yield the messages to *name* that came after its last accepted attempt began."""
-    done = _token(marking.outputs.get(name))
-    yield from (told for told in _messages(marking, name) if _token(told[0]) > done)
-
-
-def _token(reference: Reference | None) -> int:
-    """Return the token under which something was kept; 0: nothing was, or nobody knows."""
-    attempt = results.attempt_of(reference) if isinstance(reference, str) else None
-    return 0 if attempt is None else attempt[1]
 
 
 def _added(marking: Marking, before: list[Node]) -> Iterator[Node]:

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
 from sequencer.model.frozen import Frozen
+from sequencer.model.net.task import MAX_TASKS, Budget, Needs
 from sequencer.model.step import Approval, Name, Step, Validation
-from sequencer.plugins.teams.team import MAX_TASKS, STEP_FIELDS, TASK_ID, Budget, Needs, Task
+from sequencer.plugins.teams.team import STEP_FIELDS, TASK_ID, Task
 
 MAX_SIZE = 1000
 """Of a team: tasks at once."""

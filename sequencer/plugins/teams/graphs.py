@@ -25,10 +25,11 @@ from msgspec import Struct
 from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.errors import ConfigurationError, raise_all
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.net.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.options import FIXER, UNNAMED
-from sequencer.plugins.teams.team import MAX_TASKS, Role, Task, TaskTraits
+from sequencer.plugins.teams.team import Role, Task
 from sequencer.workflows.finding import MAX_LISTED, few, nearest
 
 BRIEF = """You are one of a team of agents that share a piece of work. Do the task below, the

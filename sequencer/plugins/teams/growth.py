@@ -19,6 +19,7 @@ from sequencer.errors import ConfigurationError, StepFailed, UnknownName
 from sequencer.model.fields import Field, ValidationError, model_validator
 from sequencer.model.frozen import Frozen
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.net.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Name, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.graphs import (
@@ -30,7 +31,7 @@ from sequencer.plugins.teams.graphs import (
     list_problems,
 )
 from sequencer.plugins.teams.options import FIXER, UNNAMED
-from sequencer.plugins.teams.team import MAX_TASKS, TASK_ID, Role, Task, TaskId, TaskTraits
+from sequencer.plugins.teams.team import TASK_ID, Role, Task, TaskId
 from sequencer.workflows.prompts import parsed
 from sequencer.workflows.registry import FOLDER
 

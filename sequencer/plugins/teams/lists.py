@@ -9,7 +9,7 @@ checked in the same way.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from operator import itemgetter
@@ -24,17 +24,23 @@ from sequencer.documents.regular import read_bytes
 from sequencer.documents.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError, raise_all
 from sequencer.model.fields import ValidationError
-from sequencer.plugins.teams.entries import ListFile, TaskEntry
+from sequencer.plugins.teams.entries import Entries, ListFile, Size, TaskEntry
 from sequencer.plugins.teams.graphs import list_problems, workflow_of
+from sequencer.plugins.teams.options import roles_in
 from sequencer.plugins.teams.team import Role, Task
-from sequencer.workflows.finding import MAX_CHARS, FileFormat, GraphFile
+from sequencer.workflows.finding import (
+    MAX_CHARS,
+    FileFormat,
+    GraphFile,
+    InlineFormat,
+    Sections,
+    Where,
+)
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 _PLACE = re.compile(r":(\d+):(\d+)$")
-Where = Callable[[KeyPath], str]
-"""From a path in the list's data to the place where it was written."""
 
 
 def list_of(
@@ -180,15 +186,16 @@ def has_tasks(path: Path, page: str | None) -> bool:
 
 
 def load_tasks(
-    path: Path, roles: Mapping[str, Role], *, name: str | None = None, text: str | None = None
+    path: Path, sections: Sections | None, *, name: str | None = None, text: str | None = None
 ) -> GraphFile:
     """Return the list of tasks of the file *path*, YAML or Markdown, called *name*.
 
-    *text* is its content, where somebody has read it already.
+    *sections* has the roles; *text* is its content, where somebody has read it already.
 
     Raises:
         ConfigurationError: see `list_of`; or the file can't be read.
     """
+    roles = roles_in(sections)
     if path.suffix.lower() in YAML_SUFFIXES:
         document = parse(read_bytes(path), path) if text is None else parse_text(text, path)
         return list_of(document, roles, name=name)
@@ -365,5 +372,25 @@ class _Page(Struct):
         return {**written, "description": description} if description else written
 
 
-FORMAT = FileFormat(recognizes_text=is_task_list, recognizes_file=has_tasks, load=load_tasks)
+def _inline_problems(
+    listed: Sequence[Any], sections: Sections, where: Where
+) -> list[tuple[KeyPath, ConfigurationError]]:
+    return list_errors(listed, roles_in(sections), where)
+
+
+def _load_inline(
+    name: str, values: Mapping[str, Any], sections: Sections, *, file: Path, where: Where
+) -> GraphFile:
+    tasks = tuple(entry.as_task() for entry in values["tasks"])
+    return inline_list(name, tasks, roles_in(sections), values["size"], file=file, where=where)
+
+
+FORMAT = FileFormat(
+    recognizes_text=is_task_list,
+    recognizes_file=has_tasks,
+    load=load_tasks,
+    inline=InlineFormat(
+        "tasks", {"tasks": Entries, "size": Size | None}, _inline_problems, _load_inline
+    ),
+)
 """Lists of tasks, as a format of workflow files."""

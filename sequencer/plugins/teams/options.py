@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -16,10 +16,12 @@ from typing import Annotated
 from sequencer.documents.keys import HELD_IN
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field
 from sequencer.model.frozen import Frozen
+from sequencer.model.net.task import Budget
 from sequencer.model.request import Label
 from sequencer.model.step import ModelName, Name
 from sequencer.plugins.requests.routing import Word
-from sequencer.plugins.teams.team import Budget, Role, SharedRules, TeamRules
+from sequencer.plugins.teams.team import Role, SharedRules, TeamRules
+from sequencer.workflows.finding import Sections
 
 MAX_SCORE = 100
 
@@ -134,6 +136,12 @@ class TeamOptions(SharedRules):
     )
     """Changes to the built-in roles, and roles of one's own."""
 
+    @cached_property
+    def every_role(self) -> Mapping[str, Role]:
+        """Return the roles of the project, see `roles`."""
+        models = {"teammate_model": self.teammate_model, "lead_model": self.lead_model}
+        return MappingProxyType(roles(self.roles, **models))
+
     @property
     def rules(self) -> TeamRules:
         """Return what a run of a team has to keep to."""
@@ -151,6 +159,14 @@ UNNAMED = "implementer"
 """The role of what a lead adds without one: leaving a role out gets nobody around what the
 project's roles may do, where they work and what they may use."""
 _SHARED = "system/shared.md"
+
+
+def roles_in(sections: Sections | None) -> Mapping[str, Role]:
+    """Return the roles of the project with *sections*; None: nothing is configured."""
+    if sections is None:
+        return builtin_roles()
+    options: TeamOptions = sections("teams")
+    return options.every_role
 
 
 @cache

@@ -1,7 +1,6 @@
 """What a team of agents is: its tasks, the roles that do them, and what it may use.
 
-Plain data. How a list of tasks becomes a graph is `plugins.teams`'s to say; a task that
-stands in a graph keeps its traits at its node.
+Plain data. A task that stands in a graph keeps its traits at its node, see `model.net.task`.
 """
 
 from __future__ import annotations
@@ -9,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
+from sequencer.engine.tasks import MergeOrder
 from sequencer.model.fields import Field, model_validator
 from sequencer.model.frozen import Frozen
+from sequencer.model.net.task import MAX_TASKS, Adds, Budget, Needs
 from sequencer.model.step import FORMER_AGENT, ModelName, Name, Step, with_agent
 
-MAX_TASKS = 1000
-"""Of one list."""
 TASK_ID = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$"
 TaskId = Annotated[str, Field(pattern=TASK_ID, max_length=80)]
 """A task's name; it is also part of branch names and stands in templates."""
@@ -24,26 +23,6 @@ STEP_FIELDS = frozenset(Step.model_fields) - {
     "description",
 }
 """Fields of a step that a task or a role may set."""
-
-
-class Budget(Frozen, allow_inf_nan=False):
-    """What a team, a role or a task may use in one run, all attempts together; None: no limit."""
-
-    max_cost_usd: float | None = Field(default=None, gt=0)
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Input and output tokens together."""
-
-    @property
-    def is_limited(self) -> bool:
-        """Return whether it sets any limit."""
-        return self.max_cost_usd is not None or self.max_tokens is not None
-
-    def is_used_up(self, usd: float, tokens: float, share: float = 1.0) -> bool:
-        """Return whether *usd* or *tokens* are *share* of it or more."""
-        cost, most = self.max_cost_usd, self.max_tokens
-        return (cost is not None and usd >= share * cost) or (
-            most is not None and tokens >= share * most
-        )
 
 
 class _WithStepFields(Frozen):
@@ -85,9 +64,6 @@ class Role(_WithStepFields):
     """Of all tasks of the role together."""
 
 
-Needs = Literal["all", "any"] | Annotated[int, Field(strict=True, ge=1, le=MAX_TASKS)]
-
-
 class Task(_WithStepFields):
     """One piece of work for one agent, and what has to be done before it."""
 
@@ -107,30 +83,10 @@ class Task(_WithStepFields):
     writes: bool | None = None
     """None: as its role has it."""
     worktree: bool | None = None
-    adds: Literal["tasks", "sub-issues"] | None = None
+    adds: Adds | None = None
     """Its answer names tasks that are added to the run, or sub-issues, each of which becomes
     a task that implements it and one that verifies it."""
     budget: Budget = Budget()
-
-
-class TaskTraits(Frozen):
-    """What a graph's node keeps of the task that it was made of."""
-
-    role: Name | None = None
-    description: str = ""
-    active_form: str = ""
-    blocked_by: tuple[Name, ...] = ()
-    needs: Needs = "all"
-    weight: float = Field(default=1.0, gt=0)
-    writes: bool = True
-    worktree: bool = False
-    adds: Literal["tasks", "sub-issues"] | None = None
-    fixes: Name | None = None
-    """The task that judges, where this one mends what that one has refused."""
-    budget: Budget = Budget()
-    brought: tuple[str, ...] = ()
-    """Step fields that the role brought and not the task's author: an agent that can't honour
-    one works without it. Those of a fixer are ``fixer.FIELD``."""
 
 
 class TeamBudget(Budget):
@@ -150,7 +106,7 @@ class SharedRules(Frozen):
     """Failed attempts in a row, over all tasks, after which no task is started."""
     max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
     """Of a run, those that were added under way included."""
-    merge: Literal["auto", "listed", "finished"] = "auto"
+    merge: MergeOrder = "auto"
     """The order in which the results of worktrees that run at once are merged: as the tasks
     stand in the list, as they are finished, or as listed wherever nothing has to wait for it."""
     on_write: Literal["warn", "fail"] = "warn"

@@ -15,7 +15,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.views.progress import end_line, start_line, timed
-from sequencer.engine.attempt import AttemptEnded, AttemptStarted, Noticed, RunEvent
+from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.project.extras import extra_hint
 from sequencer.project.schema import SHARED

@@ -10,45 +10,37 @@ Not promised: that outputs of more than 64 KiB are anywhere but where they were 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
-from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import (
-    WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
-    WorkflowHandle,
     WorkflowUpdateFailedError,
     WorkflowUpdateRPCTimeoutOrCancelledError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
-from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.documents.textfile import slug
-from sequencer.engine.attempt import Emit
 from sequencer.engine.dispatch import Made
-from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused, command
+from sequencer.engine.events import Emit
+from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.connection import (
     CALL_S,
-    Connection,
     FleetOptions,
     Inquiry,
-    connection,
     is_gone,
-    is_without_namespace,
 )
-from sequencer.plugins.temporal.editions import ensure_known, take_over
-from sequencer.plugins.temporal.events import EventReader, RunSeen, Tell, plain
+from sequencer.plugins.temporal.editions import take_over
+from sequencer.plugins.temporal.events import RunSeen, Tell
+from sequencer.plugins.temporal.remote_run import START_S, RemoteRun, process_words
 from sequencer.plugins.temporal.wire import (
-    BEFORE,
     DETACHED,
     FACTS,
     RUN,
@@ -59,9 +51,8 @@ from sequencer.plugins.temporal.wire import (
     owner_of,
     packed,
     sizes_of,
-    worker_name,
 )
-from sequencer.plugins.temporal.workflow import LOST, OVERTAKEN, WORKFLOW
+from sequencer.plugins.temporal.workflow import OVERTAKEN, WORKFLOW
 from sequencer.store import results
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.protocol import Change, Liveness, View
@@ -76,37 +67,30 @@ if TYPE_CHECKING:
 
 ANSWER_S = timedelta(seconds=2)
 """So long a worker has time to take a change; then this process brings one itself."""
-START_S = timedelta(seconds=20)
-"""So old may what was seen of a closed run be, and so long may the start of the next execution
-take: together less than `OPEN_S`."""
 MOST_RACES = 1_000
-_UNTAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 LOOKS_S = (0.1, 2.0)
 """Between two looks at a run that somebody watches: the shortest and the longest pause."""
 
-Heard = Callable[[EventReader, list[dict[str, Any]]], None]
-"""Is given what was read by then, and the facts that the newest event tells of."""
 
-
-def process_words(who: str) -> str:
-    """Return the process whose `identity` is *who*, for people.
-
-    >>> process_words("12@there#m/b/n/7"), process_words("")
-    ('process 12 on there', '')
-    """
-    pid, _, host = worker_name(who).partition("@")
-    return f"process {pid} on {host}" if who else ""
-
-
-class FleetStore:
+class FleetStore(RemoteRun):
     """One run on Temporal; see `store.protocol.Store`."""
 
-    def __init__(self, state_path: Path, run: str | None, options: FleetOptions) -> None:
-        """Use the run whose folder is called *run*; *state_path* is where its outputs go here."""
+    def __init__(
+        self,
+        state_path: Path,
+        run: str | None,
+        options: FleetOptions,
+        serving: Callable[[], ModuleType],
+    ) -> None:
+        """Use the run whose folder is called *run*; *state_path* is where its outputs go here.
+
+        *serving* returns the module that works on runs, which takes long to load.
+        """
+        super().__init__(options.workflow_id(run), options)
+        self._serving = serving
         self.ttl_s, self.patience_s = options.ttl_s, 0.0
         self.state_path = state_path
-        self.run, self.options = run, options
-        self.id = options.workflow_id(run)
+        self.run = run
         self._results = state_path.parent / results.NAME
         self._mark = HighWaterMark(state_path, is_shared=True)
         self._seen: RunSeen | None = None
@@ -121,12 +105,6 @@ class FleetStore:
         """Return which run of the server it is."""
         return f"<FleetStore {self.id} at {self.options.address}>"
 
-    def sibling(self, run: str) -> FleetStore:
-        """Return the store of *run*, which has this id, to look at and to bring here."""
-        other = FleetStore(self.state_path, None, self.options)
-        other.id = run
-        return other
-
     def made_worker(self, run: str, tell: Tell) -> Worker:
         """Return who makes attempts at *run*, which has this id, one of the project's others.
 
@@ -136,7 +114,8 @@ class FleetStore:
             StaleClaim: there is no such run any more.
             SequencerError: this project can't work on it.
         """
-        head = self.sibling(run).view().head
+        seen = self.connection.call(self.sibling(run).described())
+        head = None if seen is None else head_of(seen.memo)
         if head is None or self.worker_of is None:
             raise StaleClaim("the run is gone", where=run)
         folder = None if head.run_name is None else slug(head.run_name)
@@ -144,22 +123,6 @@ class FleetStore:
             # Its outputs and logs would be put where another run has its own.
             raise CorruptState(f"says that it is the run {head.run_name!r}", where=run)
         return self.worker_of(head.run_name, partial(tell, head.run_name))
-
-    @cached_property
-    def _working(self) -> ModuleType:
-        from sequencer.plugins.temporal import worker  # noqa: PLC0415 - a third more to load, and most look
-
-        return worker
-
-    @property
-    def connection(self) -> Connection:
-        """Return this process's way to the server."""
-        return connection(self.options)
-
-    async def handle(self, execution: str | None = None) -> WorkflowHandle[Any, Any]:
-        """Return the handle of the run's newest *execution*, or of that one."""
-        client = await self.connection.client()
-        return client.get_workflow_handle(self.id, run_id=execution)
 
     def run_names(self) -> list[str]:
         """See `engine.dispatch.Dispatching`; one that has just begun may not be listed yet."""
@@ -201,7 +164,7 @@ class FleetStore:
         """See `engine.dispatch.Dispatching`."""
         performer = worker.performer
         message, hint = "", "keep its runs in files or git"
-        if performer.team is not None and not worker.code.moves:
+        if performer.tasks is not None and not worker.code.moves:
             message = "Temporal can share out a team's tasks only if git moves their work"
             hint = f"work in a clone of the project that has the remote store.remote, or {hint}"
         elif performer.place is not None:
@@ -231,62 +194,11 @@ class FleetStore:
         self._is_reached = True
         return self._seen
 
-    async def described(self) -> RunSeen | None:
-        """See `look`, for who is on the loop."""
-        handle = await self.handle()
-        try:
-            found = await handle.describe(rpc_timeout=CALL_S)
-        except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND and not is_without_namespace(error):
-                return None
-            raise
-        is_open = found.status is WorkflowExecutionStatus.RUNNING
-        memo = dict(await found.memo())
-        return RunSeen(memo, found.run_id, is_open, found.task_queue, _pending(found))
-
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`: whole, over all executions that the run has had."""
         for record in self.connection.call(self.read()).records:
             if record["revision"] > after:
                 yield record
-
-    async def read(self, heard: Heard = lambda *_: None) -> EventReader:
-        """Return who has read all that the run has been; *heard* gets facts as they are read."""
-        reader = EventReader()
-        for execution in await self.executions():
-            reader.scheduled.clear()
-            async for event in self.events(execution):
-                if facts := reader.read(event):
-                    heard(reader, facts)
-        return reader
-
-    async def executions(self) -> list[str]:
-        """Return the executions of the run, the oldest first.
-
-        What came before a run that has moved here stands in its first one.
-        """
-        seen, found = await self.described(), list[str]()
-        before = "" if seen is None else seen.execution
-        while before:
-            try:
-                first = await anext(self.events(before, page_size=1))
-            except RPCError as error:
-                if found and error.status is RPCStatusCode.NOT_FOUND:
-                    break  # the server keeps those that have ended for some days only
-                raise
-            found.insert(0, before)
-            began = first.workflow_execution_started_event_attributes
-            state = plain(began.input.payloads[0]) if began.input.payloads else {}
-            before = began.continued_execution_run_id or state.get("after", "")
-            if BEFORE in state:
-                break
-        return found
-
-    async def events(self, execution: str, page_size: int = 1000) -> AsyncIterator[Any]:
-        """Yield the events of *execution*."""
-        handle = await self.handle(execution)
-        async for event in handle.fetch_history_events(page_size=page_size, rpc_timeout=CALL_S):
-            yield event
 
     def document(self, name: str) -> bytes | None:
         """See `Store.document`."""
@@ -378,7 +290,7 @@ class FleetStore:
         except WorkflowUpdateRPCTimeoutOrCancelledError:
             asked.is_unknown = True
             queue = await take_over(self)
-            async with self._working.deciding(await self.connection.client(), queue):
+            async with self._serving().deciding(await self.connection.client(), queue):
                 return await ask(CALL_S)
 
     def _said(self) -> dict[str, str]:
@@ -416,15 +328,6 @@ class FleetStore:
         finally:
             self._changed = {}
 
-    async def ended(self, execution: str, why: str) -> None:
-        """End *execution*, which no worker ends."""
-        handle = await self.handle(execution)
-        try:
-            await handle.terminate(reason=why, rpc_timeout=CALL_S)
-        except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise
-
     async def _started(
         self, seen: RunSeen | None, parts: dict[str, Any], state: Mapping[str, Any] | None = None
     ) -> bool:
@@ -432,43 +335,6 @@ class FleetStore:
         kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
         ensure_fitting(sizes_of(kept))
         return await self.started(seen, {**parts, **kept}, state)
-
-    async def started(
-        self, seen: RunSeen | None, memo: dict[str, Any], state: Mapping[str, Any] | None = None
-    ) -> bool:
-        """Start the execution that follows the one that was *seen*, with *memo*.
-
-        Return False if somebody else has started one.
-
-        Raises:
-            NewerSchema: only a newer release knows what the run looks like.
-        """
-        queue = self.options.queue
-        if seen is not None:
-            ensure_known(self.options, seen)
-            queue = self.options.queue_at(self.options.served_by(seen.queue)[1])
-        client = await self.connection.client()
-        # Where there was none the server looks for closed ones too; see also `OPEN_S`.
-        reuse = WorkflowIDReusePolicy
-        is_first = seen is None
-        try:
-            await client.start_workflow(
-                WORKFLOW,
-                {"after": "" if seen is None else seen.execution, **(state or {})},
-                id=self.id,
-                task_queue=queue,
-                memo=memo,
-                static_summary=f"workflow {memo[RUN]['workflow_name']}",
-                static_details=f"{command(memo[RUN].get('run_name'), 'status')} shows where it "
-                "stands. Use such commands to decide: what ends the workflow here does not end the "
-                "run.",
-                id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                rpc_timeout=START_S,
-            )
-        except WorkflowAlreadyStartedError:
-            return False
-        return True
 
     # --- claims and waiting --------------------------------------------------------
 
@@ -484,25 +350,6 @@ class FleetStore:
             return Liveness.EXPIRED
         return Liveness.DEAD if is_gone(seen.pending[claim.token]) else Liveness.ALIVE
 
-    async def give_back(self, seen: RunSeen) -> list[int]:
-        """Give back what in *seen* is made by processes that are provably gone from here.
-
-        The server would wait for their heartbeats. Returns the tokens of these attempts.
-        """
-        gone = {token: who for token, who in seen.pending.items() if is_gone(who)}
-        for token, who in gone.items():
-            client = await self.connection.client()
-            attempt = client.get_async_activity_handle(
-                workflow_id=self.id, run_id=seen.execution, activity_id=str(token)
-            )
-            lost = ApplicationError(f"{process_words(who)} is gone", who, type=LOST)
-            try:
-                await attempt.fail(lost, rpc_timeout=CALL_S)
-            except RPCError as error:
-                if error.status is not RPCStatusCode.NOT_FOUND:
-                    raise
-        return [*gone]
-
     def beat(self, claim: Claim, number: int) -> None:
         """See `Store.beat`: the activity beats; here shows whether the server can be reached."""
         del claim, number
@@ -514,23 +361,10 @@ class FleetStore:
         folder = results.kept(self._results, name)
         attempt = results.attempt_of(name)
         if attempt is not None and not (folder / results.OUTPUT).exists():
-            output = self.connection.call(self._output(name, attempt[1]))
+            output = self.connection.call(self.output(name, attempt[1]))
             if output:
                 results.keep(folder, output.encode("utf-8", "replace"))
         return folder
-
-    async def _output(self, name: str, token: int) -> str | None:
-        for execution in reversed(await self.executions()):
-            reader = EventReader()
-            async for event in self.events(execution):
-                reader.read(event)
-            if name in reader.outputs:
-                return reader.outputs[name]
-            if token in reader.reports:
-                report = reader.reports[token]
-                output: str | None = report.get("output") or report["record"].get("output")
-                return output
-        return None
 
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
@@ -577,16 +411,8 @@ class FleetStore:
     ) -> Summary:
         """See `engine.dispatch.Dispatching`."""
         self._ensure_newest(head)
-        act = self._working.detach if is_detached else self._working.work_on
+        act = self._serving().detach if is_detached else self._serving().work_on
         made: Summary = act(self, worker, mode, limits, head=head, places=places)
         if (now := self.view().head) is not None:
             self._mark.note(now)
         return made
-
-
-def _pending(found: WorkflowExecutionDescription) -> dict[int, str]:
-    return {
-        int(one.activity_id): "" if one.state == _UNTAKEN else one.last_worker_identity
-        for one in found.raw_description.pending_activities
-        if one.activity_id.isdecimal()
-    }

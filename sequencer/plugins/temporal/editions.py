@@ -12,31 +12,27 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temporalio.client import RPCTimeoutOrCancelledError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.service import RPCError, RPCStatusCode
 
-from sequencer.engine.attempt import Noticed
-from sequencer.errors import ClaimHeld, NewerSchema, SequencerError
+from sequencer.engine.events import Noticed
+from sequencer.errors import ClaimHeld, SequencerError
 from sequencer.model.head import Status
-from sequencer.plugins.temporal.connection import CALL_S, FleetOptions, unreachable
+from sequencer.plugins.temporal.connection import CALL_S, unreachable
 from sequencer.plugins.temporal.events import EventReader, RunSeen, Tell
 from sequencer.plugins.temporal.memo import MemoStore
+from sequencer.plugins.temporal.remote_run import RemoteRun, ensure_known
 from sequencer.plugins.temporal.wire import (
     COUNTED,
     DETACHED,
-    EDITION,
     FACTS,
     RUN,
-    UPDATE,
     head_of,
     worker_name,
 )
 from sequencer.plugins.temporal.workflow import WORKFLOW
-
-if TYPE_CHECKING:
-    from sequencer.plugins.temporal.client import FleetStore
 
 ANSWER_S = timedelta(seconds=5)
 """So long a worker of an older edition has time to answer."""
@@ -44,18 +40,7 @@ LOOK_S = 20.0
 """Between two looks for runs of an older edition."""
 
 
-def ensure_known(options: FleetOptions, seen: RunSeen) -> None:
-    """Return if this release may decide over the run that was *seen*.
-
-    Raises:
-        NewerSchema: a newer one has, and this one can't know what it means.
-    """
-    if (edition := options.served_by(seen.queue)[0]) > EDITION:
-        message = f"a newer release works on the run: edition {edition}, but this is {EDITION}"
-        raise NewerSchema(message, where=seen.queue, hint=UPDATE)
-
-
-async def bring(store: FleetStore) -> None:
+async def bring(store: RemoteRun) -> None:
     """Let the run in *store* be one that can be worked on here, if it can be.
 
     Raises:
@@ -80,7 +65,7 @@ async def bring(store: FleetStore) -> None:
                 raise
 
 
-def _queue_of(store: FleetStore, seen: RunSeen) -> str:
+def _queue_of(store: RemoteRun, seen: RunSeen) -> str:
     """Return the queue of this edition at the place where the steps of the run are made."""
     return store.options.queue_at(store.options.served_by(seen.queue)[1])
 
@@ -90,7 +75,7 @@ def _is_finished(seen: RunSeen) -> bool:
     return not seen.is_open and (head.status is Status.COMPLETE or head.moved_to is not None)
 
 
-async def take_over(store: FleetStore) -> str:
+async def take_over(store: RemoteRun) -> str:
     """Continue the run in *store* here if it is of an older edition, of which nobody answers.
 
     Return the queue of who decides over it now.
@@ -118,7 +103,7 @@ async def take_over(store: FleetStore) -> str:
     return queue
 
 
-async def _handed_on(store: FleetStore, seen: RunSeen) -> dict[str, Any]:
+async def _handed_on(store: RemoteRun, seen: RunSeen) -> dict[str, Any]:
     """Return what the workflow of *seen* would have handed on to the next execution."""
     reader, counted = EventReader(), seen.memo.get(COUNTED, {})
     async for event in store.events(seen.execution):
@@ -137,7 +122,7 @@ async def _handed_on(store: FleetStore, seen: RunSeen) -> dict[str, Any]:
     return {"permits": permits, "outputs": here.newest_outputs()}
 
 
-async def bring_all(store: FleetStore, tell: Tell) -> None:
+async def bring_all(store: RemoteRun, tell: Tell) -> None:
     """Bring the runs of the project of *store* here, again and again; *tell* why one stays.
 
     It also tells of a server that does not answer any more.

@@ -13,20 +13,12 @@ import socket as sockets
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
-
-from temporalio.client import WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
-from temporalio.service import RPCError
+from typing import Any
 
 from sequencer.errors import Interrupted
 from sequencer.executors.cancellation import Cancellation
-from sequencer.plugins.temporal.connection import CALL_S
 from sequencer.plugins.temporal.workflow import ASK_S, LATE_S
 from sequencer.store.watch import readable
-
-if TYPE_CHECKING:
-    from sequencer.plugins.temporal.client import FleetStore
-    from sequencer.plugins.temporal.worker import Activities
 
 LONGEST_LOOK_S = 3600.0
 LEAVE_S, LEAVE_LOOK_S = 5.0, 0.2
@@ -69,19 +61,3 @@ def wait_for_the_end(
                     f"server releases what this process holds within {ASK_S + LATE_S:g} s",
                     hint="'sequencer status' shows it",
                 )
-
-
-def ask_to_leave(store: FleetStore, permit: str, attempts: Activities) -> None:
-    """Interrupt what runs here, or ask the run of *store* to take *permit* away."""
-    if store.id in attempts.interrupt():
-        # Its report tells it, and nothing is claimed in between.
-        return
-
-    async def leave() -> None:
-        handle = await store.handle()
-        with contextlib.suppress(
-            RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError
-        ):
-            await handle.execute_update("leave", permit, rpc_timeout=CALL_S)
-
-    store.connection.submit(leave())

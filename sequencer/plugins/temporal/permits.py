@@ -16,8 +16,10 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from sequencer.engine.capacity import Shares
+from sequencer.engine.kinds import changes_of
 from sequencer.engine.net_stint import NetStint, waiting_words
-from sequencer.engine.patience import Changes, changes_of
+from sequencer.engine.patience import Changes
 from sequencer.engine.stint import LineStint, Mode
 from sequencer.errors import (
     ClaimHeld,
@@ -37,7 +39,6 @@ from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
-from sequencer.plugins.teams.shares import Shares, TeamBudgets
 from sequencer.plugins.temporal.memo import HeldNet, MemoStore
 from sequencer.plugins.temporal.wire import (
     AttemptReport,
@@ -47,9 +48,9 @@ from sequencer.plugins.temporal.wire import (
     error_of,
     owner_of,
     packed_error,
-    team_of,
     worker_name,
 )
+from sequencer.project.task_graphs import task_graphs
 from sequencer.store.protocol import Store
 
 NOTE_CHARS = 500
@@ -360,17 +361,18 @@ class NetPermit(Permit):
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         """See `Permit`."""
         super().__init__(data, store)
-        rules, grower = team_of(data.get("team"))
-        self._budgets = None if rules is None else TeamBudgets(rules)
+        packed = data.get("team")
+        capacity, grower = (None, None) if packed is None else task_graphs().unpacked(packed)
+        self._capacity = capacity
         self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
         self._changing(self._nodes)
         self.stint: NetStint = NetStint(
-            self._mode, self._limits, self._run_limits, store.head, self._budgets
+            self._mode, self._limits, self._run_limits, store.head, self._capacity
         )
         if "kept" in data:
             self.stint.restore(data["kept"])
         self._places: int = data["places"]
-        self._shares = Shares(self._run_limits, self._budgets, owner_of(store.head.run_id))
+        self._shares = Shares(self._run_limits, self._capacity, owner_of(store.head.run_id))
         self._shares.own_usd = self.stint.usd_left
 
     def _advanced(self) -> list[int]:
@@ -458,8 +460,8 @@ class NetPermit(Permit):
 
         def act(change: OpenTransition) -> None:
             made.append(self._nodes.net.take(change, ended))
-            if self._budgets is not None:
-                self._budgets.watch(change)
+            if self._capacity is not None:
+                self._capacity.watch(change)
 
         run_id = self._store.head.run_id
         if isinstance(error, SequencerError) and not isinstance(error, MachineBusy):

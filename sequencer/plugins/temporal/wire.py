@@ -15,7 +15,6 @@ from typing import Any
 from msgspec import Struct, convert, to_builtins
 
 from sequencer import errors
-from sequencer.engine.perform import Team
 from sequencer.errors import NewerSchema, SequencerError, StorageFailed
 from sequencer.model.answers import decision_in
 from sequencer.model.evidence import evidence_of
@@ -36,8 +35,6 @@ from sequencer.model.outcome import (
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, Place
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.growth import TeamGrower
-from sequencer.plugins.teams.team import Role, TeamRules
 
 EDITION = 1
 """Of what workflows decide, and of how memo, permits, tickets and reports look.
@@ -169,34 +166,12 @@ def fact_of(data: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -
     return {**{name: data[name] for name in names}, "outcome": outcome}
 
 
-# --- a team ------------------------------------------------------------------------
+# --- a workflow --------------------------------------------------------------------
 
 
 def plain_workflow(workflow: Workflow) -> dict[str, Any]:
     """Return *workflow* as `Workflow.model_validate` takes it, an output's schema included."""
     return workflow.model_dump(mode="json", exclude_defaults=True, by_alias=True)
-
-
-def packed_team(team: Team | None) -> dict[str, Any]:
-    """Return what decides over the tasks of *team*; nothing, where there is none."""
-    if team is None:
-        return {}
-    found: dict[str, Any] = {"rules": team.rules.model_dump(mode="json", exclude_defaults=True)}
-    if isinstance(team.grower, TeamGrower):
-        roles = team.grower.roles.items()
-        found["roles"] = {k: one.model_dump(mode="json", exclude_defaults=True) for k, one in roles}
-        found["agent"] = team.grower.agent
-    return found
-
-
-def team_of(team: Mapping[str, Any] | None) -> tuple[TeamRules | None, TeamGrower | None]:
-    """Return what `packed_team` was given."""
-    if team is None:
-        return None, None
-    rules = TeamRules.model_validate(team["rules"])
-    roles = {name: Role.model_validate(one) for name, one in team.get("roles", {}).items()}
-    agent, more = team.get("agent"), rules.has_fallback
-    return rules, TeamGrower(roles, rules.max_tasks, agent, has_fallback=more)
 
 
 # --- errors ------------------------------------------------------------------------

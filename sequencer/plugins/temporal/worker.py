@@ -23,13 +23,16 @@ from temporalio import activity
 from temporalio.client import (
     Client,
     RPCTimeoutOrCancelledError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError
 from temporalio.worker import Worker as Server
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from sequencer.engine.attempt import Allowance, Noticed
+from sequencer.engine.allowance import Allowance
+from sequencer.engine.events import Noticed
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
@@ -48,9 +51,10 @@ from sequencer.model.transitions import held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.plugins.temporal.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.plugins.temporal.editions import bring, bring_all
-from sequencer.plugins.temporal.events import NewsWatch, Tell
-from sequencer.plugins.temporal.leaving import ask_to_leave, wait_for_the_end
+from sequencer.plugins.temporal.events import Tell
+from sequencer.plugins.temporal.leaving import wait_for_the_end
 from sequencer.plugins.temporal.memo import MemoStore
+from sequencer.plugins.temporal.news import NewsWatch
 from sequencer.plugins.temporal.permits import permit_of
 from sequencer.plugins.temporal.wire import (
     MERGED,
@@ -58,11 +62,11 @@ from sequencer.plugins.temporal.wire import (
     Ticket,
     error_of,
     packed_error,
-    packed_team,
     plain_workflow,
     report_of,
 )
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
+from sequencer.project.task_graphs import task_graphs
 
 if TYPE_CHECKING:
     from sequencer.plugins.temporal.client import FleetStore
@@ -498,7 +502,7 @@ def _permit(
         "ttl_s": ttl_s,
         "places": places,
         "has_code": worker.code.moves,
-        "team": packed_team(performer.team),
+        "team": {} if performer.tasks is None else task_graphs().packed(performer.tasks),
         "workflow": plain_workflow(performer.workflow),
         "limits": _plain(limits),
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),
@@ -571,3 +575,19 @@ async def _end_of(
             # The same number: it may have ended meanwhile, and is not to be issued twice.
             await asyncio.sleep(AGAIN_S)
     return end
+
+
+def ask_to_leave(store: FleetStore, permit: str, attempts: Activities) -> None:
+    """Interrupt what runs here, or ask the run of *store* to take *permit* away."""
+    if store.id in attempts.interrupt():
+        # Its report tells it, and nothing is claimed in between.
+        return
+
+    async def leave() -> None:
+        handle = await store.handle()
+        with contextlib.suppress(
+            RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError
+        ):
+            await handle.execute_update("leave", permit, rpc_timeout=CALL_S)
+
+    store.connection.submit(leave())

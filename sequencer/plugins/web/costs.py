@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from sequencer.cli.views.states import amount
 from sequencer.model.outcome import Usage, total
 from sequencer.plugins.metrics.facts import Cap, Maker, Total, caps_of
-from sequencer.plugins.teams.team import TeamRules
 from sequencer.plugins.web.drawings import Series, stacked_svg
 from sequencer.plugins.web.pages import Page, Query, every_folder, look_of, took
 from sequencer.plugins.web.records import UNKNOWN, Spent
@@ -162,7 +161,7 @@ def forecasts_of(row: RunRow) -> Iterator[Forecast]:
     if head is None or head.status == "complete":
         return
     newest = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
-    for cap in caps_of(row.run.limits, head.usage, (), {}, TeamRules()):
+    for cap in caps_of(row.run.limits, head.usage, (), {}, None):
         _, value, label = _CAPPED[cap.unit]
         each = sum(value(one) for one in newest) / (len(newest) or 1)
         steps_left = None if not each or head.exit else int(cap.left / each)

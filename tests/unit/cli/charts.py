@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from sequencer.history.timeline import figures_of, timeline_of
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.drawing.gantt import Gantt, chart_of
-from sequencer.plugins.teams.team import TaskTraits
 from tests.unit.history.journal_facts import NOON_S, Told
 
 HOSTILE = "</text><script>&\"'\x1b[2J\u202e"

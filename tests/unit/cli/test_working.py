@@ -7,7 +7,7 @@ import pytest
 
 from sequencer.cli.run_work import Plan
 from sequencer.cli.views.progress import WorkCount, summary_json
-from sequencer.engine.attempt import AttemptEnded, AttemptStarted
+from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName

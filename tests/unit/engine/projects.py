@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.attempt import (
+from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
     AttemptUsed,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.attempt import AttemptAccepted, AttemptEnded, RunEvent
+from sequencer.engine.events import AttemptAccepted, AttemptEnded, RunEvent
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode
 from sequencer.errors import StaleClaim, StepFailed

@@ -10,10 +10,10 @@ import pytest
 from sequencer.engine.fitting import OF_A_FLOWCHART, fitted
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.options import builtin_roles
-from sequencer.plugins.teams.team import TaskTraits
 from sequencer.project.project import Project, open_project
 
 AGENTS = """
@@ -70,9 +70,9 @@ def test_an_agent_that_is_not_there_is_an_error(project: Project) -> None:
         fitted(project.agents, step("nobody"), "task", ("tools",))
 
 
-def graph_of(*steps: Step, is_team: bool = False, **tasks: TaskTraits) -> Workflow:
+def graph_of(*steps: Step, has_tasks: bool = False, **tasks: TaskTraits) -> Workflow:
     nodes = tuple(Node(id=one.name, kind=NodeKind.AGENT, task=tasks.get(one.name)) for one in steps)
-    graph = Graph(nodes=nodes, entries=(steps[0].name,), is_team=is_team)
+    graph = Graph(nodes=nodes, entries=(steps[0].name,), is_team=has_tasks)
     return Workflow("demo", steps, kind="graph", graph=graph)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sequencer.engine import patience as module
-from sequencer.engine.attempt import RunEvent, Waiting
+from sequencer.engine.events import RunEvent, Waiting
 from sequencer.engine.patience import Patience
 from sequencer.errors import RemoteUnreachable, WorkTreeBusy
 from sequencer.executors.cancellation import Cancellation, StopReason

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.attempt import HeadMoved, RunEvent
+from sequencer.engine.events import HeadMoved, RunEvent
 from sequencer.engine.stint import Mode
 from sequencer.errors import (
     CorruptState,

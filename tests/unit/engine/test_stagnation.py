@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.attempt import AttemptStarted, RunEvent
+from sequencer.engine.events import AttemptStarted, RunEvent
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import WaitsForPerson

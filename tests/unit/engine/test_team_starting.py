@@ -21,8 +21,8 @@ def define(folder: Path, request: Request, wanted: WantedTeam, procedure: str) -
 
 
 def told(made: Definition) -> dict[str, Any]:
-    assert made.team is not None
-    return dict(made.team)
+    assert made.assignment is not None
+    return dict(made.assignment)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
-from sequencer.engine.attempt import MadeElsewhere
+from sequencer.engine.events import MadeElsewhere
 from sequencer.model.head import Claim, Head
-from sequencer.plugins.temporal.events import Elsewhere, EventReader
+from sequencer.plugins.temporal.events import EventReader
+from sequencer.plugins.temporal.news import Elsewhere
 from sequencer.plugins.temporal.wire import owner_of
 
 HEAD = Head.model_validate(

@@ -10,7 +10,7 @@ import pytest
 from msgspec import convert
 
 from sequencer import errors
-from sequencer.engine.perform import OneWorkplace, Team
+from sequencer.engine.workplaces import OneWorkplace
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
 from sequencer.model.head import Claim, Gate, Head, Loop, Status
 from sequencer.model.kind import Ended, Performed
@@ -21,6 +21,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault, Usage,
 from sequencer.model.step import Output, Retry, Step
 from sequencer.model.transitions import Event, Fact
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams import project_tasks
 from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.plugins.teams.team import Role, TeamBudget, TeamRules
 from sequencer.plugins.temporal.wire import (
@@ -35,10 +36,8 @@ from sequencer.plugins.temporal.wire import (
     packed,
     packed_error,
     packed_fact,
-    packed_team,
     plain_workflow,
     report_of,
-    team_of,
 )
 
 AT = "2026-01-02T03:04:05Z"
@@ -184,10 +183,10 @@ def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
 def test_what_decides_over_a_team_travels() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=0.5), max_tasks=7)
     grower = TeamGrower({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
-    team = Team(rules, grower, OneWorkplace(Path()))
-    assert team_of(json.loads(json.dumps(packed_team(team)))) == (rules, grower)
-    assert packed_team(None) == {}
-    assert team_of(None) == (None, None)
+    made = project_tasks.execution(rules, grower, OneWorkplace(Path()))
+    sent = json.dumps(project_tasks.packed(made))
+    budgets, found = project_tasks.unpacked(json.loads(sent))
+    assert (budgets.rules, found) == (rules, grower)
 
 
 def test_a_workflow_travels_with_the_schema_of_an_answer() -> None:

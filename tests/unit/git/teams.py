@@ -9,11 +9,11 @@ from typing import Any
 
 from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Node, NodeKind
+from sequencer.model.net.task import TaskTraits
 from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft
 from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace, SharedPlace
 from sequencer.plugins.git.code.tree import Folders
 from sequencer.plugins.git.process import Git
-from sequencer.plugins.teams.team import TaskTraits
 from sequencer.project.store_requests import EVERYTHING
 from tests.unit.git.clones import ENVIRONMENT, everything, first_commit, git, said
 

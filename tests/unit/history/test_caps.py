@@ -4,9 +4,10 @@ import pytest
 
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.task import Budget, TaskTraits
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Cap, Spent, caps_of
-from sequencer.plugins.teams.team import Budget, TaskTraits, TeamBudget, TeamRules
+from sequencer.plugins.teams.team import TeamBudget, TeamRules
 
 USAGE = Usage(steps=4, cost_usd=1.5, input_tokens=900, output_tokens=100, seconds=60)
 NO_RULES = TeamRules()
@@ -23,7 +24,7 @@ def caps(
     spent: Spent | None = None,
     rules: TeamRules = NO_RULES,
 ) -> list[Cap]:
-    tasks = graph.nodes if graph and graph.is_team else ()
+    tasks = graph.nodes if graph and graph.has_tasks else ()
     return caps_of(limits or RunLimits(), USAGE, tasks, spent or {}, rules)
 
 
@@ -44,8 +45,8 @@ def test_sums_of_many_small_costs_stay_short() -> None:
 
 
 @pytest.mark.parametrize("is_team", [False, True])
-def test_only_teams_have_the_budgets_of_teams(*, is_team: bool) -> None:
+def test_only_teams_have_the_budgets_of_teams(*, has_tasks: bool) -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=5))
     node = Node(id="a", kind=NodeKind.AGENT)
-    graph = Graph(nodes=(node,), entries=("a",), is_team=is_team)
-    assert len(caps(graph=graph, rules=rules)) == int(is_team)
+    graph = Graph(nodes=(node,), entries=("a",), is_team=has_tasks)
+    assert len(caps(graph=graph, rules=rules)) == int(has_tasks)

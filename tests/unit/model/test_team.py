@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 
 from sequencer.model.fields import ValidationError
+from sequencer.model.net.task import MAX_TASKS, Budget, TaskTraits
 from sequencer.model.step import Step
-from sequencer.plugins.teams.team import (
-    MAX_TASKS,
-    STEP_FIELDS,
-    Budget,
-    Role,
-    Task,
-    TaskTraits,
-    TeamBudget,
-    TeamRules,
-)
+from sequencer.plugins.teams.team import STEP_FIELDS, Role, Task, TeamBudget, TeamRules
 
 
 def task(**fields: Any) -> Task:

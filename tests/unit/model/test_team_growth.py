@@ -12,9 +12,9 @@ from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind, grown
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.record import read
 from sequencer.model.net.rules import Course
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, grown
-from sequencer.plugins.teams.team import TaskTraits
 from tests.flows import graph
 
 

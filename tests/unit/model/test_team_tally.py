@@ -7,15 +7,17 @@ from typing import Any, Never
 
 import pytest
 
+from sequencer.engine.capacity import Shares
 from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.net.tally import TeamState
+from sequencer.model.net.tally import Ledger
+from sequencer.model.net.task import Budget
+from sequencer.plugins.teams.budgets import TeamBudgets
 from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.options import roles
-from sequencer.plugins.teams.shares import Shares, TeamBudgets
-from sequencer.plugins.teams.team import Budget, Task, TeamRules
+from sequencer.plugins.teams.team import Task, TeamRules
 from tests.contract.store_cases import STRANGER, new_head
 
 ROLES = ["researcher", "implementer", None]
@@ -45,11 +47,11 @@ def test_the_sums_are_those_of_all_tasks_however_it_came_to_them() -> None:
     marking = Marking(graph)
     for _ in range(200):
         spend(marking, f"t{chance.randrange(9)}", chance.randint(1, 100) / 1000, 7)
-    spent = marking.team.spent
+    spent = marking.ledger.spent
     for made in (marking, flow_record.restored(graph, flow_record.snapshot(marking), "running")):
         tally = made.tally
-        assert tally.team.usd == pytest.approx(sum(one[0] for one in spent.values()), abs=1e-9)
-        assert tally.team.tokens == 1400
+        assert tally.total.usd == pytest.approx(sum(one[0] for one in spent.values()), abs=1e-9)
+        assert tally.total.tokens == 1400
         assert tally.roles.keys() == {"researcher", "implementer"}
         for role, names in graph.by_role.items():
             mine = sum(spent[name][0] for name in names)
@@ -108,7 +110,7 @@ class Counted(dict[str, Any]):
 def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
     marking = Marking(graph_of(t0=Budget(max_cost_usd=5)))
     spend(marking, "t0", 1.0)
-    marking.team.spent = Counted(marking.team.spent)
+    marking.ledger.spent = Counted(marking.ledger.spent)
     head = new_head()
     caps = TeamBudgets(TeamRules.model_validate({"budget": budget}))
     assert not caps.closed(marking)
@@ -120,11 +122,11 @@ def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
         "usd": 3.0
     }
     with pytest.raises(AssertionError, match="every task"):
-        list(marking.team.spent)
+        list(marking.ledger.spent)
 
 
-def team(*operations: tuple[object, ...]) -> TeamState:
-    state = TeamState()
+def team(*operations: tuple[object, ...]) -> Ledger:
+    state = Ledger()
     for word, *arguments in operations:
         state.apply(str(word), *arguments)
     return state
@@ -133,4 +135,4 @@ def team(*operations: tuple[object, ...]) -> TeamState:
 @pytest.mark.parametrize("word", ["", "_do_warn", "as_json", "apply", "nothing"])
 def test_other_words_mean_nothing(word: str) -> None:
     with pytest.raises(KeyError):
-        TeamState().apply(word)
+        Ledger().apply(word)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from sequencer.engine.attempt import Attempt
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.plugins.posting.protocol import Activity
-from sequencer.plugins.teams.team import TaskTraits
 from sequencer.store.file import FileStore
 from tests.unit.posting.runs import Box, attempt_at
 

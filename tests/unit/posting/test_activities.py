@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sequencer.engine.attempt import Waiting
+from sequencer.engine.events import Waiting
 from sequencer.model.transitions import Event
 from sequencer.plugins.posting.poster import Poster, deliver
 from sequencer.plugins.posting.web import WebhookSink

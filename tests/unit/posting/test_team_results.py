@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.posting.poster import Poster
-from sequencer.plugins.teams.team import TaskTraits
 from sequencer.store.file import FileStore
 from tests.unit.engine.flow.labs import Actor, Lab
 from tests.unit.posting.crews import GRAPH, named, node, team, tell

@@ -260,7 +260,7 @@ def test_a_list_in_a_file_of_its_own(tmp_path: Path, name: str) -> None:
     workflow = settings.registry.get("mine")
     assert (workflow.name, workflow.kind) == ("mine", "graph")
     assert workflow.graph is not None
-    assert workflow.graph.is_team
+    assert workflow.graph.has_tasks
     assert settings.registry.get("mine") is workflow
 
 
@@ -299,7 +299,7 @@ teamConfig:
 
 
 def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
-    roles = loaded(tmp_path, TEAMS).teams.roles
+    roles = loaded(tmp_path, TEAMS).section("teams").roles
     verifier, tester = roles["verifier"].step, roles["tester"].step
     # `null` is a statement there: it takes away what the built-in role has.
     assert verifier["timeout_s"] is None
@@ -506,7 +506,7 @@ def test_feedback_has_to_lead_back(tmp_path: Path) -> None:
 
 def test_the_other_names(tmp_path: Path) -> None:
     settings = loaded(tmp_path, ALIASES)
-    teams = settings.teams
+    teams = settings.section("teams")
     assert (teams.enabled, teams.threshold, teams.max_size) == (True, 55, 6)
     assert (teams.teammate_model, teams.lead_model) == ("sonnet", "opus")
     assert teams.classifications == ("orchestrator", "code")

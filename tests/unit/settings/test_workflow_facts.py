@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from sequencer.model.net.graph import Graph, Node
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.team import Role, TaskTraits
+from sequencer.plugins.teams.team import Role
 from sequencer.project.settings import load
 from sequencer.project.step_facts import (
     COMPARED,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from shlex import quote
 
 from sequencer.documents.textfile import is_branch_name, ref_part, slug
-from sequencer.engine.attempt import Noticed
+from sequencer.engine.events import Noticed
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work

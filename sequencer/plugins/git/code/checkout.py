@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.engine.perform import Left
+from sequencer.engine.workplaces import Left
 from sequencer.errors import SequencerError, typed_command
 from sequencer.plugins.git.code.tree import (
     LOCK_POLL_S,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sequencer.engine.perform import Left
+from sequencer.engine.workplaces import Left
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -27,6 +27,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Node
+from sequencer.model.net.task import TaskTraits
 from sequencer.plugins.git.code.checkout import (
     CheckoutLook,
     CheckoutWatch,
@@ -48,7 +49,6 @@ from sequencer.plugins.git.code.selection import reasons
 from sequencer.plugins.git.code.tree import Folders, TreeStatus, listed
 from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
 from sequencer.plugins.git.process import Git, GitFailed
-from sequencer.plugins.teams.team import TaskTraits
 
 _FAILURES = (GitFailed, SequencerError, OSError)
 """What git and the file system may have against something."""

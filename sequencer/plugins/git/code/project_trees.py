@@ -62,15 +62,17 @@ def forget_attempts(project: Project, run: str | None) -> None:
     forget(Git(project.settings.project_dir), run)
 
 
-def workplaces_of(project: Project, run: str | None) -> GitWorkplaces:
-    """Return the work trees of the run called *run*."""
+def workplaces_of(
+    project: Project, run: str | None, *, fails_on_write: bool = False
+) -> GitWorkplaces:
+    """Return the work trees of the run called *run*; see `WorktreeProvider.workplaces_of`."""
     settings = project.settings
     return GitWorkplaces(
         folders_of(settings, state_path_of(settings, run)),
         run,
         git=Git(settings.project_dir, allowed=project.allowed),
         redaction=project.redaction,
-        fails_on_write=settings.teams.rules.on_write == "fail",
+        fails_on_write=fails_on_write,
     )
 
 

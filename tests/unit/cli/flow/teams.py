@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.plugins.teams.team import TaskTraits
+from sequencer.model.net.task import TaskTraits
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 BEGAN, TWO_MINUTES_AGO = "2026-11-22T11:00:00Z", "2026-11-22T11:58:00Z"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bench.project import Fixed
-from sequencer.engine.attempt import Emit, Noticed, ignore
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
+from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
@@ -235,7 +235,7 @@ class Lab:
     def worker(self, store: Store | None = None, places: int = 8) -> NetWorker:
         """Return one more process, which does nothing by itself."""
         performer = self.performer(self.workflow, ignore)
-        grower = None if performer.team is None else performer.team.grower
+        grower = None if performer.tasks is None else performer.tasks.grower
         control = NetChanges(store or self.store(), self.workflow, grower)
         return NetWorker(control, performer, self.limits, places)
 

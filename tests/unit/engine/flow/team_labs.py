@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec import structs
 
-from sequencer.engine.attempt import Emit
-from sequencer.engine.perform import OneWorkplace, Team, Workplaces
+from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
+from sequencer.engine.workplaces import OneWorkplace, Workplaces
 from sequencer.errors import SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, StepRequest
@@ -22,6 +22,7 @@ from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.project_tasks import execution
 from sequencer.plugins.teams.team import Role, Task, TeamRules
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
 
@@ -80,8 +81,8 @@ class TeamLab(Lab):
         places = self.workplaces or OneWorkplace(self.folder)
         grower = TeamGrower(self.roles, self.rules.max_tasks, has_fallback=self.rules.has_fallback)
         performer = super().performer(made, emit)
-        team = Team(self.rules, grower, places)
-        return structs.replace(performer, team=team, agents=Everybody(self.actor))
+        tasks = execution(self.rules, grower, places)
+        return structs.replace(performer, tasks=tasks, agents=Everybody(self.actor))
 
     @property
     def marking(self) -> Marking:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.perform import Left, Workplace
+from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Node
-from sequencer.plugins.teams.team import TaskTraits
+from sequencer.model.net.task import TaskTraits
 from tests.unit.engine.flow.team_labs import TeamLab, task
 
 

@@ -155,10 +155,10 @@ def test_what_is_taken_back_leaves_nothing_behind() -> None:
     graph = workflow("a --> b").graph
     assert graph is not None
     marking = Marking(graph, done={"a": 1, "b": 1}, keys={"k": "b", "l": "a"}, outputs={"b": "0-1"})
-    marking.team.notes["b"], marking.team.refusals["b"] = "why", 2
+    marking.ledger.notes["b"], marking.ledger.refusals["b"] = "why", 2
     marking.apply(["rewind", ["b"], [["b", ["a"]]]])
     assert (marking.done, marking.keys, marking.outputs) == ({"a": 1}, {"l": "a"}, {})
-    assert (marking.team.notes, marking.team.refusals) == ({}, {})
+    assert (marking.ledger.notes, marking.ledger.refusals) == ({}, {})
     assert marking.waiting == {"b": {"a": None}}
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Emit, Noticed, RunEvent
+from sequencer.engine.events import Emit, Noticed, RunEvent
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged
@@ -336,7 +336,7 @@ def test_a_wrong_answer_fails_the_attempt_and_the_next_one_knows_why(
     assert "last attempt" not in first
     assert reason in second.partition("# What your last attempt ended with")[2]
     assert len(made.marking.growths) == 1
-    assert "lead" not in made.marking.team.notes
+    assert "lead" not in made.marking.ledger.notes
 
 
 def test_every_problem_of_an_answer_is_told(tmp_path: Path) -> None:

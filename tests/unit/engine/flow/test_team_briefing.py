@@ -12,10 +12,10 @@ from sequencer.engine.values import values_of
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import Marking
+from sequencer.model.net.task import TaskTraits
 from sequencer.model.request import Request
 from sequencer.plugins.teams import briefing
 from sequencer.plugins.teams.briefing import MOST_CHARS, Brief, brief_of
-from sequencer.plugins.teams.team import TaskTraits
 from sequencer.workflows.prompts import MissingValue
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import AT_ONCE, task, team

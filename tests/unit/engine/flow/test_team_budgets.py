@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.capacity import Shares, beside_of
 from sequencer.errors import StepFailed
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.plugins.teams.shares import BudgetUse, Shares, TeamBudgets, beside_of
-from sequencer.plugins.teams.team import Budget, TeamRules
+from sequencer.model.net.task import Budget
+from sequencer.plugins.teams.budgets import BudgetUse, TeamBudgets
+from sequencer.plugins.teams.team import TeamRules
 from tests.contract.store_cases import STRANGER, new_head
 from tests.flows import workflow as flow
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, let_go
@@ -52,7 +54,7 @@ def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
     (released,) = made.facts("released")
     assert (released["step"], released["outcome"]["reason"]) == ("long", "budget")
     # It is nobody's failure, and goes on when there is money.
-    assert made.marking.team.streak == 0
+    assert made.marking.ledger.streak == 0
     hold.go.set()
     made.under().work()
     assert sorted(made.accepted()) == ["cheap", "long", "next"]
@@ -82,7 +84,7 @@ def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
         hold.wait()
         made.run().control.reject("enough", by="ann")
     at_work.end()
-    assert made.marking.team.spent == {"a": [0.9, 0, made.marking.team.spent["a"][2]]}
+    assert made.marking.ledger.spent == {"a": [0.9, 0, made.marking.ledger.spent["a"][2]]}
     assert made.warnings() == ["the team has used 0.9000 of 1 USD (teams.budget)"]
 
 
@@ -92,7 +94,7 @@ def test_a_process_that_was_killed_forgets_nothing(tmp_path: Path) -> None:
     made.died()
     made.ended()
     assert made.accepted() == ["a", "b"]
-    assert made.marking.team.spent.keys() == {"a", "b"}
+    assert made.marking.ledger.spent.keys() == {"a", "b"}
 
 
 # --- roles and tasks ---------------------------------------------------------------------

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from sequencer.engine.attempt import Emit
+from sequencer.engine.events import Emit
 from sequencer.engine.net_loop import NetLoop
-from sequencer.engine.perform import Left
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode
+from sequencer.engine.workplaces import Left
 from sequencer.errors import ConfigurationError, StepFailed, StorageFailed
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
@@ -180,7 +180,7 @@ def test_a_place_that_can_not_be_closed_fails_its_task(tmp_path: Path, error: Ex
     at_site(made, a=error)
     assert "disk full" in made.ended()
     assert made.accepted() == ["c"]
-    assert made.marking.team.spent["a"][0] == 0.25
+    assert made.marking.ledger.spent["a"][0] == 0.25
     (fact,) = made.facts("failed")
     assert "s3cret" not in str(fact)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.perform import Crowd, MergeTurn
+from sequencer.engine.merge_order import Crowd, MergeTurn
 from sequencer.errors import TooManyFailures, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
@@ -16,8 +16,8 @@ from sequencer.model.head import Claim
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.plugins.teams.budgets import TeamBudgets
 from sequencer.plugins.teams.graphs import workflow_of
-from sequencer.plugins.teams.shares import TeamBudgets
 from sequencer.plugins.teams.team import TeamRules
 from sequencer.store.identity import this_process
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
@@ -116,7 +116,7 @@ def test_who_waits_is_merged_when_the_process_is_to_end(tmp_path: Path) -> None:
     assert site.merged == ["b"]
     assert [fact["step"] for fact in made.facts("released")] == ["a"]
     assert [fact["step"] for fact in made.facts("succeeded")] == ["b"]
-    assert made.marking.team.spent["b"][0] == 0.5
+    assert made.marking.ledger.spent["b"][0] == 0.5
     made.actor.says["a"] = ["one"]
     made.work()
     assert site.merged == ["b", "a"]
@@ -250,7 +250,7 @@ def test_so_is_one_that_passes_its_roles_or_its_own(tmp_path: Path) -> None:
 def test_what_was_used_in_an_attempt_that_was_stopped_counts_once(tmp_path: Path) -> None:
     made, hold = spending(tmp_path, Usage(cost_usd=1.5), {"budget": {**KILL, "max_cost_usd": 1}})
     stopped(made, hold)
-    assert made.marking.team.spent["long"][0] == 1.5
+    assert made.marking.ledger.spent["long"][0] == 1.5
     hold.go.set()
     made.actor.tells.clear()
     made.under(budget={**KILL, "max_cost_usd": 9}).work()
@@ -281,7 +281,7 @@ def test_only_what_is_over_its_cap_is_stopped(tmp_path: Path) -> None:
 def test_the_outcome_of_a_stopped_attempt_is_no_failure(tmp_path: Path) -> None:
     made, hold = spending(tmp_path, Usage(cost_usd=2), {"budget": {**KILL, "max_cost_usd": 1}})
     stopped(made, hold)
-    assert made.marking.team.streak == 0
+    assert made.marking.ledger.streak == 0
     assert made.facts("failed") == []
     assert made.facts("released")[0]["outcome"]["status"] == OutcomeStatus.INTERRUPTED
 
@@ -360,7 +360,7 @@ def test_what_still_runs_does_not_close_it(tmp_path: Path) -> None:
     assert isinstance(at_work.error(), TooManyFailures)
     assert made.accepted() == ["slow"]
     assert sorted(made.actor.names) == ["f", "f", "slow"]
-    assert made.marking.team.streak == 0
+    assert made.marking.ledger.streak == 0
     assert "2 attempts in a row failed" in str(made.refused())
     made.actor.says["f"] = ["ok"]
     made.retry()

@@ -101,7 +101,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _fields(graph: Graph) -> dict[str, Any]:
-    return {name: getattr(graph, name) for name in Graph.model_fields}
+    return {spec.key: getattr(graph, name) for name, spec in Graph.model_fields.items()}
 
 
 def _time_limit(graph: Graph) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.perform import FILE
+from sequencer.engine.conversations import FILE
 from sequencer.errors import StepFailed
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking

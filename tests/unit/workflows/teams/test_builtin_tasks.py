@@ -55,7 +55,7 @@ def test_each_is_a_graph_that_ends_with_one_summary_and_says_what_is_done(name: 
     tasks = builtin_tasks(name, 6)
     graph = workflow_of(name, tasks, roles(), size=6).graph
     assert graph is not None
-    assert (graph.is_team, graph.max_parallel) == (True, 6)
+    assert (graph.has_tasks, graph.max_parallel) == (True, 6)
     assert graph.reachable == graph.by_id.keys()
     assert [node.id for node in graph.nodes if not graph.outgoing[node.id]] == ["summary"]
     assert tasks[-1].role == "summarizer"

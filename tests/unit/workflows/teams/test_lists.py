@@ -11,6 +11,7 @@ import pytest
 from sequencer.documents.yamlfile import Document
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.model.fields import ValidationError
+from sequencer.model.net.task import MAX_TASKS
 from sequencer.model.step import Step
 from sequencer.plugins.teams.entries import ListFile, TaskEntry
 from sequencer.plugins.teams.lists import (
@@ -20,7 +21,6 @@ from sequencer.plugins.teams.lists import (
     read_page,
 )
 from sequencer.plugins.teams.options import roles
-from sequencer.plugins.teams.team import MAX_TASKS
 from sequencer.workflows.finding import MAX_CHARS, GraphFile, page_of
 
 # --- one task ----------------------------------------------------------------------------
@@ -165,14 +165,14 @@ def written(folder: Path, text: str, name: str = "tasks.yaml") -> Path:
 
 
 def load(folder: Path, text: str, name: str = "tasks.yaml") -> GraphFile:
-    return load_tasks(written(folder, text, name), roles())
+    return load_tasks(written(folder, text, name), None)
 
 
 def problems(folder: Path, text: str, name: str = "tasks.yaml") -> list[str]:
     """Return what is wrong as ``line:column: message``, without hints."""
     path = written(folder, text, name)
     with pytest.raises(ConfigurationError) as caught:
-        load_tasks(path, roles())
+        load_tasks(path, None)
     found = caught.value
     several = found.errors if isinstance(found, ConfigurationErrors) else (found,)
     return [f"{(e.where or '').removeprefix(f'{path}:')}: {e.message}" for e in several]
@@ -183,7 +183,7 @@ def test_a_list_in_yaml_and_in_markdown(tmp_path: Path) -> None:
     assert (found.title, found.workflow.name) == ("Ship the search", "tasks")
     assert [step.name for step in found.workflow.steps] == ["look", "build"]
     assert found.graph is found.workflow.graph
-    assert (found.graph.is_team, found.graph.max_parallel) == (True, 2)
+    assert (found.graph.has_tasks, found.graph.max_parallel) == (True, 2)
     assert found.workflow.steps[1].model == "opus"
     assert found.file == tmp_path / "tasks.yaml"
     assert page.workflow == found.workflow
@@ -299,7 +299,7 @@ def test_what_can_t_be_read_is_no_list(tmp_path: Path) -> None:
     for name in ("bad.md", "bad.yaml"):
         (tmp_path / name).write_bytes(b"\xff\n## a: b\n")
         with pytest.raises(ConfigurationError, match="not UTF-8"):
-            load_tasks(tmp_path / name, roles())
+            load_tasks(tmp_path / name, None)
     assert page_of(tmp_path / "bad.md") is None
     assert not has_tasks(tmp_path / "bad.md", None)
 

@@ -11,25 +11,19 @@ task, except to list all of them for a person.
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Prepared
+from sequencer.engine.capacity import TOKENS, USD, Cap
 from sequencer.errors import TooManyFailures
-from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Graph, NodeKind
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.tally import Used
-from sequencer.model.net.transition import OpenTransition, rests
+from sequencer.model.net.task import Budget
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Usage
-from sequencer.plugins.teams.team import Budget, TeamRules
+from sequencer.plugins.teams.team import TeamRules
 
 
 class BudgetUse(Struct, frozen=True):
@@ -94,7 +88,7 @@ _NOTHING = Used()
 
 
 class TeamBudgets:
-    """What one team may use."""
+    """What one team may use; see `engine.capacity.CapacityRule`."""
 
     def __init__(self, rules: TeamRules) -> None:
         """Hold the team to *rules*."""
@@ -107,7 +101,7 @@ class TeamBudgets:
 
     def of_team(self, marking: Marking) -> BudgetUse:
         """Return the whole team's budget."""
-        used = marking.tally.team
+        used = marking.tally.total
         return BudgetUse("the team", "teams.budget", self.rules.budget, used.usd, used.tokens)
 
     def of_roles(self, marking: Marking) -> Iterator[tuple[str, BudgetUse]]:
@@ -125,7 +119,7 @@ class TeamBudgets:
         With *names* only those of these tasks.
         """
         for name in marking.graph.with_budget if names is None else names:
-            use = self.of_task(marking, name) if name in marking.team.spent else None
+            use = self.of_task(marking, name) if name in marking.ledger.spent else None
             if use is not None:
                 yield name, use
 
@@ -134,7 +128,7 @@ class TeamBudgets:
         task = marking.graph.by_id[name].task
         if task is None or not task.budget.is_limited:
             return None
-        usd, tokens, _ = marking.team.spent.get(name, (0.0, 0, 0.0))
+        usd, tokens, _ = marking.ledger.spent.get(name, (0.0, 0, 0.0))
         return BudgetUse(f"task {name}", "the task's budget", task.budget, usd, tokens)
 
     def closed(self, marking: Marking) -> Collection[str]:
@@ -160,7 +154,7 @@ class TeamBudgets:
 
     def broken(self, marking: Marking) -> str | None:
         """Return the message of the circuit breaker, if it has opened."""
-        streak, most = marking.team.failures, self.rules.max_failures
+        streak, most = marking.ledger.failures, self.rules.max_failures
         if streak < most:
             return None
         return f"{streak} attempts in a row failed (teams.max_failures: {most})"
@@ -178,6 +172,22 @@ class TeamBudgets:
             )
         reached = self.reached(marking)
         return "; ".join(reached) + ": nothing more starts" if reached else None
+
+    def caps(self, marking: Marking) -> Iterator[Cap]:
+        """See `CapacityRule.caps`."""
+        yield from _caps_of(self.of_team(marking))
+        for role, use in self.of_roles(marking):
+            yield from _caps_of(use, marking.graph.by_role.get(role, ()))
+
+    def own_caps(self, marking: Marking, name: str) -> Iterator[Cap]:
+        """See `CapacityRule.own_caps`."""
+        if own := self.of_task(marking, name):
+            yield from _caps_of(own, (name,))
+
+    def reasons(self, marking: Marking) -> list[str]:
+        """See `CapacityRule.reasons`."""
+        broken = self.broken(marking)
+        return [*self.reached(marking), *([] if broken is None else [broken])]
 
     def reached(self, marking: Marking) -> list[str]:
         """Return words for every used-up budget; a finished task no longer needs one."""
@@ -217,8 +227,8 @@ class TeamBudgets:
         """Warn in *step*, once each, about budgets that are almost or fully used."""
         marking, soft = step.marking, self.rules.budget.soft
         if (broken := self.broken(marking)) is not None:
-            number = marking.team.failures
-            if marking.team.broke_at < number:
+            number = marking.ledger.failures
+            if marking.ledger.broke_at < number:
                 step.course.do("team", "broke", number)
             self._warn(step, f"breaker: {number}", f"{broken}: nothing more starts")
         if not self.are_set(marking):
@@ -239,7 +249,7 @@ class TeamBudgets:
 
     @staticmethod
     def _warn(step: OpenTransition, what: str, message: str) -> None:
-        if what not in step.marking.team.warned:
+        if what not in step.marking.ledger.warned:
             step.warn(what, message)
 
 
@@ -248,201 +258,8 @@ def _is_done(marking: Marking, name: str) -> bool:
     return bool(marking.done.get(name)) and not marking.is_live(name)
 
 
-USD, TOKENS = "usd", "tokens"
-_MICRO = 1_000_000
-FAIR_PART = 2
-"""A share that is smaller than an equal share by more than this is not worth an attempt."""
-
-
-class _Cap(NamedTuple):
-    """One cap, and the nodes under it."""
-
-    unit: str
-    left: float
-    nodes: Collection[str] | None = None
-    """None: the whole graph."""
-    owner: Owner | None = None
-    """The process whose attempts count; None: all processes."""
-
-    def covers(self, name: str) -> bool:
-        return self.nodes is None or name in self.nodes
-
-    def held(self, live: Sequence[Claim]) -> list[Claim]:
-        """Return the claims in *live* that are under it."""
-        return [one for one in live if self.covers(one.step) and self.owner in (None, one.owner)]
-
-    def free(self, held: list[Claim]) -> tuple[float, int]:
-        """Return what is free, and how many attempts hold an unknown part of it."""
-        shares = [one.share(self.unit) for one in held]
-        known = [share for share in shares if share is not None]
-        return self.left - math.fsum(known), len(shares) - len(known)
-
-    def is_short(self, live: Sequence[Claim]) -> bool:
-        """Return whether too little is free to start while others hold the rest.
-
-        When they end, they return what they did not use.
-        """
-        held = self.held(live)
-        if not held:
-            return False
-        free, unknown = self.free(held)
-        return free / (unknown + 1) < self.left / (len(held) + 1) / FAIR_PART
-
-
-class Shares:
-    """Shares out what the run, its team and this invocation may still use."""
-
-    def __init__(
-        self,
-        limits: RunLimits,
-        budgets: TeamBudgets | None,
-        owner: Owner,
-        prepared: Mapping[str, Prepared] | None = None,
-    ) -> None:
-        """Keep to *limits* and *budgets*; the process is *owner*.
-
-        Steps that are *prepared* hold no more than their own limit allows.
-        """
-        self._limits = limits
-        self._budgets = budgets
-        self._owner = owner
-        self._prepared = {} if prepared is None else prepared
-        self.own_usd: Callable[[], float | None] = lambda: None
-        """What this invocation may still spend; None: it has no limit."""
-
-    def keep_to(self, limits: RunLimits) -> None:
-        """Keep to *limits* from now on."""
-        self._limits = limits
-
-    def closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
-        """Return the agents' nodes that must not start now; *gone* are dead claims."""
-        budgets = self._budgets
-        closed: Collection[str] = () if budgets is None else budgets.closed(marking)
-        if limited := self._limited(marking, closed):
-            closed = frozenset(closed) | limited
-        live = _live(head, gone) if self._are_caps_set(marking) else ()
-        if not live:
-            return closed
-        for cap in self._common(head, marking):
-            if cap.is_short(live):
-                if cap.nodes is None:
-                    return marking.graph.by_id.keys()
-                closed = frozenset(closed) | frozenset(cap.nodes)
-        return closed
-
-    def of(
-        self, head: Head, marking: Marking, name: str, places: int, gone: frozenset[int]
-    ) -> dict[str, float]:
-        """Return what is held for an attempt at *name*, by unit; empty: nothing limits it.
-
-        *places* attempts may start now, including this one.
-        """
-        found: dict[str, float] = {}
-        if not self._are_caps_set(marking):
-            return found
-        live = _live(head, gone)
-        busy = {one.step for one in live}
-        caps = [cap for cap in self._common(head, marking) if cap.covers(name)]
-        if self._budgets is not None and (own := self._budgets.of_task(marking, name)):
-            caps += _caps_of(own, (name,))
-        for cap in caps:
-            free, unknown = cap.free(cap.held(live))
-            beside = (one for one in beside_of(marking, name, busy) if cap.covers(one))
-            at_once = 1 + unknown + sum(1 for _ in islice(beside, max(places - 1, 0)))
-            share = _rounded_down(max(free, 0.0) / at_once, cap.unit)
-            found[cap.unit] = min(share, found.get(cap.unit, share))
-        known = self._prepared.get(name)
-        if USD in found and known is not None and known.step.max_cost_usd is not None:
-            found[USD] = min(found[USD], known.step.max_cost_usd)
-        return found
-
-    def _limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
-        """Return the nodes that must not start while their agent waits for its limit.
-
-        An attempt that rests without a failure has met a limit. One limit may be for a single
-        model. After two, another node with the same agent would pay only to hear it again.
-        """
-        active, prepared = marking.active, self._prepared
-        met: Counter[str] = Counter()
-        for name, one in active.items():
-            if rests(one) and not one.failures and name in prepared and name not in closed:
-                met[prepared[name].agent] += one.attempt
-        return frozenset(
-            name
-            for name, one in (prepared.items() if met else ())
-            if met[one.agent] > 1 and name not in active
-        )
-
-    def _are_caps_set(self, marking: Marking) -> bool:
-        """Return whether there is any cap at all; most runs have none."""
-        if self._limits.cost_usd is not None or self.own_usd() is not None:
-            return True
-        return self._budgets is not None and self._budgets.are_set(marking)
-
-    def _common(self, head: Head, marking: Marking) -> Iterator[_Cap]:
-        """Yield the caps that several nodes share."""
-        if (most := self._limits.cost_usd) is not None:
-            yield _Cap(USD, max(most - head.usage.cost_usd, 0.0))
-        if (left := self.own_usd()) is not None:
-            yield _Cap(USD, max(left, 0.0), owner=self._owner)
-        if self._budgets is None:
-            return
-        yield from _caps_of(self._budgets.of_team(marking))
-        for role, use in self._budgets.of_roles(marking):
-            yield from _caps_of(use, marking.graph.by_role.get(role, ()))
-
-
-def _caps_of(use: BudgetUse, nodes: Collection[str] | None = None) -> Iterator[_Cap]:
+def _caps_of(use: BudgetUse, nodes: Collection[str] | None = None) -> Iterator[Cap]:
     if (usd := use.left_usd()) is not None:
-        yield _Cap(USD, usd, nodes)
+        yield Cap(USD, usd, nodes)
     if (tokens := use.left_tokens()) is not None:
-        yield _Cap(TOKENS, tokens, nodes)
-
-
-def _live(head: Head, gone: frozenset[int]) -> list[Claim]:
-    return [one for one in head.claims if one.token not in gone]
-
-
-def _rounded_down(share: float, unit: str) -> float:
-    """Return *share* as a short number, and never as more than it is."""
-    if unit == TOKENS:
-        return int(share)
-    return math.floor(share * _MICRO) / _MICRO or share
-
-
-# --- who may run at the same time ------------------------------------------------------
-
-
-def beside_of(marking: Marking, name: str, busy: Collection[str]) -> Iterator[str]:
-    """Yield the agents' nodes that may start while *name* runs, except those that are *busy*.
-
-    Those that may start at once come first: usually nobody asks for more.
-    """
-    graph, told = marking.graph, {name, *busy}
-    for one in marking.waiting:
-        if one not in told and marking.may_start(one) and _works(graph, one):
-            told.add(one)
-            yield one
-    below = _behind(graph, [name], frozenset())
-    standing = [*marking.waiting, *(n for n, one in marking.active.items() if one.error is None)]
-    others = [one for one in standing if one != name and one not in below]
-    for one in (*others, *_behind(graph, others, below)):
-        if one not in told and _works(graph, one):
-            told.add(one)
-            yield one
-
-
-def _behind(graph: Graph, names: list[str], without: Collection[str]) -> dict[str, None]:
-    """Return what can be reached from *names* along forward edges, except *without*."""
-    found: dict[str, None] = {}
-    pending = list(names)
-    while pending:
-        for target in graph.forward[pending.pop()]:
-            if target not in found and target not in without:
-                found[target] = None
-                pending.append(target)
-    return found
-
-
-def _works(graph: Graph, name: str) -> bool:
-    return graph.by_id[name].kind is NodeKind.AGENT
+        yield Cap(TOKENS, tokens, nodes)

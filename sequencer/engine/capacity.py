@@ -1,0 +1,249 @@
+"""What the nodes of a run may still use: limits on usage, and each attempt's share of them.
+
+The run and this invocation have limits of their own; a plug-in may bring a `CapacityRule` for
+the nodes that are tasks. Every transition asks for this: nothing here may look at every node.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from sequencer.engine.attempt import Prepared
+from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.limits import RunLimits
+from sequencer.model.net.graph import Graph, NodeKind
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.transition import OpenTransition, rests
+from sequencer.model.outcome import Usage
+
+USD, TOKENS = "usd", "tokens"
+_MICRO = 1_000_000
+FAIR_PART = 2
+"""A share that is smaller than an equal share by more than this is not worth an attempt."""
+
+
+class Cap(NamedTuple):
+    """What is left of one limit on usage, and the nodes that share it."""
+
+    unit: str
+    left: float
+    nodes: Collection[str] | None = None
+    """None: the whole graph."""
+    owner: Owner | None = None
+    """The process whose attempts count; None: all processes."""
+
+    def covers(self, name: str) -> bool:
+        """Return whether node *name* is under it."""
+        return self.nodes is None or name in self.nodes
+
+    def held(self, live: Sequence[Claim]) -> list[Claim]:
+        """Return the claims in *live* that are under it."""
+        return [one for one in live if self.covers(one.step) and self.owner in (None, one.owner)]
+
+    def free(self, held: list[Claim]) -> tuple[float, int]:
+        """Return what is free, and how many attempts hold an unknown part of it."""
+        shares = [one.share(self.unit) for one in held]
+        known = [share for share in shares if share is not None]
+        return self.left - math.fsum(known), len(shares) - len(known)
+
+    def is_short(self, live: Sequence[Claim]) -> bool:
+        """Return whether too little is free to start while others hold the rest.
+
+        When they end, they return what they did not use.
+        """
+        held = self.held(live)
+        if not held:
+            return False
+        free, unknown = self.free(held)
+        return free / (unknown + 1) < self.left / (len(held) + 1) / FAIR_PART
+
+
+class CapacityRule(Protocol):
+    """What limits the nodes of one run besides ``limits:``; it is decided from the marking."""
+
+    @property
+    def kills(self) -> bool:
+        """Return whether reaching a limit stops running attempts."""
+
+    def are_set(self, marking: Marking) -> bool:
+        """Return whether there is any limit on usage at all."""
+
+    def caps(self, marking: Marking) -> Iterator[Cap]:
+        """Yield the limits on usage that several nodes share."""
+
+    def own_caps(self, marking: Marking, name: str) -> Iterator[Cap]:
+        """Yield the limits of node *name* alone."""
+
+    def closed(self, marking: Marking) -> Collection[str]:
+        """Return the nodes that must not start now."""
+
+    def reasons(self, marking: Marking) -> list[str]:
+        """Return why nodes do not start that could; a line for each limit that is reached."""
+
+    def end_of_the_work(self, marking: Marking) -> str | None:
+        """Return what keeps ready nodes from starting, if anything does.
+
+        Raises:
+            TooManyFailures: a person has to look before the next one starts.
+        """
+
+    def to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
+        """Return the nodes whose running attempts must be stopped.
+
+        *running* is what unrecorded attempts have used so far, by node.
+        """
+
+    def watch(self, step: OpenTransition) -> None:
+        """Warn in *step*, once each, about limits that are almost or fully used."""
+
+
+class Shares:
+    """Shares out what the run, its tasks and this invocation may still use."""
+
+    def __init__(
+        self,
+        limits: RunLimits,
+        rule: CapacityRule | None,
+        owner: Owner,
+        prepared: Mapping[str, Prepared] | None = None,
+    ) -> None:
+        """Keep to *limits* and *rule*; the process is *owner*.
+
+        Steps that are *prepared* hold no more than their own limit allows.
+        """
+        self._limits = limits
+        self._rule = rule
+        self._owner = owner
+        self._prepared = {} if prepared is None else prepared
+        self.own_usd: Callable[[], float | None] = lambda: None
+        """What this invocation may still spend; None: it has no limit."""
+
+    def keep_to(self, limits: RunLimits) -> None:
+        """Keep to *limits* from now on."""
+        self._limits = limits
+
+    def closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
+        """Return the agents' nodes that must not start now; *gone* are dead claims."""
+        closed: Collection[str] = () if self._rule is None else self._rule.closed(marking)
+        if limited := self._limited(marking, closed):
+            closed = frozenset(closed) | limited
+        live = _live(head, gone) if self._are_caps_set(marking) else ()
+        if not live:
+            return closed
+        for cap in self._common(head, marking):
+            if cap.is_short(live):
+                if cap.nodes is None:
+                    return marking.graph.by_id.keys()
+                closed = frozenset(closed) | frozenset(cap.nodes)
+        return closed
+
+    def of(
+        self, head: Head, marking: Marking, name: str, places: int, gone: frozenset[int]
+    ) -> dict[str, float]:
+        """Return what is held for an attempt at *name*, by unit; empty: nothing limits it.
+
+        *places* attempts may start now, including this one.
+        """
+        found: dict[str, float] = {}
+        if not self._are_caps_set(marking):
+            return found
+        live = _live(head, gone)
+        busy = {one.step for one in live}
+        caps = [cap for cap in self._common(head, marking) if cap.covers(name)]
+        if self._rule is not None:
+            caps += self._rule.own_caps(marking, name)
+        for cap in caps:
+            free, unknown = cap.free(cap.held(live))
+            beside = (one for one in beside_of(marking, name, busy) if cap.covers(one))
+            at_once = 1 + unknown + sum(1 for _ in islice(beside, max(places - 1, 0)))
+            share = _rounded_down(max(free, 0.0) / at_once, cap.unit)
+            found[cap.unit] = min(share, found.get(cap.unit, share))
+        known = self._prepared.get(name)
+        if USD in found and known is not None and known.step.max_cost_usd is not None:
+            found[USD] = min(found[USD], known.step.max_cost_usd)
+        return found
+
+    def _limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
+        """Return the nodes that must not start while their agent waits for its limit.
+
+        An attempt that rests without a failure has met a limit. One limit may be for a single
+        model. After two, another node with the same agent would pay only to hear it again.
+        """
+        active, prepared = marking.active, self._prepared
+        met: Counter[str] = Counter()
+        for name, one in active.items():
+            if rests(one) and not one.failures and name in prepared and name not in closed:
+                met[prepared[name].agent] += one.attempt
+        return frozenset(
+            name
+            for name, one in (prepared.items() if met else ())
+            if met[one.agent] > 1 and name not in active
+        )
+
+    def _are_caps_set(self, marking: Marking) -> bool:
+        """Return whether there is any cap at all; most runs have none."""
+        if self._limits.cost_usd is not None or self.own_usd() is not None:
+            return True
+        return self._rule is not None and self._rule.are_set(marking)
+
+    def _common(self, head: Head, marking: Marking) -> Iterator[Cap]:
+        """Yield the limits that several nodes share."""
+        if (most := self._limits.cost_usd) is not None:
+            yield Cap(USD, max(most - head.usage.cost_usd, 0.0))
+        if (left := self.own_usd()) is not None:
+            yield Cap(USD, max(left, 0.0), owner=self._owner)
+        if self._rule is not None:
+            yield from self._rule.caps(marking)
+
+
+def _live(head: Head, gone: frozenset[int]) -> list[Claim]:
+    return [one for one in head.claims if one.token not in gone]
+
+
+def _rounded_down(share: float, unit: str) -> float:
+    """Return *share* as a short number, and never as more than it is."""
+    if unit == TOKENS:
+        return int(share)
+    return math.floor(share * _MICRO) / _MICRO or share
+
+
+# --- who may run at the same time ------------------------------------------------------
+
+
+def beside_of(marking: Marking, name: str, busy: Collection[str]) -> Iterator[str]:
+    """Yield the agents' nodes that may start while *name* runs, except those that are *busy*.
+
+    Those that may start at once come first: usually nobody asks for more.
+    """
+    graph, told = marking.graph, {name, *busy}
+    for one in marking.waiting:
+        if one not in told and marking.may_start(one) and _works(graph, one):
+            told.add(one)
+            yield one
+    below = _behind(graph, [name], frozenset())
+    standing = [*marking.waiting, *(n for n, one in marking.active.items() if one.error is None)]
+    others = [one for one in standing if one != name and one not in below]
+    for one in (*others, *_behind(graph, others, below)):
+        if one not in told and _works(graph, one):
+            told.add(one)
+            yield one
+
+
+def _behind(graph: Graph, names: list[str], without: Collection[str]) -> dict[str, None]:
+    """Return what can be reached from *names* along forward edges, except *without*."""
+    found: dict[str, None] = {}
+    pending = list(names)
+    while pending:
+        for target in graph.forward[pending.pop()]:
+            if target not in found and target not in without:
+                found[target] = None
+                pending.append(target)
+    return found
+
+
+def _works(graph: Graph, name: str) -> bool:
+    return graph.by_id[name].kind is NodeKind.AGENT

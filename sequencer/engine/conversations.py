@@ -1,0 +1,72 @@
+"""The conversations of a graph's run: each is kept with the output that it has brought."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from msgspec import Struct
+
+from sequencer.errors import CorruptState
+from sequencer.model.fields import ValidationError
+from sequencer.model.head import Claim, Session
+from sequencer.model.kind import Performed
+from sequencer.model.net.marking import Marking, carried
+from sequencer.model.transitions import session_of
+from sequencer.model.workflow import Workflow
+from sequencer.store import folder as folders
+from sequencer.store.folder import read_regular, write_durably
+from sequencer.store.protocol import Store
+
+FILE = "session.json"
+_MAX_BYTES = 10_000
+
+
+class Sessions(Struct, frozen=True):
+    """The conversations of one run."""
+
+    store: Store
+    is_used: bool
+    """Whether any node continues one."""
+
+    @classmethod
+    def of(cls, store: Store, workflow: Workflow) -> Self:
+        """Return those of the run of *workflow* in *store*."""
+        return cls(store, any(step.continue_session for step in workflow.steps))
+
+    def keep(self, claim: Claim, performed: Performed, at: str) -> None:
+        """Keep the conversation of an attempt that was accepted *at* that time.
+
+        One that can't be kept is not continued.
+        """
+        session = session_of(performed.outcome, performed.agent, at)
+        if not self.is_used or session is None:
+            return
+        folder = self.store.result_folder(claim.step_index, claim.token)
+        found = session.model_dump(mode="json", exclude_none=True)
+        try:
+            folders.made(folder)
+            write_durably(folder / FILE, json.dumps(found).encode())
+        except OSError:
+            return
+
+    def reaching(self, marking: Marking, name: str) -> Session | None:
+        """Return the conversation whose output has reached *name*, if it was exactly one."""
+        try:
+            if (path := self._path(marking, name)) is None:
+                return None
+            return Session.model_validate_json(read_regular(path, max_bytes=_MAX_BYTES))
+        except (OSError, CorruptState, ValidationError):
+            return None
+
+    def end(self, marking: Marking, name: str) -> None:
+        """Let nobody continue the conversation that has reached *name*: it can't be continued."""
+        with suppress(OSError, CorruptState):
+            if (path := self._path(marking, name)) is not None:
+                path.unlink(missing_ok=True)
+
+    def _path(self, marking: Marking, name: str) -> Path | None:
+        reference = carried(marking, name) if self.is_used else None
+        return self.store.kept_result(reference) / FILE if isinstance(reference, str) else None

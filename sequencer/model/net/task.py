@@ -1,0 +1,58 @@
+"""What a graph's node keeps of the task that it stands for.
+
+A graph of tasks is a graph like any other: who makes its nodes out of a list, which roles there
+are and how a task is worked on is not to be seen here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from sequencer.model.fields import Field
+from sequencer.model.frozen import Frozen
+from sequencer.model.step import Name
+
+MAX_TASKS = 1000
+"""Of one list."""
+Needs = Literal["all", "any"] | Annotated[int, Field(strict=True, ge=1, le=MAX_TASKS)]
+Adds = Literal["tasks", "sub-issues"]
+
+
+class Budget(Frozen, allow_inf_nan=False):
+    """What several attempts together may use in one run; None: no limit."""
+
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Input and output tokens together."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether it sets any limit."""
+        return self.max_cost_usd is not None or self.max_tokens is not None
+
+    def is_used_up(self, usd: float, tokens: float, share: float = 1.0) -> bool:
+        """Return whether *usd* or *tokens* are *share* of it or more."""
+        cost, most = self.max_cost_usd, self.max_tokens
+        return (cost is not None and usd >= share * cost) or (
+            most is not None and tokens >= share * most
+        )
+
+
+class TaskTraits(Frozen):
+    """What a graph's node keeps of the task that it stands for."""
+
+    role: Name | None = None
+    description: str = ""
+    active_form: str = ""
+    blocked_by: tuple[Name, ...] = ()
+    needs: Needs = "all"
+    weight: float = Field(default=1.0, gt=0)
+    writes: bool = True
+    worktree: bool = False
+    adds: Adds | None = None
+    fixes: Name | None = None
+    """The task that judges, where this one mends what that one has refused."""
+    budget: Budget = Budget()
+    brought: tuple[str, ...] = ()
+    """Step fields that the role brought and not the task's author: an agent that can't honour
+    one works without it. Those of a fixer are ``fixer.FIELD``."""

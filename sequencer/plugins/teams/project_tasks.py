@@ -1,0 +1,109 @@
+"""What a project brings to its teams: their rules, their roles, and where their tasks work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sequencer.engine.tasks import TaskExecution
+from sequencer.engine.values import NodeValues
+from sequencer.engine.workplaces import OneWorkplace, Workplaces
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.net import Grower
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.briefing import brief_of
+from sequencer.plugins.teams.budgets import TeamBudgets
+from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.section import teams_of
+from sequencer.plugins.teams.team import Role, TeamRules
+from sequencer.project.project import Project
+from sequencer.project.settings import Settings
+from sequencer.project.task_graphs import TaskGraphs
+from sequencer.project.worktrees import worktrees
+
+
+def execution_of(project: Project, run: str | None, agent: str | None = None) -> TaskExecution:
+    """Return how the tasks of the run called *run* are worked on; see `TaskGraphs.execution`."""
+    settings = project.settings
+    options = teams_of(settings)
+    rules = options.rules
+    grower = TeamGrower(
+        options.every_role,
+        rules.max_tasks,
+        agent,
+        redact=project.redaction.hide_text,
+        has_fallback=rules.has_fallback,
+    )
+    # In a rehearsal nothing is written, and a work tree would run what the project's git is set to.
+    places = (
+        OneWorkplace(settings.project_dir)
+        if project.rehearses
+        else worktrees().workplaces_of(project, run, fails_on_write=rules.on_write == "fail")
+    )
+    return execution(rules, grower, places)
+
+
+def execution(rules: TeamRules, grower: Grower, places: Workplaces) -> TaskExecution:
+    """Return how tasks are worked on under *rules* in *places*."""
+    return TaskExecution(
+        TeamBudgets(rules), grower, places, _context, rules.merge, _last_resort(rules)
+    )
+
+
+def _context(values: NodeValues, marking: Marking, **more: Any) -> Callable[[str], str]:
+    """See `PromptContext`."""
+    return brief_of(values, marking, **more).compose
+
+
+def _last_resort(rules: TeamRules) -> Callable[[Step], Step] | None:
+    return rules.replaced if rules.has_fallback else None
+
+
+def _grower(settings: Settings) -> TeamGrower:
+    options = teams_of(settings)
+    return TeamGrower(options.every_role, options.rules.max_tasks)
+
+
+def _cost_caps(settings: Settings, workflow: Workflow) -> Iterator[str]:
+    rules = teams_of(settings).rules
+    if rules.budget.max_cost_usd is not None:
+        yield "teams.budget"
+    for role, budget in rules.role_budgets.items():
+        if budget.max_cost_usd is not None:
+            yield f"teams.roles.{role}.budget"
+    for node in workflow.tasks:
+        if node.task is not None and node.task.budget.max_cost_usd is not None:
+            yield f"the budget of task {node.id!r}"
+
+
+def packed(execution: TaskExecution) -> dict[str, Any]:
+    """See `TaskGraphs.packed`."""
+    found: dict[str, Any] = {}
+    if isinstance(execution.capacity, TeamBudgets):
+        rules = execution.capacity.rules
+        found["rules"] = rules.model_dump(mode="json", exclude_defaults=True)
+    if isinstance(execution.grower, TeamGrower):
+        roles = execution.grower.roles.items()
+        found["roles"] = {k: one.model_dump(mode="json", exclude_defaults=True) for k, one in roles}
+        found["agent"] = execution.grower.agent
+    return found
+
+
+def unpacked(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamGrower]:
+    """See `TaskGraphs.unpacked`."""
+    rules = TeamRules.model_validate(data["rules"])
+    roles = {name: Role.model_validate(one) for name, one in data.get("roles", {}).items()}
+    agent, more = data.get("agent"), rules.has_fallback
+    return TeamBudgets(rules), TeamGrower(roles, rules.max_tasks, agent, has_fallback=more)
+
+
+TASK_GRAPHS = TaskGraphs(
+    execution=execution_of,
+    capacity=lambda settings: TeamBudgets(teams_of(settings).rules),
+    grower=_grower,
+    last_resort=lambda settings: _last_resort(teams_of(settings).rules),
+    cost_caps=_cost_caps,
+    packed=packed,
+    unpacked=unpacked,
+)

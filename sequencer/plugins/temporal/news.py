@@ -1,0 +1,160 @@
+"""What other processes do with a run that this one works on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any
+
+from temporalio.client import RPCTimeoutOrCancelledError, WorkflowHistoryEventAsyncIterator
+from temporalio.service import RPCError
+
+from sequencer.engine.events import Emit, HeadMoved, MadeElsewhere, Noticed
+from sequencer.model.evidence import evidence_of
+from sequencer.model.head import Head
+from sequencer.model.outcome import Outcome, OutcomeStatus, used
+from sequencer.model.transitions import Event
+from sequencer.plugins.temporal.connection import CALL_S, identity
+from sequencer.plugins.temporal.events import EventReader, RunSeen
+from sequencer.plugins.temporal.remote_run import RemoteRun
+from sequencer.plugins.temporal.wire import (
+    head_of,
+    worker_name,
+)
+
+LOOK_S = 1.0
+"""Between two looks at what other processes do with a run that this one works on."""
+PAGE_EVENTS = 1000
+
+_ENDS = frozenset(
+    {
+        Event.SUCCEEDED,
+        Event.FAILED,
+        Event.RELEASED,
+        Event.TAKEN_OVER,
+        Event.INVALID,
+        Event.FIXED,
+        Event.TIMED_OUT,
+        Event.CANCELLED,
+    }
+)
+
+
+class Elsewhere:
+    """The attempts of other processes that start and end, each told once."""
+
+    def __init__(self, head: Head, own: str) -> None:
+        """Tell what happens after *head*; attempts by *own*, a process, are known."""
+        self._revision, self._own = head.revision, own
+        self._ended: set[int] = set()
+        self.running: dict[int, str] = {}
+        """Who makes attempts whose start was told, and their end was not, by tokens."""
+
+    def starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[MadeElsewhere]:
+        """Yield the claims of *head* that others, named in *pending*, are known to have begun."""
+        for one in head.claims:
+            by = pending.get(one.token, "")
+            if by not in ("", self._own, self.running.get(one.token)):
+                self.running[one.token] = by
+                yield MadeElsewhere(one.step, one.step_index, one.attempt, worker_name(by))
+
+    def ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
+        """Yield what the records are about that *reader* has read, which forgets them."""
+        for fact in reader.taken():
+            token = fact["token"]
+            by = self.running.get(token) or reader.makers.get(token, "")
+            is_end = fact["event"] in _ENDS and fact["revision"] > self._revision
+            if not is_end or token in self._ended or by in ("", self._own):
+                continue
+            place = fact["step"], fact["step_index"], fact["attempt"]
+            begun = MadeElsewhere(*place, worker_name(by))
+            if token not in self.running:
+                yield begun
+            self.running.pop(token, None)
+            self._ended.add(token)
+            yield begun._replace(outcome=_outcome_of(fact["outcome"] or {}))
+
+
+def _outcome_of(record: Mapping[str, Any]) -> Outcome:
+    return Outcome(
+        status=OutcomeStatus(record.get("status", OutcomeStatus.INTERRUPTED)),
+        error=record.get("error") or record.get("note"),
+        usage=used(record.get("usage", {})),
+        denials=tuple(record.get("denials", ())),
+        evidence=evidence_of(record),
+    )
+
+
+class NewsWatch:
+    """Tells who works on a run what other processes do with it meanwhile."""
+
+    def __init__(
+        self, store: RemoteRun, head: Head, begun_here: Callable[[], int], emit: Emit
+    ) -> None:
+        """Watch the run in *store* from *head* on.
+
+        *begun_here* counts the attempts of this process: while there are no others, no event
+        need be read.
+        """
+        self._store, self._begun_here, self._emit = store, begun_here, emit
+        self._first, self._revision = head.token, head.revision
+        self._news, self._reader = Elsewhere(head, identity()), EventReader()
+        self._execution = ""
+        self._pages: WorkflowHistoryEventAsyncIterator | None = None
+
+    async def follow(self, ended: asyncio.Event) -> None:
+        """Look now and then, and for the last time when it has *ended*."""
+        while not ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ended.wait(), LOOK_S)
+            await self.look()
+
+    async def tell(self, text: str) -> None:
+        """Tell what a person should know."""
+        await asyncio.to_thread(self._emit, Noticed(text))
+
+    async def look(self) -> None:
+        """Tell what is new; a server that does not answer is somebody else's to tell of."""
+        with contextlib.suppress(RPCError, RPCTimeoutOrCancelledError):
+            async for one in self._new():
+                # Whoever hears it may wait for a terminal.
+                await asyncio.to_thread(self._emit, one)
+
+    async def _new(self) -> AsyncIterator[HeadMoved | MadeElsewhere]:
+        seen = await self._store.described()
+        if seen is None:
+            return
+        head = head_of(seen.memo)
+        unbegun = sum(not seen.pending.get(one.token) for one in head.claims)
+        if self._news.running or head.token - self._first - unbegun > self._begun_here():
+            await self._read(seen, head.revision)
+            for one in self._news.ends(self._reader):
+                yield one
+        for one in self._news.starts(head, seen.pending):
+            yield one
+        if head.revision != self._revision:
+            self._revision = head.revision
+            yield HeadMoved(head)
+
+    async def _read(self, seen: RunSeen, revision: int) -> None:
+        """Read the run's events until *revision* was."""
+        if self._execution != seen.execution:
+            await self._drain(None)
+            handle = await self._store.handle(seen.execution)
+            self._execution = seen.execution
+            self._reader.scheduled.clear()
+            # Pages that can be asked for again and again, as long as the execution is open.
+            self._pages = handle.fetch_history_events(
+                page_size=PAGE_EVENTS, wait_new_event=True, rpc_timeout=CALL_S
+            )
+        await self._drain(revision)
+
+    async def _drain(self, revision: int | None) -> None:
+        """Read until there is *revision*, or if None to the execution's end."""
+        while self._pages is not None and (revision is None or self._reader.revision < revision):
+            await self._pages.fetch_next_page()
+            for event in self._pages.current_page or ():
+                self._reader.read(event)
+            if self._pages.next_page_token is None:
+                self._pages = None

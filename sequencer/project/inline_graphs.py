@@ -1,0 +1,50 @@
+"""Graphs that stand in orchestration.yaml itself, in entries of ``workflows:``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sequencer import extensions
+from sequencer.documents.yamlfile import KeyPath
+from sequencer.project.schema import Schema
+from sequencer.project.sections import Found
+from sequencer.project.sources import Layers
+from sequencer.workflows.definitions import inline_format
+from sequencer.workflows.finding import GraphFile, InlineFormat, Sections
+
+
+def inline_graphs(
+    schema: Schema, sections: Sections, layers: Layers, file: Path, found: list[Found]
+) -> dict[str, GraphFile]:
+    """Return the graphs in *schema*, by workflow; what is wrong is added to *found*.
+
+    *file* is the one in which settings are written.
+    """
+    made: dict[str, GraphFile] = {}
+    for name, inline, parts in _written(layers):
+
+        def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
+            return layers.at((*above, *path))
+
+        errors = inline.problems(parts, sections, where)
+        found += [(("workflows", name, *path), error) for path, error in errors]
+        # Whatever is wrong with an entry itself was found before, and its graph is not here.
+        entry = schema.workflows.get(name)
+        if entry is not None and getattr(entry, inline.key) and not errors:
+            values = {key: getattr(entry, key) for key in inline.kinds}
+            made[name] = inline.load(name, values, sections, file=file, where=where)
+    return made
+
+
+def _written(layers: Layers) -> Iterator[tuple[str, InlineFormat, list[Any]]]:
+    """Yield the parts of each graph as they were written, refused ones too."""
+    workflows = layers.values.get("workflows")
+    keys = extensions.OURS[extensions.WORKFLOW_KEYS]
+    for name, entry in workflows.items() if isinstance(workflows, dict) else ():
+        for key in keys:
+            if isinstance(entry, dict) and isinstance(parts := entry.get(key), list):
+                inline = inline_format(key)
+                if inline.key == key:
+                    yield name, inline, parts
