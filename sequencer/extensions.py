@@ -59,6 +59,9 @@ COMMANDS = "sequencer.commands"
 SYSTEM_PROMPTS = "sequencer.system_prompts"
 """System prompts that steps with `system_from_labels` may get; each returns their names for
 `Settings`. Only ours count."""
+COMMENT_TOOLS = "sequencer.comment_tools"
+"""Tools with which an agent could post by itself, so that a step with ``no_comment`` has none of
+them; each returns their names for `Settings`. Only ours count."""
 CODE = "sequencer.code"
 """Ways to move the code of a run's steps; each makes a `Carrier` of a
 `project.store_requests.CodeRequest`, or None."""
@@ -70,6 +73,7 @@ RENDERERS = "sequencer.renderers"
 """What draws workflows; each is a `cli.contributions.Renderer`."""
 
 _PLUGINS = "sequencer.plugins"
+_ROOM = Path(__file__).with_name("plugins")
 OURS: Mapping[str, Mapping[str, str]] = {
     KINDS: {},
     TREES: {"git": "git.code.attempt_changes:tree_in_git"},
@@ -87,7 +91,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
     WORKTREES: {"git": "git.code.project_trees"},
     FORMATS: {"tasks": "teams.lists:FORMAT"},
     WORKFLOW_KEYS: {"tasks": "teams.lists:FORMAT", "size": "teams.lists:FORMAT"},
-    TASKS: {"teams": "teams.project_teams:TASK_GRAPHS"},
+    TASKS: {"teams": "teams.project_tasks:TASK_GRAPHS"},
     SECTIONS: {
         "routing": "requests.section:SECTION",
         "schedules": "schedules.section:SECTION",
@@ -96,6 +100,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "teams": "teams.section:SECTION",
     },
     SYSTEM_PROMPTS: {"routing": "requests.section:system_prompts_of"},
+    COMMENT_TOOLS: {"activity": "posting.section:comment_tools_of"},
     POSTING: {"activity": "posting.posting:posting_of"},
     STARTS: {"schedules": "schedules.schedules"},
     CHECKS: {
@@ -108,6 +113,73 @@ OURS: Mapping[str, Mapping[str, str]] = {
     CODE: {"store": "git.code.carry:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
 }
 """What comes with this package, by group and name; the place is below `sequencer.plugins`."""
+PLUGINS = frozenset(
+    place.partition(".")[0] for places in OURS.values() for place in places.values()
+)
+"""Those of this package; each is a folder below `sequencer.plugins`."""
+
+_off: frozenset[str] = frozenset()
+
+
+class SwitchedOff(ConfigurationError):
+    """Something belongs to a plug-in that is switched off, or not installed."""
+
+    def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
+        """Refuse *what* of *plugin*."""
+        if plugin in _off:
+            state, hint = (
+                "switched off",
+                f"take '{plugin}: off' out of plugins in orchestration.yaml",
+            )
+        else:
+            state, hint = "not installed", "install the whole package again"
+        message = f"{what} needs the plug-in {plugin!r}, which is {state}"
+        super().__init__(message, where=where, hint=hint)
+
+
+def switch_off(plugins: Iterable[str]) -> None:
+    """Let this process go on as if *plugins* were not installed, and all others were.
+
+    A package is switched off by its name. Whoever opens several projects in one process has what
+    the one says that was opened last.
+    """
+    global _off  # noqa: PLW0603 - it is the process that has plug-ins
+    _off = frozenset(plugins)
+
+
+def is_on(plugin: str) -> bool:
+    """Return whether *plugin*, one of this package, is installed and not switched off."""
+    return plugin not in _off and (_ROOM / plugin).is_dir()
+
+
+def plugin_of(group: str, name: str) -> str | None:
+    """Return the plug-in of this package that has *name* in *group*; None: none has."""
+    place = OURS.get(group, {}).get(name)
+    return None if place is None else place.partition(".")[0]
+
+
+def plugin_at(place: str) -> str | None:
+    """Return the plug-in of this package that has ``MODULE:NAME``; None: it is another's.
+
+    >>> plugin_at("sequencer.plugins.web.contributions:PAGE"), plugin_at("mine.pages:PAGE")
+    ('web', None)
+    """
+    return place.split(".")[2] if place.startswith(f"{_PLUGINS}.") else None
+
+
+def packages() -> frozenset[str]:
+    """Return the names of installed packages that add something."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - it takes long to load
+
+    return frozenset(
+        one.name
+        for one in distributions()
+        if any(entry.group.startswith("sequencer.") for entry in one.entry_points)
+    )
+
+
+def _is_there(place: str) -> bool:
+    return place.partition(".")[0] not in _off
 
 
 def find(group: str, name: str) -> Any | None:
@@ -116,8 +188,8 @@ def find(group: str, name: str) -> Any | None:
     Raises:
         ConfigurationError: it can't be loaded.
     """
-    if (own := OURS.get(group, {}).get(name)) is not None:
-        return _loaded(own)
+    if (place := OURS.get(group, {}).get(name)) is not None:
+        return _loaded(place) if _is_there(place) else None
     found = next((entry for entry in entries(group) if entry.name == name), None)
     if found is None:
         return None
@@ -132,15 +204,48 @@ def find(group: str, name: str) -> Any | None:
         ) from error
 
 
+def installed(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield names and objects of *group*, ours first, also what is switched off of ours.
+
+    Raises:
+        ConfigurationError: one can't be loaded.
+    """
+    for name, place in OURS.get(group, {}).items():
+        if (found := _loaded(place)) is not None:
+            yield name, found
+    for name in sorted(names(group) - OURS.get(group, {}).keys()):
+        yield name, find(group, name)
+
+
+def own(group: str, name: str) -> Any | None:
+    """Return what comes with this package as *name* in *group*, also where it is switched off."""
+    place = OURS.get(group, {}).get(name)
+    return None if place is None else _loaded(place)
+
+
 def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where: str = "") -> Any:
     """Return the object called *name* in *group*.
 
     Raises:
         UnknownName: there is none; *what* says what it is, and *known* has names besides.
+        SwitchedOff: its plug-in is switched off, or not there.
         ConfigurationError: it can't be loaded.
     """
     if (found := find(group, name)) is None:
+        if (plugin := plugin_of(group, name)) is not None:
+            raise SwitchedOff(f"{what} {name!r}", plugin, where=where or None)
         raise UnknownName(what, name, {*known, *names(group)}, where=where or None)
+    return found
+
+
+def required(group: str, what: str) -> Any:
+    """Return the only object of *group*, which *what* needs.
+
+    Raises:
+        SwitchedOff: its plug-in is switched off, or not there.
+    """
+    if (found := next(ours(group), None)) is None:
+        raise SwitchedOff(what, next(iter(OURS[group].values())).partition(".")[0])
     return found
 
 
@@ -150,18 +255,24 @@ def every(group: str) -> Iterator[Any]:
     Raises:
         ConfigurationError: one can't be loaded.
     """
-    for name in (*(own := OURS.get(group, {})), *sorted(names(group) - own.keys())):
+    yield from ours(group)
+    for name in sorted(names(group) - OURS.get(group, {}).keys()):
         yield find(group, name)
 
 
 def ours(group: str) -> Iterator[Any]:
     """Yield each object of *group* that comes with this package."""
-    return map(_loaded, OURS.get(group, {}).values())
+    found = map(_loaded, filter(_is_there, OURS.get(group, {}).values()))
+    return (one for one in found if one is not None)
 
 
 def names(group: str) -> set[str]:
     """Return the names in *group*, ours and those of other packages."""
-    return {*OURS.get(group, {}), *(entry.name for entry in entries(group))}
+    return {*_names_of_ours(group), *(entry.name for entry in entries(group))}
+
+
+def _names_of_ours(group: str) -> Iterator[str]:
+    return (name for name, place in OURS.get(group, {}).items() if _is_there(place))
 
 
 def entries(group: str) -> tuple[EntryPoint, ...]:
@@ -170,7 +281,8 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
         return ()
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    return tuple(entry_points(group=group))
+    found = tuple(entry_points(group=group))
+    return tuple(one for one in found if one.dist is None or one.dist.name not in _off)
 
 
 def _packages_may_add(group: str) -> bool:
@@ -199,7 +311,14 @@ def _packages_may_add(group: str) -> bool:
     return False
 
 
-def _loaded(place: str) -> Any:
+def _loaded(place: str) -> Any | None:
+    """Return what is at *place*; None: its plug-in is not installed."""
     from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick has no use for it
 
-    return resolve_name(f"{_PLUGINS}.{place}")
+    plugin = f"{_PLUGINS}.{place.partition('.')[0]}"
+    try:
+        return resolve_name(f"{_PLUGINS}.{place}")
+    except ModuleNotFoundError as error:
+        if error.name == plugin:
+            return None
+        raise

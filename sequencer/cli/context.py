@@ -23,6 +23,7 @@ from typing import IO, TYPE_CHECKING
 import click
 from msgspec import Struct, field
 
+from sequencer import extensions
 from sequencer.cli.unattended import DECISION, News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, has_color, one_line, plain
 from sequencer.documents.textfile import slug
@@ -74,6 +75,20 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
     "max_parallel": ("run", "max_parallel"),
 }
 """The options that lie over a setting."""
+
+
+def ensure_on(config: Path | None, plugin: str, what: str) -> None:
+    """Return if *plugin*, which has *what*, is there where *config*, or this folder's file, says.
+
+    Raises:
+        SwitchedOff: it is switched off, or not installed.
+    """
+    from sequencer.project.switches import off_in  # noqa: PLC0415 - plug-ins only
+
+    off = off_in(config)
+    extensions.switch_off(off)
+    if not extensions.is_on(plugin):
+        raise extensions.SwitchedOff(what, plugin)
 
 
 class Invocation(Struct):

@@ -14,7 +14,7 @@ import click
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, ensure_on
 from sequencer.cli.options import NewFile
 from sequencer.errors import UsageRefused
 
@@ -49,7 +49,14 @@ class Contribution(Struct, frozen=True):
     """The flag without which its other options mean nothing; empty: each chooses it."""
 
     def __call__(self, invocation: Invocation, given: Mapping[str, Any]) -> int | None:
-        """Show it, with what it takes of *given*."""
+        """Show it, with what it takes of *given*.
+
+        Raises:
+            SwitchedOff: its plug-in is switched off.
+        """
+        if (plugin := extensions.plugin_at(self.do)) is not None:
+            first = next((name for name in self.takes if given.get(name)), self.name)
+            ensure_on(invocation.config, plugin, _typed(first))
         # What another plug-in adds is not there without it.
         names = (name for name in self.takes if name in given and name not in self.flags)
         taken = {name: given[name] for name in names}
@@ -72,20 +79,17 @@ class Renderer(Struct, frozen=True):
 
 
 def contributions_to(command: str) -> tuple[Contribution, ...]:
-    """Return what plug-ins contribute to *command*, ours first."""
-    found = (
-        one for one in extensions.names(extensions.CONTRIBUTIONS) if one.startswith(f"{command}.")
-    )
-    order = [*extensions.OURS.get(extensions.CONTRIBUTIONS, ())]
-    names = sorted(found, key=lambda name: (name not in order, name in order and order.index(name)))
-    return tuple(
-        extensions.needed(extensions.CONTRIBUTIONS, name, "contribution") for name in names
-    )
+    """Return what plug-ins contribute to *command*, ours first, those that are off included.
+
+    An option of one that is switched off is refused with the reason when somebody gives it.
+    """
+    found = extensions.installed(extensions.CONTRIBUTIONS)
+    return tuple(one for name, one in found if name.startswith(f"{command}."))
 
 
 def renderers() -> tuple[Renderer, ...]:
-    """Return what can draw a workflow."""
-    return tuple(extensions.every(extensions.RENDERERS))
+    """Return what can draw a workflow; see `contributions_to`."""
+    return tuple(one for _, one in extensions.installed(extensions.RENDERERS))
 
 
 def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:
@@ -95,18 +99,23 @@ def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:
 
 def draw_graph(invocation: Invocation, view: Any, source: Any, given: Mapping[str, Any]) -> None:
     """Draw *view* in each way that *given* asks for; see `Renderer.graph`."""
-    for one in _asked_for(given):
+    for one in _asked_for(invocation, given):
         resolve_name(one.graph)(invocation, view, source, _of(one, given))
 
 
 def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], hint: str) -> None:
     """Draw *workflow*, which is no graph, in each way that *given* asks for."""
-    for one in _asked_for(given):
+    for one in _asked_for(invocation, given):
         resolve_name(one.line)(invocation, workflow, _of(one, given), hint)
 
 
-def _asked_for(given: Mapping[str, Any]) -> list[Renderer]:
-    return [one for one in renderers() if any(given.get(name) for name in one.names)]
+def _asked_for(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:
+    found = [one for one in renderers() if any(given.get(name) for name in one.names)]
+    for one in found:
+        if (plugin := extensions.plugin_at(one.graph)) is not None:
+            first = next(name for name in one.names if given.get(name))
+            ensure_on(invocation.config, plugin, _typed(first))
+    return found
 
 
 def _of(drawing: Renderer, given: Mapping[str, Any]) -> dict[str, Any]:

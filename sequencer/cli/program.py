@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 
 from sequencer import extensions
 from sequencer.cli import unattended
-from sequencer.cli.context import ALWAYS, Invocation, complain, hidden, near, tell
+from sequencer.cli.context import ALWAYS, Invocation, complain, ensure_on, hidden, near, tell
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     AgentMissing,
@@ -157,6 +157,12 @@ class Command(NamedTuple):
     decides: str = ""
     """`ALWAYS`: only a person may use it; else the option that makes it so."""
 
+    @property
+    def plugin(self) -> str | None:
+        """Return the plug-in that has it; None: the core."""
+        room, _, rest = self.module.partition(".")
+        return rest.partition(".")[0] if room == "plugins" else None
+
 
 _START, _RUN, _LOOK, _YOU, _FIX, _AUTO = "Start", "Run", "Look", "You", "Fix", "Automate"
 
@@ -243,13 +249,13 @@ class Verbs(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""
-        del ctx
-        return list(COMMANDS)
+        return list(_commands(ctx))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the verb called *cmd_name*; None if there is none."""
-        del ctx
         entry = COMMANDS.get(cmd_name)
+        if entry is not None and (plugin := entry.plugin) is not None:
+            ensure_on(ctx.ensure_object(Invocation).config, plugin, f"the command {cmd_name!r}")
         if entry is None:
             added: click.Command | None = extensions.find(extensions.COMMANDS, cmd_name)
             return added
@@ -294,9 +300,10 @@ class Verbs(click.Group):
             return
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_dl([(name, COMMANDS[name].help) for name in _FIRST])
+            known = _commands(ctx)
+            formatter.write_dl([(name, known[name].help) for name in _FIRST if name in known])
             formatter.write_paragraph()
-            others = [name for name in self.list_commands(ctx) if name not in _FIRST]
+            others = [name for name in known if name not in _FIRST]
             formatter.write_text(f"More: {', '.join(others)}")
         formatter.write(
             "\n'sequencer COMMAND --help' explains one; 'sequencer help all' explains all.\n"
@@ -304,8 +311,9 @@ class Verbs(click.Group):
 
     def _format_all(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs by section, without importing one, and what is true of each."""
-        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
-            rows = [(name, c.help) for name, c in COMMANDS.items() if c.section == section]
+        known = _commands(ctx)
+        for section in dict.fromkeys(entry.section for entry in known.values()):
+            rows = [(name, c.help) for name, c in known.items() if c.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
         if added := extensions.names(extensions.COMMANDS):
@@ -321,10 +329,22 @@ class Verbs(click.Group):
         """Return the verbs and options that begin with *incomplete*."""
         names = [
             CompletionItem(name, help=entry.help)
-            for name, entry in COMMANDS.items()
+            for name, entry in _commands(ctx).items()
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _commands(ctx: click.Context) -> Mapping[str, Command]:
+    """Return the commands, but for those of plug-ins that are switched off or not installed."""
+    from sequencer.project.switches import off_in  # noqa: PLC0415 - see `ensure_on`
+
+    extensions.switch_off(off_in(ctx.ensure_object(Invocation).config))
+    return {
+        name: entry
+        for name, entry in COMMANDS.items()
+        if entry.plugin is None or extensions.is_on(entry.plugin)
+    }
 
 
 def group() -> Verbs:

@@ -39,7 +39,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.project.schema import BUILTIN_AGENTS, OLD_ROLES
 from sequencer.project.settings import Agent, Settings
 from sequencer.project.store_kinds import kind_of
-from sequencer.project.task_graphs import task_graphs
+from sequencer.project.task_graphs import known_task_graphs
 from sequencer.project.trusting import Trust
 from sequencer.store.identity import utc_milliseconds
 from sequencer.workflows.prompts import relative_name
@@ -516,7 +516,8 @@ def _by_role(table: Mapping[str, str], name: str) -> str | None:
 def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
     """Yield every step of *workflow*, and those that tasks have as their last resort."""
     yield from workflow.every_step
-    if workflow.tasks and (change := task_graphs().last_resort(settings)) is not None:
+    graphs = known_task_graphs() if workflow.tasks else None
+    if graphs is not None and (change := graphs.last_resort(settings)) is not None:
         yield from map(change, workflow.steps)
 
 

@@ -49,7 +49,7 @@ from sequencer.project.readable import unprompted, unreadable, unreadable_prompt
 from sequencer.project.runs import witness_for
 from sequencer.project.store_kinds import kind_of, loaded
 from sequencer.project.store_requests import CheckRequest
-from sequencer.project.worktrees import worktrees
+from sequencer.project.worktrees import known_worktrees, worktrees
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
 from sequencer.store.protocol import Store
@@ -84,7 +84,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *_contributed(project, run),
         *_check_schema(project),
         *_check_code(project, run),
-        *worktrees().findings(project),
+        *_check_worktrees(project),
         *check_folders(project, run),
     )
     # An agent that a step names is found twice, and the first time is the worse one.
@@ -247,13 +247,19 @@ def check_flows(project: Project) -> Iterator[Finding]:
         yield from _check_graph(project, made)
 
 
+def _check_worktrees(project: Project) -> Iterator[Finding]:
+    if project.settings.worktree or known_worktrees() is not None:
+        yield from worktrees().findings(project)
+
+
 def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
     """Yield the warnings about *flow*, and what its agents lack."""
     for warning in flow.warnings:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
     if flow.workflow.tasks:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
-        yield from worktrees().graph_findings(project, flow)
+        if (provider := known_worktrees()) is not None:
+            yield from provider.graph_findings(project, flow)
     yield from _check_permissions(project, flow.workflow)
     yield from _check_decisions(flow.workflow)
     yield from _check_costs(project, flow.workflow)

@@ -46,10 +46,10 @@ from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
 from sequencer.project.store_kinds import kind_of
 from sequencer.project.store_requests import CodeRequest
-from sequencer.project.task_graphs import task_graphs
+from sequencer.project.task_graphs import known_task_graphs, task_graphs
 from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
-from sequencer.project.worktrees import worktrees
+from sequencer.project.worktrees import known_worktrees, worktrees
 from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
@@ -272,7 +272,11 @@ class Project(Struct, frozen=True, dict=True):
             carrier=carrier,
             tasks=tasks,
             place=place,
-            comment_tools=settings.section("activity").comment_tools,
+            comment_tools=tuple(
+                tool
+                for every in extensions.ours(extensions.COMMENT_TOOLS)
+                for tool in every(settings)
+            ),
             own_folders=(settings.state_file.parent, settings.logs_dir),
             max_attempts=settings.limits.attempts,
         )
@@ -293,11 +297,13 @@ class Project(Struct, frozen=True, dict=True):
         root, has_any = self.settings.state_file.parent, self.settings.worktree
         if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
             return ()
-        return worktrees().unmerged_in(self)
+        provider = known_worktrees()
+        return () if provider is None else provider.unmerged_in(self)
 
     def forget_attempts(self, run: str | None) -> None:
         """Remove what was set aside of failed attempts in worktrees of *run*, which goes."""
-        worktrees().forget_attempts(self, run)
+        if (provider := known_worktrees()) is not None:
+            provider.forget_attempts(self, run)
 
     def run_names(self) -> list[str]:
         """Return the names of the existing named runs, for ``--run``."""
@@ -338,8 +344,9 @@ class ResolvedRun(Struct, frozen=True, dict=True):
     @property
     def capacity(self) -> CapacityRule | None:
         """See `Resolution.capacity`."""
-        has_tasks = bool(self.workflow.tasks)
-        return task_graphs().capacity(self.project.settings) if has_tasks else None
+        if not self.workflow.tasks or (graphs := known_task_graphs()) is None:
+            return None
+        return graphs.capacity(self.project.settings)
 
     @property
     def is_current(self) -> bool:

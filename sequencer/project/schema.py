@@ -430,6 +430,8 @@ class Schema(Section):
     setup_timeout_s: PositiveSeconds = 1800.0
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
+    plugins: dict[Name, bool] = Field(default_factory=dict)
+    """Plug-ins, by name, that are switched off (or on, as they are without it)."""
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may also use during its step."""

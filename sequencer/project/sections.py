@@ -45,19 +45,30 @@ class ConfigSection(Struct, frozen=True):
 
 
 def section(name: str) -> ConfigSection:
-    """Return the section called *name*.
+    """Return the section called *name*; of a plug-in that is switched off too, for its default.
 
     Raises:
         UnknownName: no plug-in has one.
         ConfigurationError: it can't be loaded.
     """
-    found: ConfigSection = extensions.needed(extensions.SECTIONS, name, "section")
+    found: ConfigSection | None = extensions.own(extensions.SECTIONS, name)
+    if found is None:
+        found = extensions.needed(extensions.SECTIONS, name, "section")
     return found
 
 
 def section_spec(name: str) -> LazySpec:
-    """Return the field of `Schema` for the section called *name*; None: no file has it."""
-    return LazySpec(name, lambda: section(name).kind, lambda: section(name).default())
+    """Return the field of `Schema` for the section called *name*, whatever is switched off."""
+
+    def kind() -> Any:
+        found = extensions.own(extensions.SECTIONS, name)
+        return Any if found is None else found.kind
+
+    def default() -> Any:
+        found = extensions.own(extensions.SECTIONS, name)
+        return None if found is None else found.default()
+
+    return LazySpec(name, kind, default)
 
 
 def section_value(holder: Any, name: str) -> Any:

@@ -54,7 +54,8 @@ from sequencer.project.sources import (
     notice_commits,
     notice_former_agents,
 )
-from sequencer.project.task_graphs import task_graphs
+from sequencer.project.switches import switched_off, take_out
+from sequencer.project.task_graphs import known_task_graphs
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
 from sequencer.workflows.router import RouterSettings
@@ -170,8 +171,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.run.max_cost_usd is not None:
             is_flag = self.source_of("run", "max_cost_usd").kind == "flag"
             yield "--max-cost" if is_flag else "run.max_cost_usd"
-        if workflow.tasks:
-            yield from task_graphs().cost_caps(self, workflow)
+        if workflow.tasks and (graphs := known_task_graphs()) is not None:
+            yield from graphs.cost_caps(self, workflow)
 
     def rows(self) -> Iterator[tuple[KeyPath, Any, Source]]:
         """Yield path, value, and source, in the order of the schema.
@@ -188,7 +189,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         unset = [
             at
             for at in defaults
-            if at[0] not in short and not any(key[: len(at)] == at for key in self.sources)
+            if at[0] not in short
+            and _is_known(str(at[0]))
+            and not any(key[: len(at)] == at for key in self.sources)
         ]
         for path, source in sorted(
             {**self.sources, **dict.fromkeys(unset, DEFAULT)}.items(),
@@ -200,6 +203,12 @@ class Settings(Struct, frozen=True, kw_only=True):
             is_free = path[-1] not in known_keys(Schema, path[:-1]) and path[0] in WITH_SECRETS
             is_secret = is_free and SECRET_KEY.fullmatch(str(path[-1])) is not None
             yield path, HIDDEN if is_secret else value, source
+
+
+def _is_known(key: str) -> bool:
+    """Return whether the plug-in that has the section *key*, if one has, is there."""
+    plugin = extensions.plugin_of(extensions.SECTIONS, key)
+    return plugin is None or extensions.is_on(plugin)
 
 
 def load(
@@ -221,7 +230,10 @@ def load(
     project_dir = config_path.parent if config_path else start.resolve()
     looks = looks_of(config_path)
     layers, in_file = _laid(config_path, env, flags or {})
+    extensions.switch_off(switched_off(layers.values))
+    taken = take_out(layers)
     schema, found = _validated(layers)
+    found += taken
     paths = _resolved(project_dir, schema, layers, found)
     prompts, sections = _builtin_prompts(schema), partial(section_value, schema)
     workflows = _workflows(schema, prompts, layers, found)
@@ -260,7 +272,8 @@ def _builtin_prompts(schema: Schema) -> BuiltinPrompts:
 
 def _sections(schema: Schema) -> dict[str, Any]:
     """Return the sections of plug-ins that somebody has set."""
-    found = {name: getattr(schema, name) for name in extensions.OURS[extensions.SECTIONS]}
+    names = extensions.OURS[extensions.SECTIONS].keys() & schema.model_fields_set
+    found = {name: getattr(schema, name) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -10,7 +10,6 @@ from msgspec import Struct
 from sequencer import extensions
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.tasks import TaskExecution
-from sequencer.errors import ConfigurationError
 from sequencer.model.net.net import Grower
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -36,13 +35,16 @@ class TaskGraphs(Struct, frozen=True):
     """Returns what `packed` was given."""
 
 
+def known_task_graphs() -> TaskGraphs | None:
+    """Return what works on graphs of tasks; None: nothing does, so that one can only look."""
+    return next(extensions.ours(extensions.TASKS), None)
+
+
 def task_graphs() -> TaskGraphs:
     """Return what works on graphs of tasks.
 
     Raises:
-        ConfigurationError: nothing that is installed does.
+        SwitchedOff: its plug-in is switched off, or not there.
     """
-    found: TaskGraphs | None = next(extensions.ours(extensions.TASKS), None)
-    if found is None:
-        raise ConfigurationError("no plug-in that is installed works on graphs of tasks")
+    found: TaskGraphs = extensions.required(extensions.TASKS, "a graph of tasks")
     return found

@@ -9,7 +9,6 @@ from sequencer import extensions
 from sequencer.engine.run_place import RunPlace
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.engine.workplaces import Workplaces
-from sequencer.errors import ConfigurationError
 from sequencer.project.diagnostics import Finding
 
 
@@ -46,15 +45,16 @@ class WorktreeProvider(Protocol):
         ...
 
 
+def known_worktrees() -> WorktreeProvider | None:
+    """Return what makes such folders; None: nothing does."""
+    return next(extensions.ours(extensions.WORKTREES), None)
+
+
 def worktrees() -> WorktreeProvider:
     """Return what makes such folders.
 
     Raises:
-        ConfigurationError: nothing that is installed does.
+        SwitchedOff: its plug-in is switched off, or not there.
     """
-    found: WorktreeProvider | None = next(extensions.ours(extensions.WORKTREES), None)
-    if found is None:
-        raise ConfigurationError(
-            "no plug-in that is installed makes work trees", hint="leave 'worktree' out"
-        )
+    found: WorktreeProvider = extensions.required(extensions.WORKTREES, "a worktree")
     return found

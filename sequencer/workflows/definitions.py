@@ -317,10 +317,14 @@ _INLINE_KEYS = tuple(extensions.OURS[extensions.WORKFLOW_KEYS])
 def inline_format(key: str) -> InlineFormat:
     """Return the format that has *key* in an entry of ``workflows:``.
 
+    Whether its plug-in is switched off is for who reads the file: all keys have a type.
+
     Raises:
-        UnknownName: none has.
+        SwitchedOff: it is not installed.
     """
-    found: InlineFormat = extensions.needed(extensions.WORKFLOW_KEYS, key, "key").inline
+    whole = extensions.own(extensions.WORKFLOW_KEYS, key)
+    whole = whole or extensions.needed(extensions.WORKFLOW_KEYS, key, "the key")
+    found: InlineFormat = whole.inline
     return found
 
 

@@ -217,8 +217,16 @@ def formats() -> Iterator[FileFormat]:
 
 
 def format_of(path: Path, page: str | None) -> FileFormat | None:
-    """Return the format of the file *path* with the text *page*; None: it is a flowchart's."""
-    return next((one for one in formats() if one.recognizes_file(path, page)), None)
+    """Return the format of the file *path* with the text *page*; None: it is a flowchart's.
+
+    Raises:
+        SwitchedOff: its plug-in is switched off.
+    """
+    for name, one in extensions.installed(extensions.FORMATS):
+        if one.recognizes_file(path, page):
+            found: FileFormat = extensions.needed(extensions.FORMATS, name, "the format")
+            return found
+    return None
 
 
 def page_of(path: Path, data: bytes | None = None) -> str | None:

@@ -13,4 +13,9 @@ def activity_of(settings: Settings) -> ActivityOptions:
     return found
 
 
+def comment_tools_of(settings: Settings) -> tuple[str, ...]:
+    """Return the tools with which an agent could post."""
+    return activity_of(settings).comment_tools
+
+
 SECTION = ConfigSection(ActivityOptions, ActivityOptions)

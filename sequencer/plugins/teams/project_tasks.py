@@ -20,7 +20,7 @@ from sequencer.plugins.teams.team import Role, TeamRules
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.project.task_graphs import TaskGraphs
-from sequencer.project.worktrees import worktrees
+from sequencer.project.worktrees import known_worktrees
 
 
 def execution_of(project: Project, run: str | None, agent: str | None = None) -> TaskExecution:
@@ -36,10 +36,11 @@ def execution_of(project: Project, run: str | None, agent: str | None = None) ->
         has_fallback=rules.has_fallback,
     )
     # In a rehearsal nothing is written, and a work tree would run what the project's git is set to.
+    trees = None if project.rehearses else known_worktrees()
     places = (
         OneWorkplace(settings.project_dir)
-        if project.rehearses
-        else worktrees().workplaces_of(project, run, fails_on_write=rules.on_write == "fail")
+        if trees is None
+        else trees.workplaces_of(project, run, fails_on_write=rules.on_write == "fail")
     )
     return execution(rules, grower, places)
 

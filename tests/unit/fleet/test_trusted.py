@@ -26,6 +26,7 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.client import FleetStore
 from sequencer.plugins.temporal.events import RunSeen
+from sequencer.plugins.temporal.remote_run import RemoteRun
 from sequencer.plugins.temporal.wire import FACTS, packed
 from sequencer.plugins.temporal.worker import Workers
 from sequencer.project.project import open_project
@@ -48,7 +49,7 @@ class Machine:
         async def described(store: FleetStore) -> RunSeen | None:
             return self.seen.get(store.id)
 
-        monkeypatch.setattr(FleetStore, "described", described)
+        monkeypatch.setattr(RemoteRun, "described", described)
 
     def says(self, run: str, head: Head, **documents: str) -> None:
         """Let the server say that *run* has this *head* and these *documents*."""

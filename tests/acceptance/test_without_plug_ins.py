@@ -1,0 +1,304 @@
+"""The core alone: every plug-in switched off, or not even installed; and each alone with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer import extensions
+
+ROOT = Path(__file__).parents[2]
+AGENT = """\
+import os, pathlib, sys, time
+text = sys.stdin.read()
+with open("done.txt", "a") as file:
+    file.write(os.environ["SEQUENCER_STEP"] + "\\n")
+if "wait here" in text and not pathlib.Path("go").exists():
+    pathlib.Path("started").touch()
+    time.sleep(600)
+print("Done.")
+"""
+AGENTS = """\
+agent: {default: script}
+agents: {script: {kind: command, argv: [%s, -IS, agent.py]}}
+"""
+FLOW = """\
+# Ship
+
+```mermaid
+flowchart TD
+  build[Build] --> fine{{Fine?}}
+  fine -->|"yes"| ship[Ship]
+  fine -->|"no"| build
+```
+
+### build
+Build it
+
+### fine
+---
+options: ["yes", "no"]
+---
+Ship it?
+
+### ship
+Ship it
+"""
+TASKS = """\
+kind: team
+tasks:
+  - {id: first, subject: The first, text: Do it}
+  - {id: second, subject: The second, text: Do it, blocked_by: [first]}
+"""
+
+
+class Here:
+    """A project, and the program that is called in it."""
+
+    def __init__(self, folder: Path, packages: Path, off: frozenset[str]) -> None:
+        self.folder, self._packages, self._off = folder, packages, off
+        (folder / "prompts").mkdir(parents=True, exist_ok=True)
+        (folder / "agent.py").write_text(AGENT)
+
+    def switched(self, off: frozenset[str]) -> Here:
+        """Return the same project with other plug-ins switched off."""
+        return Here(self.folder, self._packages, off)
+
+    def configure(self, text: str) -> None:
+        switches = f"plugins: {{{', '.join(f'{name}: off' for name in sorted(self._off))}}}\n"
+        agents = AGENTS % json.dumps(sys.executable)
+        (self.folder / "orchestration.yaml").write_text(
+            text + agents + (switches if self._off else "")
+        )
+
+    def prompt(self, name: str, text: str = "Work.\n") -> None:
+        (self.folder / f"prompts/{name}.md").write_text(text)
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "sequencer", *words],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(self._packages)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def call(self, *words: str, code: int = 0) -> str:
+        called = self.begin(*words)
+        said = called.communicate(timeout=60)[0]
+        assert called.returncode == code, said
+        return said
+
+    @property
+    def done(self) -> list[str]:
+        return (self.folder / "done.txt").read_text().split()
+
+    def state(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "sync/state.json").read_text())
+        return found
+
+
+def without(folder: Path, removed: frozenset[str]) -> Path:
+    """Return where a copy of the package is that lacks the plug-ins *removed*."""
+    if not removed:
+        return ROOT
+    lacks = {str(ROOT / "sequencer/plugins" / name) for name in removed}
+
+    def ignored(where: str, names: list[str]) -> set[str]:
+        found = {name for name in names if str(Path(where) / name) in lacks}
+        return found | {name for name in names if name == "__pycache__"}
+
+    shutil.copytree(ROOT / "sequencer", folder / "sequencer", ignore=ignored)
+    return folder
+
+
+@pytest.fixture(params=["switched off", "not installed"])
+def core(request: pytest.FixtureRequest, tmp_path: Path) -> Here:
+    is_removed = request.param == "not installed"
+    packages = without(tmp_path / "packages", extensions.PLUGINS if is_removed else frozenset())
+    return Here(tmp_path / "project", packages, frozenset() if is_removed else extensions.PLUGINS)
+
+
+def test_two_terminals_take_turns(core: Here) -> None:
+    core.configure("steps: [supervisor, main]\nlimits: {steps: 6}\n")
+    core.prompt("supervisor"), core.prompt("main")
+    both = [core.begin("run", "--mode", "sync", "--position", n) for n in ("supervisor", "main")]
+    said = [one.communicate(timeout=100)[0] for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    assert core.done == ["supervisor", "main"] * 3
+
+
+def test_a_review_every_second_cycle(core: Here) -> None:
+    core.configure("steps: [main]\nreview: {every: 2, step: reviewer}\nlimits: {steps: 6}\n")
+    core.prompt("main"), core.prompt("reviewer")
+    core.call("run")
+    assert core.done == ["main", "reviewer"] * 3
+
+
+def test_a_procedure_and_a_flow_with_a_question(core: Here) -> None:
+    core.configure("workflows: {twice: {kind: procedure, steps: [a, b]}}\n")
+    core.prompt("a"), core.prompt("b")
+    core.call("run", "--workflow", "twice")
+    assert core.done == ["a", "b"]
+    assert core.state()["status"] == "complete"
+    (core.folder / "flows").mkdir()
+    (core.folder / "flows/ship.md").write_text(FLOW)
+    assert "Ship it?" in core.call("--run", "one", "run", "ship", code=4)
+    assert "Ship it?" in core.call("inbox")
+    core.call("--run", "one", "answer", "fine", "yes")
+    core.call("--run", "one", "run")
+    assert core.done == ["a", "b", "build", "ship"]
+    assert "complete" in core.call("--run", "one", "status")
+
+
+def test_a_kill_loses_nothing(core: Here) -> None:
+    core.configure("steps: [a, b]\nlimits: {steps: 2}\n")
+    core.prompt("a", "wait here"), core.prompt("b")
+    called = core.begin("run")
+    while not (core.folder / "started").exists():
+        assert called.poll() is None, called.communicate()[0]
+        time.sleep(0.01)
+    called.send_signal(signal.SIGKILL)
+    called.communicate(timeout=30)
+    assert "interrupted" in core.call("status")
+    (core.folder / "go").touch()
+    core.call("run")
+    assert core.done == ["a", "a", "b"]
+    events = [json.loads(line)["event"] for line in core.call("history", "--json").splitlines()]
+    assert events.count("succeeded") == 2
+
+
+def test_cron_runs_one_step_at_a_time(core: Here) -> None:
+    core.configure("steps: [a, b]\nlimits: {steps: 2}\n")
+    core.prompt("a"), core.prompt("b")
+    core.call("tick"), core.call("tick"), core.call("tick")
+    assert core.done == ["a", "b"]
+
+
+def test_nothing_of_a_plug_in_is_there(core: Here) -> None:
+    core.configure("steps: [a]\n")
+    core.prompt("a")
+    for command in ("start", "web", "schedule", "sync", "worker", "mcp"):
+        assert "needs the plug-in" in core.call(command, code=2)
+        assert f" {command}" not in core.call("--help").partition("More:")[2].replace(",", "")
+    assert "--all" in core.call("tick", "--all", code=2)
+    core.call("check", "--settings"), core.call("history"), core.call("repair"), core.call("clean")
+    (core.folder / "tasks.yaml").write_text(TASKS)
+    assert "tasks" in core.call("run", "tasks.yaml", code=2)
+    for section in ("teams: {enabled: true}", "workflows: {x: {tasks: [{id: a, subject: b}]}}"):
+        core.configure(f"steps: [a]\n{section}\n")
+        assert "'teams'" in core.call("run", code=2)
+    core.configure("steps: [a]\nstore: {kind: git, remote: origin}\n")
+    assert "needs the plug-in 'git'" in core.call("tick", code=2)
+
+
+def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
+    here = Here(tmp_path / "project", ROOT, frozenset())
+    here.configure("")
+    (here.folder / "tasks.yaml").write_text(TASKS)
+    here.call("run", "tasks.yaml", "--max-steps", "1")
+    alone = here.switched(frozenset({"teams"}))
+    alone.configure("")
+    named = ("--run", "tasks")
+    assert "second" in alone.call(*named, "status")
+    assert "first" in alone.call(*named, "history")
+    alone.call(*named, "repair"), alone.call("clean")
+    for command in ("run", "tick"):
+        refused = alone.call(*named, command, code=2)
+        assert "needs the plug-in 'teams', which is switched off" in refused
+        assert "take 'teams: off' out of plugins" in refused
+    here.configure("")
+    here.call(*named, "run")
+    assert here.done == ["first", "second"]
+
+
+def alone(folder: Path, plugin: str) -> Here:
+    """Return a project in which only *plugin* is switched on, and that is a repository."""
+    here = Here(folder / "project", ROOT, extensions.PLUGINS - {plugin})
+    here.prompt("a")
+    git = ["git", "-C", str(here.folder)]
+    subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
+    (here.folder / ".gitignore").write_text("/sync/\n/logs/\n")
+    return here
+
+
+def commit(here: Here) -> None:
+    git = ["git", "-C", str(here.folder), "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "-qm", "all"], check=True)
+
+
+def test_drawing_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "drawing")
+    here.configure("")
+    (here.folder / "ship.md").write_text(FLOW)
+    assert "flowchart" in here.call("plan", "ship.md", "--mermaid")
+
+
+def test_git_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "git")
+    here.configure("workflows: {one: {kind: procedure, steps: [a]}}\nworktree: true\n")
+    commit(here)
+    assert "merged" in here.call("run", "--workflow", "one")
+    assert here.done == ["a"]
+
+
+def test_metrics_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "metrics")
+    here.configure("steps: [a]\nlimits: {steps: 1}\n")
+    here.call("run")
+    assert "sequencer_" in here.call("report", "--metrics")
+
+
+def test_posting_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "posting")
+    here.configure("steps: [a]\nlimits: {steps: 1}\nactivity: {sinks: {here: {kind: jsonl}}}\n")
+    here.call("run")
+    assert (here.folder / "sync/activity.jsonl").read_text().count("\n")
+
+
+def test_requests_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "requests")
+    here.configure("")
+    assert "full-development" in here.call("plan", "--request", "Add a page")
+
+
+def test_schedules_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "schedules")
+    here.configure("steps: [a]\nlimits: {steps: 1}\n")
+    here.call("run", "--max-steps", "1")
+    here.call("tick", "--all")
+    assert here.done == ["a"]
+
+
+def test_teams_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "teams")
+    here.configure("")
+    (here.folder / "tasks.yaml").write_text(TASKS)
+    here.call("run", "tasks.yaml")
+    assert here.done == ["first", "second"]
+
+
+def test_temporal_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "temporal")
+    here.configure("steps: [a]\nstore: {kind: temporal, address: 127.0.0.1:1}\n")
+    assert "the Temporal server does not answer" in here.call("status", code=3)
+
+
+def test_web_alone(tmp_path: Path) -> None:
+    here = alone(tmp_path, "web")
+    here.configure("steps: [a]\nlimits: {steps: 1}\n")
+    here.call("run")
+    here.call("report", "--html", "page.html")
+    assert "<html" in (here.folder / "page.html").read_text()
