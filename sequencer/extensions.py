@@ -56,6 +56,15 @@ CHECKS = "sequencer.checks"
 `Finding`s. With ``looks=True`` nothing may be run or asked for it."""
 COMMANDS = "sequencer.commands"
 """Commands; each is a `click.Command`, whose object is an `Invocation`."""
+STATUS_LINES = "sequencer.status_lines"
+"""Lines of `status`; each is called with the `Project` and a `Run`, and yields pairs of a label and
+a text. Those of packages that are switched on."""
+SINKS = "sequencer.sinks"
+"""Kinds of sinks of ``activity.sinks``; each makes a `plugins.posting.protocol.Sink` of its name,
+its `SinkOptions` and a `SinkPlace`."""
+PAGES = "sequencer.pages"
+"""Pages below /more; each is a `plugins.web.pages.AddedPage`. The menu has those of packages that
+are switched on."""
 SYSTEM_PROMPTS = "sequencer.system_prompts"
 """System prompts that steps with `system_from_labels` may get; each returns their names for
 `Settings`. Only ours count."""
@@ -119,6 +128,7 @@ PLUGINS = frozenset(
 """Those of this package; each is a folder below `sequencer.plugins`."""
 
 _off: frozenset[str] = frozenset()
+_on: frozenset[str] = frozenset()
 
 
 class SwitchedOff(ConfigurationError):
@@ -137,14 +147,36 @@ class SwitchedOff(ConfigurationError):
         super().__init__(message, where=where, hint=hint)
 
 
-def switch_off(plugins: Iterable[str]) -> None:
-    """Let this process go on as if *plugins* were not installed, and all others were.
+def switch(off: Iterable[str], on: Iterable[str] = ()) -> None:
+    """Let this process go on as if the plug-ins *off* were not installed, and all others were.
 
-    A package is switched off by its name. Whoever opens several projects in one process has what
-    the one says that was opened last.
+    A package is meant by its name. The packages that are *on* are asked for what nobody asks for
+    by name, see `chosen`. Whoever opens several projects in one process has what the one says
+    that was opened last.
     """
-    global _off  # noqa: PLW0603 - it is the process that has plug-ins
-    _off = frozenset(plugins)
+    global _off, _on
+    _off, _on = frozenset(off), frozenset(on)
+
+
+def chosen(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield names and objects of *group* of the packages that are switched on, in order.
+
+    Raises:
+        ConfigurationError: one is not installed, or can't be loaded.
+    """
+    for package in sorted(_on - PLUGINS):
+        from importlib.metadata import (  # noqa: PLC0415 - it takes long to load
+            PackageNotFoundError,
+            distribution,
+        )
+
+        try:
+            points = distribution(package).entry_points
+        except PackageNotFoundError:
+            raise SwitchedOff(f"plugins.{package}", package) from None
+        for point in points:
+            if point.group == group:
+                yield point.name, _load(point)
 
 
 def is_on(plugin: str) -> bool:
@@ -193,13 +225,18 @@ def find(group: str, name: str) -> Any | None:
     found = next((entry for entry in entries(group) if entry.name == name), None)
     if found is None:
         return None
+    return _load(found)
+
+
+def _load(point: EntryPoint) -> Any:
     try:
-        return found.load()
+        return point.load()
     except Exception as error:
         # Whatever somebody else's code raises; with --verbose its traceback is shown.
+        kind = type(error).__name__
         raise ConfigurationError(
-            f"the package that brings {name!r} can't be loaded: {type(error).__name__}: {error}",
-            where=f"{group}: {found.value}",
+            f"the package that brings {point.name!r} can't be loaded: {kind}: {error}",
+            where=f"{point.group}: {point.value}",
             hint="install it again, or remove it",
         ) from error
 

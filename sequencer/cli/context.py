@@ -86,7 +86,7 @@ def ensure_on(config: Path | None, plugin: str, what: str) -> None:
     from sequencer.project.switches import off_in  # noqa: PLC0415 - plug-ins only
 
     off = off_in(config)
-    extensions.switch_off(off)
+    extensions.switch(off)
     if not extensions.is_on(plugin):
         raise extensions.SwitchedOff(what, plugin)
 

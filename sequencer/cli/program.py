@@ -339,7 +339,7 @@ def _commands(ctx: click.Context) -> Mapping[str, Command]:
     """Return the commands, but for those of plug-ins that are switched off or not installed."""
     from sequencer.project.switches import off_in  # noqa: PLC0415 - see `ensure_on`
 
-    extensions.switch_off(off_in(ctx.ensure_object(Invocation).config))
+    extensions.switch(off_in(ctx.ensure_object(Invocation).config))
     return {
         name: entry
         for name, entry in COMMANDS.items()

@@ -14,6 +14,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from sequencer import extensions
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.next_command import interrupted
@@ -120,6 +121,9 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
         if left := tuple(one for one in project.unmerged() if one.run == run.name):
             snapshot = replace(snapshot, unmerged=left)
+        added = extensions.chosen(extensions.STATUS_LINES)
+        if more := tuple(line for _, every in added for line in every(project, run)):
+            snapshot = replace(snapshot, more=more)
         yield snapshot
 
 

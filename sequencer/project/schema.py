@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from sequencer import extensions
@@ -17,6 +18,7 @@ from sequencer.model.fields import (
     AfterValidator,
     BeforeValidator,
     Field,
+    LazySpec,
     kind_of,
     model_validator,
 )
@@ -436,6 +438,11 @@ class Schema(Section):
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may also use during its step."""
 
+    @classmethod
+    def sections(cls) -> list[str]:
+        """Return the keys that are sections of plug-ins."""
+        return [name for name, spec in cls.model_fields.items() if isinstance(spec, LazySpec)]
+
     @property
     def default_fields(self) -> dict[str, Any]:
         """Return the defaults for fields that steps don't set."""
@@ -445,3 +452,17 @@ class Schema(Section):
 
 for _name in extensions.OURS[extensions.SECTIONS]:
     Schema.add(section_spec(_name))
+
+
+def schema_with(keys: Iterable[str]) -> type[Schema]:
+    """Return the schema of a file that has *keys*: with the sections of packages among them."""
+    unknown = set(keys) - Schema.model_fields.keys()
+    added = {one.name for one in extensions.entries(extensions.SECTIONS)} if unknown else set()
+    if not (added := added & unknown):
+        return Schema
+    made: type[Schema] = type(
+        "Schema", (Schema,), {"__annotations__": {}, "__doc__": Schema.__doc__}
+    )
+    for name in sorted(added):
+        made.add(section_spec(name))
+    return made

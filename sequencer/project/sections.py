@@ -51,21 +51,25 @@ def section(name: str) -> ConfigSection:
         UnknownName: no plug-in has one.
         ConfigurationError: it can't be loaded.
     """
-    found: ConfigSection | None = extensions.own(extensions.SECTIONS, name)
+    found = _named(name)
     if found is None:
         found = extensions.needed(extensions.SECTIONS, name, "section")
     return found
+
+
+def _named(name: str) -> ConfigSection | None:
+    return extensions.own(extensions.SECTIONS, name) or extensions.find(extensions.SECTIONS, name)
 
 
 def section_spec(name: str) -> LazySpec:
     """Return the field of `Schema` for the section called *name*, whatever is switched off."""
 
     def kind() -> Any:
-        found = extensions.own(extensions.SECTIONS, name)
+        found = _named(name)
         return Any if found is None else found.kind
 
     def default() -> Any:
-        found = extensions.own(extensions.SECTIONS, name)
+        found = _named(name)
         return None if found is None else found.default()
 
     return LazySpec(name, kind, default)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
@@ -77,7 +76,7 @@ class Check:
 
     def _sections(self) -> Iterator[Found]:
         """Yield what is wrong with the sections of plug-ins that somebody has set."""
-        for name in extensions.OURS[extensions.SECTIONS]:
+        for name in self._schema.model_fields_set & {*self._schema.sections()}:
             value = getattr(self._schema, name)
             if value is not None and (problems := section(name).problems) is not None:
                 yield from problems(value, self)

@@ -35,6 +35,7 @@ from sequencer.project.schema import (
     Schema,
     StoreOptions,
     WorkflowChoice,
+    schema_with,
 )
 from sequencer.project.sections import Found, section, section_value
 from sequencer.project.setting_checks import Check
@@ -54,7 +55,7 @@ from sequencer.project.sources import (
     notice_commits,
     notice_former_agents,
 )
-from sequencer.project.switches import switched_off, take_out
+from sequencer.project.switches import switched_off, switched_on, take_out
 from sequencer.project.task_graphs import known_task_graphs
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
@@ -183,7 +184,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         own keys hold names of variables and files instead.
         """
         defaults = dict(leaves(Schema))
-        order = {name: index for index, name in enumerate(Schema.model_fields)}
+        order = {name: index for index, name in enumerate(schema_with(self.values).model_fields)}
         # A free mapping with entries is listed entry by entry.
         short = {written[0] for written in RENAMED if len(written) == 1}
         unset = [
@@ -230,7 +231,7 @@ def load(
     project_dir = config_path.parent if config_path else start.resolve()
     looks = looks_of(config_path)
     layers, in_file = _laid(config_path, env, flags or {})
-    extensions.switch_off(switched_off(layers.values))
+    extensions.switch(switched_off(layers.values), switched_on(layers.values))
     taken = take_out(layers)
     schema, found = _validated(layers)
     found += taken
@@ -272,7 +273,7 @@ def _builtin_prompts(schema: Schema) -> BuiltinPrompts:
 
 def _sections(schema: Schema) -> dict[str, Any]:
     """Return the sections of plug-ins that somebody has set."""
-    names = extensions.OURS[extensions.SECTIONS].keys() & schema.model_fields_set
+    names = schema.model_fields_set & {*schema.sections()}
     found = {name: getattr(schema, name) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -346,12 +347,13 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
     """
     found: list[Found] = []
     values = layers.values
+    whole = schema_with(values)
     is_first_round = True
     while True:
         try:
-            return Schema.model_validate(values), found
+            return whole.model_validate(values), found
         except ValidationError as error:
-            for problem in problems_of(error, Schema, layers.where, layers.origin):
+            for problem in problems_of(error, whole, layers.where, layers.origin):
                 # Missing in a later round: it was taken out, and reported for what it was.
                 if is_first_round or not problem.is_missing:
                     found.append((problem.path, problem.error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,18 @@ def switched_off(values: Mapping[str, Any]) -> frozenset[str]:
     >>> sorted(switched_off({"plugins": {"web": False, "git": "on", "teams": "off"}}))
     ['teams', 'web']
     """
+    return frozenset(name for name, is_on in _switches(values) if not is_on)
+
+
+def switched_on(values: Mapping[str, Any]) -> frozenset[str]:
+    """Return the plug-ins that the settings *values* switch on."""
+    return frozenset(name for name, is_on in _switches(values) if is_on)
+
+
+def _switches(values: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     written = values.get("plugins")
     given = written if isinstance(written, Mapping) else {}
-    return frozenset(name for name, said in given.items() if str(said).lower() in _OFF)
+    yield from ((name, str(said).lower() not in _OFF) for name, said in given.items())
 
 
 def off_in(config: Path | None) -> frozenset[str]:
@@ -49,7 +59,7 @@ def take_out(layers: Layers) -> list[Found]:
 
     A key of theirs is an error, as any key that nobody knows.
     """
-    found = list(_unknown(switched_off(layers.values), layers))
+    found = list(_unknown(dict(_switches(layers.values)).keys(), layers))
     values = layers.values
     for path, plugin in _keys(values):
         error = extensions.SwitchedOff(repr(str(path[-1])), plugin, where=layers.at(path))
@@ -60,8 +70,8 @@ def take_out(layers: Layers) -> list[Found]:
     return found
 
 
-def _unknown(off: frozenset[str], layers: Layers) -> Iterator[Found]:
-    for name in sorted(off - extensions.PLUGINS):
+def _unknown(named: AbstractSet[str], layers: Layers) -> Iterator[Found]:
+    for name in sorted(named - extensions.PLUGINS):
         if name not in (added := extensions.packages()):
             path = ("plugins", name)
             known = extensions.PLUGINS | added

@@ -20,6 +20,10 @@ _GROUPS = {
     "where": "commands",
     "longest": "contributions",
     "tidy": "checks",
+    "owner": "sections",
+    "shout": "sinks",
+    "disk": "status_lines",
+    "listed": "pages",
 }
 _NAMES = {"longest": "report.longest"}
 
@@ -50,8 +54,11 @@ class Installed:
         return state["step_index"], state["expected_step"]
 
     def run(self, *words: str, code: int = 0) -> str:
+        return self.python("-m", "sequencer", *words, code=code)
+
+    def python(self, *words: str, code: int = 0) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "sequencer", *words],
+            [sys.executable, *words],
             cwd=self.project,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.packages)])},
             stdin=subprocess.DEVNULL,
@@ -110,6 +117,53 @@ def test_a_report_shows_what_a_package_contributes(installed: Installed) -> None
 def test_check_finds_what_a_package_looks_for(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\nagent: {default: mine}\n")
     assert "has no heading" in installed.run("check")
+
+
+MINE = "agents: {mine: {kind: echo}}\nagent: {default: mine}\n"
+
+
+def test_a_section_is_checked_and_shown(installed: Installed) -> None:
+    installed.settings(MINE + "owner: {name: Ann}\n")
+    assert "owner:\n  name: Ann" in installed.run("check", "--settings")
+    installed.settings(MINE + "owner: {nme: Ann}\n")
+    assert "owner.nme" in installed.run("run", code=2)
+    installed.settings(MINE + "ownr: {name: Ann}\n")
+    assert "unknown key 'ownr'" in installed.run("run", code=2)
+    installed.settings(MINE + "owner: {name: Ann}\nplugins: {added: off}\n")
+    assert "unknown key 'owner'" in installed.run("run", code=2)
+
+
+def test_a_sink_gets_the_results(installed: Installed) -> None:
+    installed.settings(MINE + "activity: {sinks: {loud: {kind: shout}}}\n")
+    installed.run("run", "--max-steps", "1")
+    assert (installed.project / "sync/shout.txt").read_text()
+    installed.settings(MINE + "activity: {sinks: {loud: {kind: whisper}}}\n")
+    assert "'github' or 'shout'" in installed.run("run", code=2)
+
+
+def test_status_has_lines_of_a_package_that_is_on(installed: Installed) -> None:
+    installed.settings(MINE)
+    assert "logs  " not in installed.run("status")
+    installed.settings(MINE + "plugins: {added: on}\n")
+    installed.run("run", "--max-steps", "1")
+    assert re.search(r"^logs +\d+ bytes$", installed.run("status"), re.MULTILINE)
+    more = json.loads(installed.run("--json", "status"))["more"]
+    assert [one["label"] for one in more] == ["logs"]
+    installed.settings(MINE + "plugins: {addd: on}\n")
+    assert "did you mean 'added'?" in installed.run("status", code=2)
+
+
+def test_the_pages_have_those_of_a_package(installed: Installed) -> None:
+    installed.settings(MINE + "plugins: {added: on}\n")
+    code = (
+        "import sys; from pathlib import Path; from sequencer.plugins.web.pages import more;"
+        "from sequencer.plugins.web.site import Site;"
+        "made = more(Site([Path.cwd()]), {}, 'listed');"
+        "print(made.title, made.context['tables'])"
+    )
+    said = installed.python("-c", code)
+    assert "Prompts" in said
+    assert "'plan.md'" in said
 
 
 def test_a_kind_decides_what_follows(installed: Installed) -> None:

@@ -80,8 +80,9 @@ class Here:
             text + agents + (switches if self._off else "")
         )
 
-    def prompt(self, name: str, text: str = "Work.\n") -> None:
-        (self.folder / f"prompts/{name}.md").write_text(text)
+    def prompts(self, *names: str) -> None:
+        for name in names:
+            (self.folder / f"prompts/{name}.md").write_text("Work.\n")
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -132,7 +133,7 @@ def core(request: pytest.FixtureRequest, tmp_path: Path) -> Here:
 
 def test_two_terminals_take_turns(core: Here) -> None:
     core.configure("steps: [supervisor, main]\nlimits: {steps: 6}\n")
-    core.prompt("supervisor"), core.prompt("main")
+    core.prompts("supervisor", "main")
     both = [core.begin("run", "--mode", "sync", "--position", n) for n in ("supervisor", "main")]
     said = [one.communicate(timeout=100)[0] for one in both]
     assert [one.returncode for one in both] == [0, 0], said
@@ -141,14 +142,14 @@ def test_two_terminals_take_turns(core: Here) -> None:
 
 def test_a_review_every_second_cycle(core: Here) -> None:
     core.configure("steps: [main]\nreview: {every: 2, step: reviewer}\nlimits: {steps: 6}\n")
-    core.prompt("main"), core.prompt("reviewer")
+    core.prompts("main", "reviewer")
     core.call("run")
     assert core.done == ["main", "reviewer"] * 3
 
 
 def test_a_procedure_and_a_flow_with_a_question(core: Here) -> None:
     core.configure("workflows: {twice: {kind: procedure, steps: [a, b]}}\n")
-    core.prompt("a"), core.prompt("b")
+    core.prompts("a", "b")
     core.call("run", "--workflow", "twice")
     assert core.done == ["a", "b"]
     assert core.state()["status"] == "complete"
@@ -164,7 +165,8 @@ def test_a_procedure_and_a_flow_with_a_question(core: Here) -> None:
 
 def test_a_kill_loses_nothing(core: Here) -> None:
     core.configure("steps: [a, b]\nlimits: {steps: 2}\n")
-    core.prompt("a", "wait here"), core.prompt("b")
+    core.prompts("a", "b")
+    (core.folder / "prompts/a.md").write_text("wait here")
     called = core.begin("run")
     while not (core.folder / "started").exists():
         assert called.poll() is None, called.communicate()[0]
@@ -181,14 +183,14 @@ def test_a_kill_loses_nothing(core: Here) -> None:
 
 def test_cron_runs_one_step_at_a_time(core: Here) -> None:
     core.configure("steps: [a, b]\nlimits: {steps: 2}\n")
-    core.prompt("a"), core.prompt("b")
+    core.prompts("a", "b")
     core.call("tick"), core.call("tick"), core.call("tick")
     assert core.done == ["a", "b"]
 
 
 def test_nothing_of_a_plug_in_is_there(core: Here) -> None:
     core.configure("steps: [a]\n")
-    core.prompt("a")
+    core.prompts("a")
     for command in ("start", "web", "schedule", "sync", "worker", "mcp"):
         assert "needs the plug-in" in core.call(command, code=2)
         assert f" {command}" not in core.call("--help").partition("More:")[2].replace(",", "")
@@ -226,7 +228,7 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
 def alone(folder: Path, plugin: str) -> Here:
     """Return a project in which only *plugin* is switched on, and that is a repository."""
     here = Here(folder / "project", ROOT, extensions.PLUGINS - {plugin})
-    here.prompt("a")
+    here.prompts("a")
     git = ["git", "-C", str(here.folder)]
     subprocess.run([*git, "init", "-q", "-b", "main"], check=True)
     (here.folder / ".gitignore").write_text("/sync/\n/logs/\n")

@@ -109,6 +109,8 @@ class Snapshot(Struct, frozen=True):
     takes_over: str = ""
     """The options of `run` that continue the step of a process that is gone."""
 
+    more: tuple[tuple[str, str], ...] = ()
+    """Labels and texts that packages add."""
     left_out: tuple[float, str] | None = None
     """The newest date of its schedule that started nothing, in seconds since 1970, and why."""
 
@@ -198,6 +200,8 @@ class Snapshot(Struct, frozen=True):
             seen["starts_at"] = as_utc(self.starts)
         if self.left_out is not None:
             seen["left_out"] = left_out_json(self.left_out)
+        if self.more:
+            seen["more"] = [{"label": label, "text": text} for label, text in self.more]
         if self.unmerged:
             seen["unmerged"] = [one.as_json() for one in self.unmerged]
         if self.graph_view is None:
@@ -259,6 +263,7 @@ class Snapshot(Struct, frozen=True):
         yield "next step", self.next_words()
         yield "purpose", self._next_description()
         yield from self._unmerged_rows()
+        yield from ((one_line(label)[:LABEL_WIDTH], text) for label, text in self.more)
         if head is None:
             return
         for held, liveness in _by_owner(self.holders, self.makers or {}):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from sequencer import extensions
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.fields import AfterValidator, Field, Refusal, model_validator
 from sequencer.model.frozen import Frozen
@@ -87,10 +88,21 @@ KINDS: Mapping[str, _Kind] = {
 """Fields by kind."""
 
 
+_OF_OTHERS = _Kind((), ("path", "url", "headers", "headers_env", "secret_env", "token_env"))
+"""What an entry may have whose kind a package has."""
+
+
+def _known_kind(kind: str) -> str:
+    if kind not in KINDS and kind not in (added := extensions.names(extensions.SINKS)):
+        *most, last = map(repr, (*KINDS, *sorted(added)))
+        raise Refusal("literal_error", {"expected": f"{', '.join(most)} or {last}"})
+    return kind
+
+
 class SinkOptions(Frozen):
     """One of ``activity.sinks``."""
 
-    kind: Literal["jsonl", "webhook", "linear", "github"]
+    kind: Annotated[str, AfterValidator(_known_kind)]
     path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     """jsonl: in the project or the run's folder; None: ``activity.jsonl`` in the latter."""
     url: Url | None = None
@@ -116,7 +128,7 @@ class SinkOptions(Frozen):
 
     @model_validator(mode="after")
     def _suits_its_kind(self) -> SinkOptions:
-        known = KINDS[self.kind]
+        known = KINDS.get(self.kind, _OF_OTHERS)
         allowed = {"kind", *known.may, *(name for group in known.needs for name in group)}
         foreign = sorted(self.model_fields_set - allowed)
         if foreign:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
+from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnsafeFolder, UnsafePath
 from sequencer.plugins.posting.options import ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.protocol import Post, Sink, Unreachable
@@ -77,6 +78,15 @@ MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
 """A sink by its kind's word."""
 
 
+def _maker_of(options: SinkOptions) -> Callable[[str, SinkOptions, SinkPlace], Sink]:
+    if (own := MAKERS.get(options.kind)) is not None:
+        return own
+    found: Callable[[str, SinkOptions, SinkPlace], Sink] = extensions.needed(
+        extensions.SINKS, options.kind, "kind of sink", known=MAKERS
+    )
+    return found
+
+
 def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
     """Return the sinks of *options*, in the order of the file; nothing is opened yet.
 
@@ -87,7 +97,7 @@ def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
     for where, message in problems(options, place):
         raise ConfigurationError(message, where=where)
     return [
-        MAKERS[entry.kind](name, entry, place)
+        _maker_of(entry)(name, entry, place)
         for name, entry in options.sinks.items()
         if not entry.from_request or _is_of(entry, place.identifier)
     ]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from sequencer import extensions
 from sequencer.cli.views.next_command import next_command, situation_of
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.standing import holder_words
@@ -31,6 +32,7 @@ from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.schedules.section import schedules_of
 from sequencer.plugins.web.records import Tried
 from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
+from sequencer.project.project import Project
 from sequencer.project.starts import starts_of
 
 Query = Mapping[str, str]
@@ -88,6 +90,32 @@ class Page(Struct):
     """Folders in which runs may appear."""
     is_remote: bool = False
     """Whether what it shows may change without any change in a folder."""
+
+
+class AddedPage(Struct, frozen=True):
+    """A page that a package adds: a table for each project, below /more."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Callable[[Project], Iterable[Sequence[str]]]
+    """Returns the texts of the cells; they are shown as text, whatever is in them."""
+
+
+def more(site: Site, _: Query, name: str) -> Page:
+    """Return the page that a package has added as *name*.
+
+    Raises:
+        UnknownName: none has.
+    """
+    added: AddedPage = extensions.needed(extensions.PAGES, name, "page")
+    tables: list[tuple[str, list[Sequence[str]], str]] = []
+    for shown in site.projects.values():
+        try:
+            tables.append((shown.title, [*added.rows(shown.project)], ""))
+        except SequencerError as error:
+            tables.append((shown.title, [], error.in_one_line))
+    context = {"title": added.title, "columns": added.columns, "tables": tables}
+    return Page("more.html", added.title, context, **every_folder(site), tab=f"more/{name}")
 
 
 def look_of(row: RunRow) -> StateLook:

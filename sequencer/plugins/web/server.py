@@ -29,7 +29,7 @@ from starlette.routing import Mount, Route, compile_path
 from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sequencer import __version__
+from sequencer import __version__, extensions
 from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.plugins.web import checks, pages, run_page, steps
@@ -44,6 +44,7 @@ PAGES: Mapping[str, Callable[..., Page]] = {
     "/runs": pages.runs,
     "/costs": costs,
     "/health": checks.health,
+    "/more/{name}": pages.more,
     "/p/{project}/{run}": run_page.run,
     "/p/{project}/{run}/step/{key}": steps.step,
     "/p/{project}/{run}/log/{name}": steps.log,
@@ -80,6 +81,7 @@ class Answers:
         self._form_token = form_token
         self._templates = environment()
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
+        self._added = [(name, one.title) for name, one in extensions.chosen(extensions.PAGES)]
         self.channels = Channels(self.rendered)
 
     def rendered(self, address: str) -> MadePage:
@@ -101,6 +103,7 @@ class Answers:
             template = self._templates.get_template(page.template)
             badge = sum(1 for _ in every_need(self._site))
             values = {"page": page, "badge": badge, "address": address, **page.context}
+            values["added"] = self._added
             values["form_token"] = self._form_token
             context = template.new_context(values)
             parts = {name: "".join(block(context)) for name, block in template.blocks.items()}
