@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from sequencer.engine.run import Run
 from sequencer.errors import Interrupted, RemoteUnreachable, SequencerError
-from sequencer.executors.pump import GRACE_S
+from sequencer.executors.launch import GRACE_S
 from sequencer.project.project import Project
 
 WORDS_S = 0.5

@@ -9,10 +9,15 @@ temperature and the earlier conversation that its author asks for; nothing else 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
+from sequencer.engine.events import Noticed
+from sequencer.engine.performing import Performer
+from sequencer.errors import SequencerError
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Particular
+from sequencer.model.net.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 
@@ -122,3 +127,61 @@ def _is_set(step: Step, name: str) -> bool:
 def _without(step: Step, names: Collection[str]) -> Step:
     update = {name: Step.model_fields[name].get_default() for name in names}
     return step.replace(**update) if update else step
+
+
+class Honouring:
+    """Fits the steps that one process runs to their agents."""
+
+    def __init__(self, performer: Performer, begun_with: Workflow) -> None:
+        """Fit them to the agents of *performer*; a run starts with the tasks of *begun_with*."""
+        self._performer = performer
+        self._begun_with = begun_with.steps_by_name
+        self._told: set[str] = set()
+        self._has_recalled = False
+        self._optional: tuple[Workflow, Mapping[str, tuple[str, ...]]] | None = None
+        """For the workflow that was asked about last."""
+        self.is_silent = False
+        """Whether what is left out now was reported before."""
+
+    def step(
+        self, workflow: Workflow, name: str, change: Callable[[Step], Step] = lambda step: step
+    ) -> Step:
+        """Return the step of node *name*, without optional fields that its agent lacks.
+
+        *change* is applied before its agent is chosen.
+
+        Raises:
+            ConfigurationError: its agent is missing.
+        """
+        step = change(self._performer.with_defaults(workflow.steps_by_name[name]))
+        optional = self._optional_of(workflow).get(name, ())
+        kept, left_out = fitted(self._performer.agents, step, name, optional)
+        if not left_out:
+            return kept
+        task = workflow.task(name)
+        agent = self._performer.agents.choose(kept, name)[0]
+        who = f"agent {agent!r}" if task is None else f"role {task.role}: its agent"
+        text = f"{who} does not support {', '.join(left_out)}; left out"
+        if text not in self._told:
+            self._told.add(text)
+            if not self.is_silent:
+                self._performer.emit(Noticed(text))
+        return kept
+
+    def _optional_of(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:
+        if self._optional is None or self._optional[0] is not workflow:
+            self._optional = workflow, optional_of(workflow)
+        return self._optional[1]
+
+    def recall(self, workflow: Workflow, marking: Marking, begins: Collection[str]) -> None:
+        """Mark what was reported about added tasks before this process; *begins* start now."""
+        if self._has_recalled:
+            return
+        self._has_recalled = self.is_silent = True
+        ledger = marking.ledger
+        begun = {*marking.done, *ledger.notes, *ledger.spent, *marking.active.keys() - set(begins)}
+        for name in (begun & workflow.steps_by_name.keys()).difference(self._begun_with):
+            # Its attempt says what is wrong with it.
+            with contextlib.suppress(SequencerError):
+                self.step(workflow, name)
+        self.is_silent = False

@@ -3,40 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec import Struct, field
-from msgspec.structs import replace
-
-from sequencer.engine.attempt import Prepared, Running
-from sequencer.engine.by_hand import Control, fresh_head
-from sequencer.engine.carrier import NOTHING_CARRIED
+from sequencer.engine.beside import work_beside
+from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, LineLoop
-from sequencer.engine.patience import followed
+from sequencer.engine.loop import EngineLoop, LineLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.worker import LineWorker, NewestLimits, Worker
-from sequencer.errors import ClaimHeld, SequencerError, TransitionRefused, UsageRefused
-from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import StepRequest
-from sequencer.model import transitions
+from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Kind, Readiness, Standing, standing
-from sequencer.model.limits import InvocationLimits, RunLimits, parse_time
-from sequencer.model.line.order import Description, place
+from sequencer.model.kind import Kind, Standing, standing
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.line.order import Description
 from sequencer.model.moving import ensure_here
-from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.store.file import FileStore
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
@@ -392,151 +380,3 @@ def _identity(head: Head) -> tuple[object, ...]:
         head.params,
         head.has_definition,
     )
-
-
-MOST_RETRIES = 100
-"""The most that a step can ask for."""
-CALLER = "caller"
-"""The agent in the journal for a step that a program performed itself."""
-
-
-class OpenTurn(Struct):
-    """A step that the caller performs itself, see `Run.turn`."""
-
-    step: str
-    position: str
-    step_index: int
-    token: int
-    attempt: int
-    prompt_name: str
-    cancellation: Cancellation
-    """Set when the claim is lost: stop, because the result will not be accepted."""
-    output: str = ""
-    """What to record as the step's output."""
-    is_complete: bool = False
-    """Set it to end the run with this step."""
-    failure: str | None = field(default=None)
-    """Set it to record a failure without raising."""
-
-
-class _Caller:
-    """Represents the program that performs a step itself."""
-
-    kind: ClassVar[str] = CALLER
-    supported_fields: ClassVar[frozenset[str]] = frozenset()
-
-    def problems(self) -> list[str]:
-        return []
-
-    def perform(self, request: StepRequest, *_: object) -> Outcome:
-        raise ValueError(f"the caller must perform step {request.step.name!r}")
-
-
-def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
-    """Claim the ready step, or with *wait* the next one at the worker's positions.
-
-    Raises: see `Run.turn`.
-    """
-    while True:
-        head = followed(worker.store, head, worker.store.view().head)
-        here = worker.standing_for_claim(head)
-        is_mine = worker.is_mine(head.step_index)
-        if here.kind in (Readiness.READY, Readiness.HELD) and is_mine:
-            step, position = worker.performer.look(here.place)
-            prepared = Prepared(step, position, here.place, CALLER, _Caller(), "")
-            try:
-                claimed = worker.claim(head, prepared)
-            except ClaimHeld:
-                if not wait:
-                    raise
-                claimed = None
-            if claimed is not None:
-                try:
-                    worker.arrive(claimed)
-                except BaseException as error:
-                    worker.abandon(claimed, error)
-                    raise
-                return claimed
-        if here.kind is Readiness.EXPIRED and head.gate is not None:
-            worker.control.lapse()
-            continue
-        if not wait or here.is_final or here.kind in (Readiness.PERSON, Readiness.REFUSED):
-            if here.kind in (Readiness.READY, Readiness.HELD):
-                raise ClaimHeld(f"step {here.place.step!r} is at another position")
-            raise TransitionRefused(here.message)
-        due = parse_time(here.until) if here.until else None
-        left = (due - datetime.now(UTC)).total_seconds() if due else LONGEST_SLEEP_S
-        worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
-
-
-def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn]:
-    """Yield the step of *running* once, and then record how the caller performed it."""
-    claim, made = running.claim, running.prepared
-    opened = OpenTurn(
-        claim.step,
-        made.position,
-        claim.step_index,
-        claim.token,
-        claim.attempt,
-        made.step.prompt_name,
-        running.cancellation,
-    )
-    started = time.monotonic()
-    status, error = OutcomeStatus.OK, None
-    try:
-        # Inside, so that no heartbeat comes after the record and leaves a file.
-        worker.begin(running)
-        try:
-            yield opened
-        finally:
-            worker.end(running)
-    except BaseException as raised:
-        is_failure = isinstance(raised, Exception)
-        status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
-        error = repr(raised)
-        raise
-    finally:
-        if opened.failure is not None:
-            status, error = OutcomeStatus.FAILED, opened.failure
-        elif opened.is_complete and status is OutcomeStatus.OK:
-            status = OutcomeStatus.COMPLETE
-        outcome = Outcome(status=status, output=opened.output, error=error)
-        seconds = round(time.monotonic() - started, 6)
-        worker.settle(running, outcome, seconds)
-
-
-def work_beside(
-    performer: Performer,
-    limits: InvocationLimits,
-    step_index: int,
-    state_path: Path,
-    on_ready: Callable[[Callable[[], None]], None] | None = None,
-) -> Summary:
-    """Run steps from *step_index* on in mode async: in a run that only this call knows.
-
-    Agents get *state_path*, but it is neither read nor written.
-
-    Raises: see `EngineLoop.work`.
-    """
-    if performer.place is not None:
-        raise UsageRefused(
-            "mode async has no run, but worktree: true needs one",
-            hint="choose another --mode, or remove worktree",
-        )
-    first = place(performer.workflow, step_index)
-    fresh = fresh_head(performer.workflow).replace(
-        step_index=step_index, iteration=step_index + 1, expected_step=first.step
-    )
-    # Only the step's retries limit its failures.
-    own = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
-    performer = replace(performer, carrier=NOTHING_CARRIED)
-    with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
-        store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
-        worker = LineWorker(store, performer, own, state_path=state_path)
-        try:
-            if on_ready is not None:
-                on_ready(worker.interrupt)
-            head = store.update(lambda _: transitions.initialise(fresh))
-            return replace(LineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
-        finally:
-            worker.leave()

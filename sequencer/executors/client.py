@@ -25,6 +25,7 @@ from sequencer.executors.client_events import JsonEventParser, Rules
 from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
 )
+from sequencer.executors.launch import Launch, agent_environment
 from sequencer.executors.prices import ModelPrice
 from sequencer.executors.process import (
     ProcessCore,
@@ -41,7 +42,7 @@ from sequencer.executors.protocol import (
     is_of_a_provider,
     tools_objection,
 )
-from sequencer.executors.pump import DONE, STUCK, Launch, agent_environment
+from sequencer.executors.pump import DONE, STUCK
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field

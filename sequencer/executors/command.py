@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.launch import GRACE_S, agent_environment
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import (
     ProcessCore,
@@ -24,7 +25,6 @@ from sequencer.executors.process import (
     located,
 )
 from sequencer.executors.protocol import Listener, Objection, Piece, StepRequest, qualified_model
-from sequencer.executors.pump import GRACE_S, agent_environment
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
 from sequencer.model.evidence import Evidence

@@ -17,12 +17,12 @@ from typing import ClassVar
 from sequencer.executors.answers import result_ignored, with_answer
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.client_limits import Clock, local_clock
+from sequencer.executors.launch import agent_environment
 from sequencer.executors.messages_loop import LISTENED_TO, Conversation, MessagesOptions
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
 from sequencer.executors.protocol import Listener, Objection, Permits, StepRequest, words
-from sequencer.executors.pump import agent_environment
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.tool_words import CHANGING, MESSAGES, granted, objections
 from sequencer.executors.wall import Wall

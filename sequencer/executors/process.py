@@ -35,19 +35,12 @@ from sequencer.errors import (
 from sequencer.executors.answers import result_ignored, with_answer
 from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.file_watch import FileWatch
 from sequencer.executors.guard import COMMAND_BYTES
+from sequencer.executors.guarding import Guard, GuardUnreachable
+from sequencer.executors.launch import GRACE_S, Launch
 from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
-from sequencer.executors.pump import (
-    DONE,
-    GRACE_S,
-    STUCK,
-    FileWatch,
-    Guard,
-    GuardUnreachable,
-    Launch,
-    OutputConsumer,
-    Pump,
-)
+from sequencer.executors.pump import DONE, STUCK, OutputConsumer, Pump
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.wall import WITHOUT_WALL, Wall
 from sequencer.model.evidence import Evidence, TurnEnd

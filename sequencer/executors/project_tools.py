@@ -27,9 +27,10 @@ from msgspec import Struct, field
 from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, tell_left
 from sequencer.executors.protocol import Identity, Listener
-from sequencer.executors.pump import Launch, OutputConsumer
+from sequencer.executors.pump import OutputConsumer
 from sequencer.executors.wall import Wall
 from sequencer.model.fields import Field, ValidationError
 from sequencer.model.frozen import Frozen, json_schema

@@ -48,6 +48,7 @@ def test_a_machine_that_runs_out_of_something_fails_no_step(tmp_path: Path) -> N
     assert 0 < report.figures["refused"] < report.counts["rounds"]
 
 
+@pytest.mark.timeout(300)
 def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:
     report = floods.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()

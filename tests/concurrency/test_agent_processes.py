@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.pump import Launch
 from tests.contract.executor_cases import marked_processes, wait_until
 
 
@@ -113,7 +113,7 @@ def test_a_frozen_guard_is_given_up_and_its_agent_ended(
     core: ProcessCore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sequencer.executors.pump._OVERDUE_S", 0.3)
-    monkeypatch.setattr("sequencer.executors.pump._REPORT_S", 0.3)
+    monkeypatch.setattr("sequencer.executors.guarding._REPORT_S", 0.3)
     core.prepare()
     assert core._spare is not None
     guard = core._spare.pid

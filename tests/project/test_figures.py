@@ -69,6 +69,7 @@ def test_no_function_is_too_long() -> None:
     assert long == {}
 
 
+@pytest.mark.timeout(300)
 def test_nothing_grew() -> None:
     """Whoever raises a figure of `RATCHET` changes that file, and says why."""
     assert broken(written(ROOT) | counted_steps(ROOT)) == []

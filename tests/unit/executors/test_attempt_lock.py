@@ -19,8 +19,10 @@ from sequencer.errors import MachineBusy, StorageFailed, out_of_resources
 from sequencer.executors import attempt_lock
 from sequencer.executors.attempt_lock import MARK, AttemptLock, lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
+from sequencer.executors.guarding import Guard
+from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.pump import Guard, Launch, OutputConsumer
+from sequencer.executors.pump import OutputConsumer
 from sequencer.store.identity import pid_namespace
 
 SLEEP = [sys.executable, "-IS", "-c", "import time; print(flush=True); time.sleep(300)"]

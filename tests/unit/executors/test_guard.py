@@ -13,8 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from sequencer.executors import pump as guarding
-from sequencer.executors.pump import Guard, GuardUnreachable, Launch
+from sequencer.executors import guarding
+from sequencer.executors.guarding import Guard, GuardUnreachable
+from sequencer.executors.launch import Launch
 from tests.contract.executor_cases import wait_until
 
 

@@ -15,12 +15,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.executors import guard
-from sequencer.executors import pump as guarding
+from sequencer.executors import guard, guarding
 from sequencer.executors.attempt_lock import MARK
 from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.pump import Launch
 from tests.contract.executor_cases import wait_until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}

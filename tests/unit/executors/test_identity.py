@@ -16,11 +16,11 @@ from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
+from sequencer.executors.launch import TRUST, Launch
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import ToolFolder, Workbench, call_tool
 from sequencer.executors.protocol import Executor, Identity, StepRequest
-from sequencer.executors.pump import TRUST, Launch
 from sequencer.model.step import Step
 from tests.contract.executor_cases import IDENTITY, Recorder, request_for
 

@@ -14,9 +14,10 @@ from sequencer.executors import pump as guarding
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.guard import COMMAND_BYTES
+from sequencer.executors.guarding import Guard
+from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, left_words
 from sequencer.executors.protocol import Piece
-from sequencer.executors.pump import Guard, Launch
 from sequencer.model.evidence import TurnEnd
 from sequencer.model.outcome import Outcome
 from tests.contract.executor_cases import Recorder, request_for

@@ -22,9 +22,9 @@ from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.client import LineSplitter, perform_process
 from sequencer.executors.client_events import JsonEventParser, number, split_mark
 from sequencer.executors.command import Pattern, VariableName, VariableValue
+from sequencer.executors.launch import EVERY_AGENT, Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
 from sequencer.executors.protocol import Listener, Piece
-from sequencer.executors.pump import EVERY_AGENT, Launch
 from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import checked
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -290,7 +290,7 @@ def test_a_word_that_no_guard_says_is_the_loss_of_the_guard(
     said = "".join(f"{word}\n" for word in words)
     # It leaves when its sequencer does, as a guard would.
     program.write_text(f"import os\nos.write(1, {said!r}.encode())\nwhile os.read(0, 9999): pass\n")
-    monkeypatch.setattr("sequencer.executors.pump._PROGRAM", program)
+    monkeypatch.setattr("sequencer.executors.guarding._PROGRAM", program)
     monkeypatch.setattr("sequencer.executors.pump._DRAIN_S", 0.0)
     outcome = stage.perform("true", timeout_s=20)
     assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, None)

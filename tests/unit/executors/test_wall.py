@@ -21,12 +21,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors import pump as guarding
+from sequencer.executors import guarding
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.guard import DEPTH, DUMPABLE, Prctl
+from sequencer.executors.guarding import Guard
+from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, conclude
 from sequencer.executors.protocol import Piece
-from sequencer.executors.pump import Guard, Launch
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.wall import Wall, unavailable_reason
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -222,7 +223,7 @@ def ordinary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             monkeypatch.setattr(guarding, "_PROGRAM", program)
             monkeypatch.setattr(sys, "executable", python_of_everybody())
             popen = partial(subprocess.Popen, user=NOBODY, group=NOBODY, extra_groups=())
-            monkeypatch.setattr("sequencer.executors.pump.subprocess.Popen", popen)
+            monkeypatch.setattr("sequencer.executors.guarding.subprocess.Popen", popen)
             work = folder / "work"
             work.mkdir()
             os.chown(work, NOBODY, NOBODY)

@@ -15,8 +15,8 @@ import pytest
 
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.guard import DEPTH
+from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.pump import Launch
 from sequencer.store import identity
 from sequencer.store.identity import INSIDE_AGENT, is_agent, is_inside_agent
 from tests.inside import below_a_guard

@@ -16,8 +16,9 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.output import AttemptOutput
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
 from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.launch import Launch, agent_environment
 from sequencer.executors.process import ProcessCore, describe_exit
-from sequencer.executors.pump import TAIL, Launch, agent_environment
+from sequencer.executors.pump import TAIL
 from sequencer.executors.wall import Wall
 from sequencer.model.head import Head
 from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace

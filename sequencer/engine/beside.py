@@ -1,0 +1,61 @@
+"""Work beside a run, in mode async: its steps are not the run's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
+
+from sequencer.engine.by_hand import fresh_head
+from sequencer.engine.carrier import NOTHING_CARRIED
+from sequencer.engine.loop import LineLoop
+from sequencer.engine.performing import Performer
+from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.worker import LineWorker
+from sequencer.errors import UsageRefused
+from sequencer.model import transitions
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.line.order import place
+from sequencer.store.file import FileStore
+
+MOST_RETRIES = 100
+"""The most that a step can ask for."""
+
+
+def work_beside(
+    performer: Performer,
+    limits: InvocationLimits,
+    step_index: int,
+    state_path: Path,
+    on_ready: Callable[[Callable[[], None]], None] | None = None,
+) -> Summary:
+    """Run steps from *step_index* on in mode async: in a run that only this call knows.
+
+    Agents get *state_path*, but it is neither read nor written.
+
+    Raises: see `EngineLoop.work`.
+    """
+    if performer.place is not None:
+        raise UsageRefused(
+            "mode async has no run, but worktree: true needs one",
+            hint="choose another --mode, or remove worktree",
+        )
+    first = place(performer.workflow, step_index)
+    fresh = fresh_head(performer.workflow).replace(
+        step_index=step_index, iteration=step_index + 1, expected_step=first.step
+    )
+    # Only the step's retries limit its failures.
+    own = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
+    performer = replace(performer, carrier=NOTHING_CARRIED)
+    with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
+        store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
+        worker = LineWorker(store, performer, own, state_path=state_path)
+        try:
+            if on_ready is not None:
+                on_ready(worker.interrupt)
+            head = store.update(lambda _: transitions.initialise(fresh))
+            return replace(LineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
+        finally:
+            worker.leave()
