@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -348,13 +348,20 @@ def _packages_may_add(group: str) -> bool:
     return False
 
 
-def _loaded(place: str) -> Any | None:
-    """Return what is at *place*; None: its plug-in is not installed."""
+def loaded(part: str | Callable[..., Any]) -> Any:
+    """Return *part*, imported if it is text: ``MODULE:NAME``."""
+    if not isinstance(part, str):
+        return part
     from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick has no use for it
 
+    return resolve_name(part)
+
+
+def _loaded(place: str) -> Any | None:
+    """Return what is at *place*; None: its plug-in is not installed."""
     plugin = f"{_PLUGINS}.{place.partition('.')[0]}"
     try:
-        return resolve_name(f"{_PLUGINS}.{place}")
+        return loaded(f"{_PLUGINS}.{place}")
     except ModuleNotFoundError as error:
         if error.name == plugin:
             return None

@@ -37,7 +37,6 @@ from sequencer.errors import (
     summary_of,
 )
 from sequencer.executors.redaction import Redaction
-from sequencer.project.store_kinds import kind_of
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -379,7 +378,7 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
     decides = invocation.decides != "" and invocation.decides in words
     if decides:
         project.ensure_may_decide(invocation.verb)
-    acts = not kind_of(settings).is_local
+    acts = not settings.store_kind.is_local
     if decides:
         acts = acts or bool(settings.hooks) or project.posting is not None
     if acts and invocation.changes:

@@ -7,7 +7,6 @@ say which one is meant. A `Renderer` draws workflows, for every command that sho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -60,7 +59,7 @@ class Contribution(Struct, frozen=True):
         # What another plug-in adds is not there without it.
         names = (name for name in self.takes if name in given and name not in self.flags)
         taken = {name: given[name] for name in names}
-        shown: int | None = resolve_name(self.do)(invocation, **taken)
+        shown: int | None = extensions.loaded(self.do)(invocation, **taken)
         return shown
 
 
@@ -100,13 +99,13 @@ def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:
 def draw_graph(invocation: Invocation, view: Any, source: Any, given: Mapping[str, Any]) -> None:
     """Draw *view* in each way that *given* asks for; see `Renderer.graph`."""
     for one in _asked_for(invocation, given):
-        resolve_name(one.graph)(invocation, view, source, _of(one, given))
+        extensions.loaded(one.graph)(invocation, view, source, _of(one, given))
 
 
 def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], hint: str) -> None:
     """Draw *workflow*, which is no graph, in each way that *given* asks for."""
     for one in _asked_for(invocation, given):
-        resolve_name(one.line)(invocation, workflow, _of(one, given), hint)
+        extensions.loaded(one.line)(invocation, workflow, _of(one, given), hint)
 
 
 def _asked_for(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:

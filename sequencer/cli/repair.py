@@ -12,7 +12,6 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
 from sequencer.errors import UsageRefused, command
 from sequencer.project.runs import state_path_of, witness_for
-from sequencer.project.store_kinds import kind_of
 from sequencer.store import repair as mending
 from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
 from sequencer.store.highwater import HighWaterMark
@@ -61,7 +60,7 @@ def repair(
     if (accept_head or accept_journal) and not is_applied:
         raise UsageRefused("--accept-head and --accept-journal need --apply", hint="add --apply")
     settings = invocation.project().settings
-    if not kind_of(settings).is_local:
+    if not settings.store_kind.is_local:
         raise UsageRefused(
             f"store.kind is {settings.store.kind!r}, but repair works only with the file store"
         )

@@ -56,7 +56,6 @@ from sequencer.project.flows import run_of as flow_run_of
 from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
 from sequencer.project.starts import starts_at, starts_of
-from sequencer.project.store_kinds import kind_of
 from sequencer.workflows.prompts import relative_name
 
 if TYPE_CHECKING:
@@ -503,7 +502,7 @@ def _remember(
     if here is None or here.kind not in STABLE:
         return
     project = invocation.project()
-    if not kind_of(project.settings).is_local:
+    if not project.settings.store_kind.is_local:
         # What others do elsewhere is seen by looking only.
         return
     posting = project.posting

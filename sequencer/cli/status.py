@@ -33,10 +33,10 @@ from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.starts import (
+    all_starts,
     as_utc,
     clock,
     left_out_json,
-    line_of,
     parsed,
     starts_at,
     starts_of,
@@ -297,7 +297,7 @@ def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
             waits["kind"] == Readiness.READY or (waits["kind"] == "date" and waits["until"] <= now)
         )
     }
-    places = line_of(project).turns(project, listed, able)
+    places = all_starts().turns(project, listed, able)
     for facts in shown:
         yield {**facts, "turn": places.get(facts["run"] or "")}
 

@@ -38,7 +38,6 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.schema import BUILTIN_AGENTS, OLD_ROLES
 from sequencer.project.settings import Agent, Settings
-from sequencer.project.store_kinds import kind_of
 from sequencer.project.task_graphs import known_task_graphs
 from sequencer.project.trusting import Trust
 from sequencer.store.identity import utc_milliseconds
@@ -236,7 +235,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         if not isinstance(executor, Installed):
             return
         # The code of the next step may come with its claim.
-        moves = kind_of(self.settings).carries_code
+        moves = self.settings.store_kind.carries_code
         missing = executor.missing(None if moves else self.settings.project_dir)
         if missing is not None:
             hint = "no step was claimed; install it or set it, and start again"

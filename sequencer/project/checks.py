@@ -47,7 +47,6 @@ from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
 from sequencer.project.runs import witness_for
-from sequencer.project.store_kinds import kind_of, loaded
 from sequencer.project.store_requests import CheckRequest
 from sequencer.project.worktrees import known_worktrees, worktrees
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
@@ -97,7 +96,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
 def check_by_looking(project: Project) -> Iterator[Finding]:
     """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
     try:
-        kind = kind_of(project.settings)
+        kind = project.settings.store_kind
         if kind.checks is not None and not kind.needs_trust:
             yield from _check_store(project, project.run(None).store, acts=False)
         yield from check_flows(project)
@@ -117,8 +116,8 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:
     """Yield what the kind of *store* finds; *acts*: whether its remote may be reached."""
-    if (checks := kind_of(project.settings).checks) is not None:
-        yield from loaded(checks)(CheckRequest(project.settings, store, acts))
+    if (checks := project.settings.store_kind.checks) is not None:
+        yield from extensions.loaded(checks)(CheckRequest(project.settings, store, acts))
 
 
 def _check_run(project: Project, run: Run) -> Iterator[Finding]:
@@ -126,7 +125,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     settings = project.settings
     path = run.store.state_path
     # A run on a server leaves outputs in the folder, but no files of its head.
-    is_here = kind_of(settings).has_files
+    is_here = settings.store_kind.has_files
     state_findings = list(check_state(path, witness_for(settings, path))) if is_here else []
     head = None
     try:

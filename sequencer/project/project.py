@@ -44,7 +44,6 @@ from sequencer.project.runs import (
 from sequencer.project.schema import CURRENT, NONE
 from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
-from sequencer.project.store_kinds import kind_of
 from sequencer.project.store_requests import CodeRequest
 from sequencer.project.task_graphs import known_task_graphs, task_graphs
 from sequencer.project.trust import Rule, rule_of
@@ -99,7 +98,7 @@ class Project(Struct, frozen=True, dict=True):
         Raises:
             NotTrusted: see `Trust.ensure`.
         """
-        if not self.rehearses or not kind_of(self.settings).is_local:
+        if not self.rehearses or not self.settings.store_kind.is_local:
             if source is not None and source.file is not None:
                 self.trust.add_flow(self.settings.project_dir / source.file)
             self.trust.ensure(may_ask=may_ask)
@@ -194,7 +193,7 @@ class Project(Struct, frozen=True, dict=True):
 
     def store(self, run: str | None) -> Store:
         """Return the store of the run called *run*, which reaches only what the project may."""
-        if kind_of(self.settings).needs_trust:
+        if self.settings.store_kind.needs_trust:
             self.trust.ensure()
         store = make_store(self.settings, run, lambda: self.allowed)
         if (dispatch := dispatch_of(store)) is not None:
@@ -309,7 +308,7 @@ class Project(Struct, frozen=True, dict=True):
         """Return the names of the existing named runs, for ``--run``."""
         folder = self.settings.state_file.parent / "runs"
         state = self.settings.state_file.name
-        if not kind_of(self.settings).has_files:
+        if not self.settings.store_kind.has_files:
             dispatch = dispatch_of(self.store(None))
             return [] if dispatch is None else dispatch.run_names()
         return sorted(run_name_of(folder / name / state) or name for name in folders.names(folder))
@@ -396,7 +395,7 @@ def load_hooks(
 def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
     """Return what moves the code of the run in *store*, or what keeps it on a branch."""
     settings, made = project.settings, None
-    if (way := kind_of(settings).code) is not None:
+    if (way := settings.store_kind.code) is not None:
         make = extensions.needed(extensions.CODE, way, "way to move code")
         allowed = lambda: project.allowed  # noqa: E731
         made = make(CodeRequest(settings, run, store, project.redaction, allowed, emit))
@@ -406,7 +405,7 @@ def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Car
 def guard_of(settings: Settings) -> BranchGuard | None:
     """Return what lets steps start only on one branch; None: no branch was named."""
     branch = settings.store.work.branch
-    if kind_of(settings).carries_code or branch in (CURRENT, NONE):
+    if settings.store_kind.carries_code or branch in (CURRENT, NONE):
         return None
     return BranchGuard(branch, partial(current_branch, settings.project_dir))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sequencer import extensions
 from sequencer.documents.textfile import leads_out, slug
 from sequencer.errors import (
     ConfigurationError,
@@ -30,7 +31,6 @@ from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow, has_definition
 from sequencer.project.settings import Settings
-from sequencer.project.store_kinds import kind_of, loaded
 from sequencer.project.store_requests import StoreRequest
 from sequencer.store.file import FileStore
 from sequencer.store.folder import keep_from_git
@@ -361,7 +361,7 @@ def witness_for(settings: Settings, state_path: Path) -> Witness:
 
     A store that other machines share has the shared copy to compare with.
     """
-    if not kind_of(settings).is_local:
+    if not settings.store_kind.is_local:
         return no_witness
     return HighWaterMark(state_path).beside(_log_witness(settings, state_path))
 
@@ -375,7 +375,7 @@ def lost_steps(
     the next attempt are read, and otherwise all that `witness_for` tells. What is shown counts
     only if a newer head does not explain it.
     """
-    if not kind_of(settings).is_local or head.moved_to is not None:
+    if not settings.store_kind.is_local or head.moved_to is not None:
         return None
     own, logs = tuple(HighWaterMark(state_path).traces(head.run_id)), _log_witness
     more = later_logs(folders_of_logs, head) if own else logs(settings, state_path)(head.run_id)
@@ -442,5 +442,5 @@ def make_store(
 
     path = state_path_of(settings, run)
     request = StoreRequest(settings, path, run, to_head, placed, allowed)
-    store: Store = loaded(kind_of(settings).make)(request)
+    store: Store = extensions.loaded(settings.store_kind.make)(request)
     return store

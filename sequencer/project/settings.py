@@ -55,6 +55,7 @@ from sequencer.project.sources import (
     notice_commits,
     notice_former_agents,
 )
+from sequencer.project.store_kinds import StoreKind, store_kind
 from sequencer.project.switches import switched_off, switched_on, take_out
 from sequencer.project.task_graphs import known_task_graphs
 from sequencer.workflows.definitions import Composition
@@ -152,6 +153,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         """
         found = self.sections.get(name)
         return section(name).default() if found is None else found
+
+    @property
+    def store_kind(self) -> StoreKind:
+        """Return the kind of store that runs have; see `store_kinds.store_kind`."""
+        return store_kind(self.store.kind)
 
     def chosen_workflow(self) -> Workflow:
         """Return the workflow that `workflow` names, with its cadence of reviews."""

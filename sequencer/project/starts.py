@@ -81,12 +81,11 @@ def starts_of(project: Project) -> Starts:
     is_asked_for = any(
         name in project.settings.sections for name in extensions.OURS[extensions.STARTS]
     )
-    return line_of(project) if is_asked_for else _NOTHING
+    return all_starts() if is_asked_for else _NOTHING
 
 
-def line_of(project: Project) -> Starts:
+def all_starts() -> Starts:
     """Return the same for those who list all runs, which stand in line also without dates."""
-    del project
     found: Starts = next(extensions.ours(extensions.STARTS), _NOTHING)
     return found
 

@@ -7,8 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -63,24 +62,4 @@ def store_kind(name: str, where: str = "store.kind") -> StoreKind:
             where=f"{extensions.STORES}: {name}",
             hint="it has to be a sequencer.project.store_kinds.StoreKind",
         )
-    return found
-
-
-class _WithStore(Protocol):
-    """Settings, which say which kind of store their runs have."""
-
-    @property
-    def store(self) -> Any: ...
-
-
-def kind_of(settings: _WithStore) -> StoreKind:
-    """Return the kind of store that *settings* name; see `store_kind`."""
-    return store_kind(settings.store.kind)
-
-
-def loaded(part: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return a *part* of a `StoreKind`, imported if it is text."""
-    if not isinstance(part, str):
-        return part
-    found: Callable[..., Any] = resolve_name(part)
     return found

@@ -35,7 +35,6 @@ from sequencer.model.limits import parse_time
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.settings import Settings
 from sequencer.project.step_facts import ascii_of
-from sequencer.project.store_kinds import kind_of
 from sequencer.project.store_requests import EVERYTHING, RepositoryInspector
 from sequencer.project.trust import (
     ABSENT,
@@ -108,7 +107,7 @@ class Trust:
     def _own_settings(self) -> Mapping[str, str]:
         store = self._settings.store
         # Code travels through the remote where the run itself is elsewhere, too.
-        remote = store.remote if kind_of(self._settings).code is not None else None
+        remote = store.remote if self._settings.store_kind.code is not None else None
         found: dict[str, str] = {}
         for one in self._repositories:
             found |= one.acting_settings(self._settings.project_dir, remote)

@@ -274,6 +274,7 @@ def test_requests_alone(tmp_path: Path) -> None:
     here = alone(tmp_path, "requests")
     here.configure("")
     assert "full-development" in here.call("plan", "--request", "Add a page")
+    assert "a team needs the plug-in 'teams'" in here.call("start", "Add a page", "--team", code=2)
 
 
 def test_schedules_alone(tmp_path: Path) -> None:

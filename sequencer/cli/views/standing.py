@@ -46,7 +46,6 @@ from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.runs import lost_steps
 from sequencer.project.starts import as_utc, clock, left_out_json, starts_at
-from sequencer.project.store_kinds import kind_of
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode, facts_of
@@ -455,7 +454,7 @@ def holder_words(
 
 def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     """Return *snapshot*, of *run*, with what only its *project* knows about it."""
-    head, is_bare = snapshot.head, project.rehearses and kind_of(project.settings).is_local
+    head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
     logs = project.logs(run.name, lambda _: None)
     return replace(
         snapshot,

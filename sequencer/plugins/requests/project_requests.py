@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from sequencer import extensions
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Objection, without_tools
 from sequencer.model.step import Step
@@ -48,7 +49,9 @@ def starter_of(project: Project) -> Starter:
         ),
         hooks=project.hooks,
         agent=settings.agent.default if _was_asked_for(project) else None,
-        team=TeamStarter(teams_of(settings), routing_of(settings)),
+        team=TeamStarter(teams_of(settings), routing_of(settings))
+        if extensions.is_on("teams")
+        else None,
     )
 
 

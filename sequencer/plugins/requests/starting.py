@@ -19,6 +19,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sequencer import extensions
 from sequencer.engine.agents import Agents
 from sequencer.engine.evidence import judge_turn
 from sequencer.engine.fitting import fitted, optional_of
@@ -169,8 +170,14 @@ class Starter(Struct, frozen=True):
     def choose_team(
         self, request: Request, chosen: Route, wanted: WantedTeam | None = None
     ) -> TeamChoice | None:
-        """Return whether a team works on *request*; None: there are no teams here."""
+        """Return whether a team works on *request*; None: there are no teams here.
+
+        Raises:
+            SwitchedOff: a person asked for one, and teams are switched off.
+        """
         if self.team is None:
+            if wanted not in (None, WantedTeam()):
+                raise extensions.SwitchedOff("a team", "teams")
             return None
         name, wanted = chosen.procedure, wanted or WantedTeam()
         is_builtin = name in PROCEDURES and self.registry.get(name) == builtin_procedure(name)

@@ -41,7 +41,6 @@ from sequencer.plugins.schedules.timers import TickPace, pace_of
 from sequencer.plugins.web.records import Spent, TriedSteps, spent_in
 from sequencer.project.diagnostics import Finding
 from sequencer.project.project import Project, open_project
-from sequencer.project.store_kinds import kind_of
 from sequencer.store import folder as folders
 from sequencer.store.journal import JournalFile, facts_of
 
@@ -366,7 +365,7 @@ class ShownProject:
     @property
     def is_remote(self) -> bool:
         """Return whether its runs are on a server, which tells of no change by itself."""
-        return not kind_of(self.project.settings).has_files
+        return not self.project.settings.store_kind.has_files
 
     @property
     def unmerged(self) -> list[UnmergedWork]:
@@ -446,7 +445,7 @@ class ShownProject:
         """
         # Each look at the project is one at its settings, and a page has hundreds of rows.
         project, known = self.project, self._rows.get(address)
-        if not kind_of(project.settings).has_files:
+        if not project.settings.store_kind.has_files:
             rows = self._remote.rows()
             if address not in rows:
                 raise UnknownName("run", address, rows)

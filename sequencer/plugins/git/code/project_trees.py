@@ -19,7 +19,6 @@ from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_
 from sequencer.project.project import Project
 from sequencer.project.runs import state_path_of
 from sequencer.project.schema import NONE
-from sequencer.project.store_kinds import kind_of
 from sequencer.project.trusting import ensure_unchanged
 from sequencer.workflows.finding import GraphFile
 
@@ -110,7 +109,7 @@ def graph_findings(project: Project, flow: GraphFile) -> Iterator[Finding]:
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
     yield from _check_lacking(project, in_team=True)
     store = project.settings.store
-    if kind_of(project.settings).carries_code and store.work.branch == NONE:
+    if project.settings.store_kind.carries_code and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
         hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
         where = place_of(project.settings, "store", "work", "branch")
