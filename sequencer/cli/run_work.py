@@ -404,7 +404,7 @@ def _tell_end(
             summary.reason += f"; {starts_at(date)}"
         summary.reason = f"nothing due: {summary.reason}"
     need = need_or_none(run, summary.head)
-    invocation.news = news_at_end(invocation, run, plan.mode, summary, need)
+    invocation.news = news_at_end(invocation, plan.mode, summary, need)
     text = json_text(summary_json(run, summary, 0)) if invocation.is_json else summary_line(summary)
     # Asked to be quiet, it says why nothing goes on, and nothing of what went well.
     if invocation.is_quiet and not invocation.is_json:

@@ -18,10 +18,9 @@ from sequencer.errors import (
     WaitsForPerson,
     command,
 )
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Status
 from sequencer.model.kind import Readiness
 from sequencer.project.agents import without_time_limit
-from sequencer.project.starts import starts_of
 
 
 def tell_left_out(invocation: Invocation, text: str) -> None:
@@ -36,23 +35,18 @@ def need_or_none(run: Run, head: Head | None) -> Need | None:
     return None
 
 
-def news_at_end(
-    invocation: Invocation, run: Run, mode: Mode, summary: Summary, need: Need | None
-) -> News:
+def news_at_end(invocation: Invocation, mode: Mode, summary: Summary, need: Need | None) -> News:
     """Return what a person must know about a tick that did not fail."""
     head = summary.head
     if mode is not Mode.TICK or head is None:
         return News()
-    is_done = need is not None and need.kind is Readiness.COMPLETE
-    project = invocation.project()
-    if is_done and starts_of(project).next_start(project, run) is not None:
-        need = None  # it starts again by itself
+    is_done = head.status is Status.COMPLETE
     if summary.obstacle is not None:
         invocation.obstacle, invocation.run_id = summary.obstacle, head.run_id
     told = _told(invocation, need)
-    has_moved = bool(summary.usage.steps)
+    has_moved = is_done or bool(summary.usage.steps)
     waits = need is None or need.kind is Readiness.NOT_YET
-    return told._replace(has_moved=has_moved, is_waiting=waits and not (has_moved or is_done))
+    return told._replace(has_moved=has_moved, is_waiting=waits and not has_moved)
 
 
 def _told(invocation: Invocation, need: Need | None, prefix: str = "") -> News:

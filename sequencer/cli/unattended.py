@@ -1,11 +1,11 @@
 """What a tick of a timer says: all of it to a log, and to a person only what needs one.
 
-cron mails whatever is printed. So a tick with ``--log`` prints that something needs a person,
-that a problem it has told of is solved, or that the run has ended, and nothing else. What two
-ticks say is the same if it has the same key; the words, with their counts and times, don't
-count. What was said stands in the user's state folder, under the log's path: an agent could
-write a file of the project, and a configuration that can't be read names no run. An idle tick
-imports this and little else.
+cron mails whatever is printed. So a tick with ``--log`` prints that something needs a person or
+that a problem it has told of is solved, and nothing else: success is silent. What two ticks say
+is the same if it has the same key; the words, with their counts and times, don't count. What was
+said stands in the user's state folder, under the log's path: an agent could write a file of the
+project, and a configuration that can't be read names no run. An idle tick imports this and
+little else.
 
 Not promised: that two ticks at the same moment say one thing only once.
 """
@@ -63,12 +63,12 @@ DECISION = "decision"
 """A person decides, and then knows; nothing is said when it is over."""
 PAUSE = "pause"
 """It ends by itself, at a time that is told; nothing is said when it is over."""
-SUCCESS = "success"
-"""It is told once, and never again."""
+_MARK = "mark"
+"""No problem: something that was said where only a copy could be kept, and is not said again."""
 _SOLVED = (FAILURE, REFUSAL, LASTING)
 """Problems that are said to be solved."""
-_ONCE = (PAUSE, SUCCESS)
-_KINDS = {"refused": FAILURE, "complete": SUCCESS, "not-yet": PAUSE}
+_ONCE = (PAUSE, _MARK)
+_KINDS = {"refused": FAILURE, "not-yet": PAUSE}
 """How the need of a run is told by its `Readiness`; any other is a decision."""
 _ABOUT = ("  project: ", "  run: ")
 """How the lines begin that say what a mail is about."""
@@ -80,14 +80,14 @@ class News(NamedTuple):
     """How a tick ended, as far as a person has to know."""
 
     text: str = ""
-    """What needs a person, or that the run has ended; empty: nothing of that kind."""
+    """What needs a person; empty: nothing does."""
     key: str = ""
     """What makes it the same, whatever its words count; empty: the text does."""
     kind: str = FAILURE
     code: int = 0
     """The exit code with which the next tick will say it, where this one ends well."""
     has_moved: bool = False
-    """A step was accepted, so what stood in the way before does so no more."""
+    """A step was accepted, or the run is complete: what stood in the way does so no more."""
     is_waiting: bool = False
     """Nothing was tried, so what stood in the way may still do so."""
     until: float | None = None
@@ -318,16 +318,16 @@ def _is_over(told: Told, code: int, news: News, *, has_refused: bool) -> bool:
     """Return whether *told*, which this tick has not met, is over."""
     if told.key == _OF_THE_LOG:
         return True
-    if news.has_moved or (news.text and news.kind == SUCCESS):
-        return told.kind != SUCCESS
+    if news.has_moved:
+        return told.kind != _MARK
     if code in _NO_NEWS or has_refused:
         return False
     return told.kind == REFUSAL or (told.kind == LASTING and not news.is_waiting)
 
 
 def _newest(kept: Sequence[Told]) -> list[Told]:
-    once = [one for one in kept if one.kind == SUCCESS][-MAX_ONCE:]
-    return [*once, *[one for one in kept if one.kind != SUCCESS][-MAX_TOLD:]]
+    once = [one for one in kept if one.kind == _MARK][-MAX_ONCE:]
+    return [*once, *[one for one in kept if one.kind != _MARK][-MAX_TOLD:]]
 
 
 def _told(path: Path) -> tuple[list[Told], bool]:
@@ -394,7 +394,7 @@ def _remember(
     now, at = time.time(), _now()
     before = {one.key for one in _copies(path) if one.times and 0 <= now - one.time < DAY_S}
     present = {one.key for one in kept}
-    marks = [Told(key, SUCCESS, "", now, 1, at, now) for key, _ in said if key not in present]
+    marks = [Told(key, _MARK, "", now, 1, at, now) for key, _ in said if key not in present]
     data = _record(path, _newest([*kept, *marks]))
     failed = [_copied(place, data) for place in _spare_places(path)]
     if not is_own and not failed[0]:

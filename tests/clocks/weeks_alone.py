@@ -268,7 +268,6 @@ def projects() -> list[Project]:
         Project("full", full, 6, (
             Event(9 * DAY, "full-disk", r"No space|no room", 10 * DAY),
             LIMITED,
-            Event(24 * DAY, "last", r"the run is complete", 0),
         )),
         Project("flow", _COMMON % _FALLBACK + "steps: [work]\n", 24, (
             Event(11 * DAY, "fail", r"failed", 11 * DAY + 3),

@@ -194,7 +194,7 @@ class Need(NamedTuple):
     @property
     def is_of_a_person(self) -> bool:
         """Return whether nothing happens before somebody acts."""
-        return self.kind not in (Readiness.NOT_YET, Readiness.COMPLETE)
+        return self.kind is not Readiness.NOT_YET
 
     def lines(self) -> list[str]:
         """Return what there is to say besides `text`."""
@@ -237,7 +237,7 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
         return Need(here.kind, key, text, tuple(asked.commands(first)), is_asked=True)
     if here.kind in (Readiness.PERSON, Readiness.PAUSED, Readiness.STOPPED):
         return Need(here.kind, key, text, _commands(option, "resume"))
-    return Need(here.kind, key, text) if here.kind is Readiness.COMPLETE else None
+    return None
 
 
 def _commands(option: str, *verbs: str) -> tuple[str, ...]:

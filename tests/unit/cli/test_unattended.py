@@ -23,7 +23,6 @@ from sequencer.cli.unattended import (
     LASTING,
     PAUSE,
     REFUSAL,
-    SUCCESS,
     News,
     log_of,
     record_name,
@@ -108,7 +107,6 @@ def test_counts_and_times_in_a_message_make_no_new_problem(tmp_path: Path) -> No
         (1, FAILED.replace("'main'", "'plan'")),
         (4, "error: 'a-question-with-a-long-name-1' waits for a decision"),
         (70, "error: this is a bug: KeyError: 'x'"),
-        (0, "the run is complete after 3 steps"),
     ],
 )
 def test_what_is_different_is_told(tmp_path: Path, code: int, second: str) -> None:
@@ -143,17 +141,12 @@ def test_what_a_person_decided_is_not_said_to_be_solved(tmp_path: Path) -> None:
         assert told(log, 0, has_moved=True) == ""
 
 
-def test_success_is_told_once_and_never_as_a_problem_that_is_over(tmp_path: Path) -> None:
-    log, done = tmp_path / "tick.log", {"key": "complete 1", "kind": SUCCESS}
-    told(log, 3, FAILED)
-    said = told(log, 0, "the run is complete", has_moved=True, **done)
-    assert said.startswith("solved: logs/iter-1.log")
-    assert "\nthe run is complete\n" in said
-    for seconds in (0, 8 * DAY_S):
-        later(log, seconds)
-        assert told(log, 0, "the run is complete", **done) == ""
+def test_success_is_silent_but_for_a_problem_that_it_solves(tmp_path: Path) -> None:
+    log = tmp_path / "tick.log"
     assert told(log, 0, has_moved=True) == ""
-    assert told(log, 0, "the run is complete", kind=SUCCESS, key="complete 2")
+    told(log, 3, FAILED)
+    assert told(log, 0, has_moved=True).startswith("solved: logs/iter-1.log")
+    assert told(log, 0, has_moved=True) == ""
 
 
 def test_a_refusal_is_solved_as_soon_as_something_can_begin(tmp_path: Path) -> None:
