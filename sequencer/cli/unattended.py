@@ -54,19 +54,19 @@ _NO_NEWS = (ClaimHeld.exit_code, Interrupted.exit_code)
 """Another tick is at work, or the machine goes down: the next tick knows more."""
 
 FAILURE = "failure"
-"""It is over when a step was accepted."""
+"""A person acts; it is over when a step was accepted."""
 REFUSAL = "refusal"
-"""Nothing can begin; it is over when something can."""
+"""Nothing can begin until a person acts; it is over when something can."""
 LASTING = "lasting"
-"""It may pass by itself, so it is told only if it lasts for an hour."""
+"""It may pass by itself, so it is told only if it lasts for an hour, and when it has passed."""
 DECISION = "decision"
-"""A person decides, and then knows; nothing is said when it is over."""
+"""A person decides."""
 PAUSE = "pause"
-"""It ends by itself, at a time that is told; nothing is said when it is over."""
+"""It ends by itself, at a time that is told."""
 _MARK = "mark"
 """No problem: something that was said where only a copy could be kept, and is not said again."""
-_SOLVED = (FAILURE, REFUSAL, LASTING)
-"""Problems that are said to be solved."""
+_PROBLEMS = (FAILURE, REFUSAL, LASTING)
+"""What is over when work goes on."""
 _ONCE = (PAUSE, _MARK)
 _KINDS = {"refused": FAILURE, "not-yet": PAUSE}
 """How the need of a run is told by its `Readiness`; any other is a decision."""
@@ -188,7 +188,7 @@ def repeated(path: Path, text: str, *, is_rest: bool) -> bool:
         SequencerError: a link is in its place.
     """
     known, _ = _told(path)
-    if any(not one.times or (is_rest and one.kind in _SOLVED) for one in known):
+    if any(not one.times or (is_rest and one.kind in _PROBLEMS) for one in known):
         return False
     log = Log(path)
     with log.stream() as stream:
@@ -256,7 +256,8 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
         for one in known
         if one.key not in met and _is_over(one, code, news, has_refused=has_refused)
     ]
-    solved = [one for one in over if one.times and one.kind in _SOLVED]
+    # Of what somebody had to mend, somebody knows.
+    solved = [one for one in over if one.times and one.kind == LASTING]
     said = [(f"solved {one.key}", f"solved: {one.line}\n  told at {one.at}") for one in solved]
     kept = [one for one in known if one not in over]
     for one in seen:

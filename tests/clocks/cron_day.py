@@ -66,7 +66,6 @@ class Hour(NamedTuple):
 
 MISSING = 2
 """How a tick ends whose client is not there."""
-SOLVED = r"^solved: "
 FAILED = r"^error: step 'build' failed 3 times(.|\n)*API Error: 400 no such model(.|\n)*retry'"
 ASKS = r"'publish' waits for a decision(.|\n)*'sequencer answer approve'"
 LIMIT = r"^usage limit of agent 'worker': nothing starts before .* then it continues by itself"
@@ -84,10 +83,10 @@ SHORT = (
     Hour("ok", 0),
     Hour("gone", MISSING, "our-claude"),
     Hour("", MISSING),
-    Hour("back", 0, rf"{SOLVED}(.|\n)*{ASKS}"),
+    Hour("back", 0, ASKS),
     Hour("damage", 2, r"^error: .*orchestration.yaml"),
     Hour("", 2),
-    Hour("undo", 4, SOLVED),
+    Hour("undo", 4),
     Hour("answer approve", 0),
 )
 LONG = (
@@ -96,7 +95,7 @@ LONG = (
     Hour("", 1),
     Hour("", 1, FAILED),
     *[Hour("", 3)] * 6,
-    Hour("ok, retry", 0, SOLVED),
+    Hour("ok, retry", 0),
     Hour("", 0, rf"^{ASKS}"),
     *[Hour("", 4)] * 7,
     Hour("answer approve", 0),

@@ -34,8 +34,9 @@ END_BYTES = 64 * 1024
 """Of a journal, in which the newest facts are looked for first."""
 CAUSE_LINES, CAUSE_CHARS = 6, 300
 """Of what an attempt said before it failed."""
-LONG_PAUSE = timedelta(hours=1)
-"""A wait for a date that is further away is told to a person."""
+LONG_PAUSE = timedelta(hours=1, minutes=5)
+"""A wait for a date that is further away is told to a person: an hour, and what a tick and a client
+need until both have looked at the clock."""
 
 
 def each_run(

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, WorkTreeRefused
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness
+from sequencer.model.kind import Readiness, Standing
 from sequencer.model.limits import parse_time
 from sequencer.plugins.schedules.line import KeptLine, ranks_of
 from sequencer.plugins.schedules.section import schedules_of
@@ -192,10 +192,19 @@ def _newly_left_out(
     return date, f"it was under way until {clock(ended)}"
 
 
-def _why_it_waits(run: Run, head: Head) -> str:
-    here = None
+def _standing(run: Run) -> Standing | None:
     with suppress(SequencerError):  # the tick says what is wrong with it
-        here = run.standing()
+        return run.standing()
+    return None
+
+
+def _is_paused(run: Run) -> bool:
+    here = _standing(run)
+    return here is not None and here.kind is Readiness.NOT_YET
+
+
+def _why_it_waits(run: Run, head: Head) -> str:
+    here = _standing(run)
     kind = Readiness.READY if here is None else here.kind
     if kind is Readiness.READY and head.failures_in_row:
         return "its step failed and is tried again"
@@ -265,7 +274,9 @@ def start_due(
     if (missed := _newly_left_out(project, run, head, now, note)) is not None:
         note = note._replace(left_out=missed[0], why=missed[1])
         _write(project, run, note)
-        (tell or say)(leaves_out(run, *missed))
+        # Of a pause its end was told, and that nothing starts before it.
+        heard = say if tell is None or _is_paused(run) else tell
+        heard(leaves_out(run, *missed))
     date = _next(project, run, head, now, note)
     if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):
         return None
