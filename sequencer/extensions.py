@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.errors import ConfigurationError, SequencerError, UnknownName
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -44,7 +45,7 @@ TASKS = "sequencer.tasks"
 """What graphs of tasks are worked on with; each is a `project.task_graphs.TaskGraphs`. Only ours
 count."""
 SECTIONS = "sequencer.sections"
-"""Sections of orchestration.yaml; each is a `project.sections.ConfigSection`. Only ours count."""
+"""Sections of orchestration.yaml; each is a `project.sections.ConfigSection`."""
 POSTING = "sequencer.posting"
 """What posts results of runs, by the section that says where; each makes a
 `project.posting.Posting` of a `Project`, or None. Only ours count."""
@@ -127,8 +128,15 @@ PLUGINS = frozenset(
 )
 """Those of this package; each is a folder below `sequencer.plugins`."""
 
-_off: frozenset[str] = frozenset()
-_on: frozenset[str] = frozenset()
+
+class _Switches:
+    """Of this process."""
+
+    off: frozenset[str] = frozenset()
+    on: frozenset[str] = frozenset()
+
+
+_SWITCHES = _Switches()
 
 
 class SwitchedOff(ConfigurationError):
@@ -136,7 +144,7 @@ class SwitchedOff(ConfigurationError):
 
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
         """Refuse *what* of *plugin*."""
-        if plugin in _off:
+        if plugin in _SWITCHES.off:
             state, hint = (
                 "switched off",
                 f"take '{plugin}: off' out of plugins in orchestration.yaml",
@@ -154,8 +162,7 @@ def switch(off: Iterable[str], on: Iterable[str] = ()) -> None:
     by name, see `chosen`. Whoever opens several projects in one process has what the one says
     that was opened last.
     """
-    global _off, _on
-    _off, _on = frozenset(off), frozenset(on)
+    _SWITCHES.off, _SWITCHES.on = frozenset(off), frozenset(on)
 
 
 def chosen(group: str) -> Iterator[tuple[str, Any]]:
@@ -164,7 +171,7 @@ def chosen(group: str) -> Iterator[tuple[str, Any]]:
     Raises:
         ConfigurationError: one is not installed, or can't be loaded.
     """
-    for package in sorted(_on - PLUGINS):
+    for package in sorted(_SWITCHES.on - PLUGINS):
         from importlib.metadata import (  # noqa: PLC0415 - it takes long to load
             PackageNotFoundError,
             distribution,
@@ -181,7 +188,7 @@ def chosen(group: str) -> Iterator[tuple[str, Any]]:
 
 def is_on(plugin: str) -> bool:
     """Return whether *plugin*, one of this package, is installed and not switched off."""
-    return plugin not in _off and (_ROOM / plugin).is_dir()
+    return plugin not in _SWITCHES.off and (_ROOM / plugin).is_dir()
 
 
 def plugin_of(group: str, name: str) -> str | None:
@@ -211,7 +218,7 @@ def packages() -> frozenset[str]:
 
 
 def _is_there(place: str) -> bool:
-    return place.partition(".")[0] not in _off
+    return place.partition(".")[0] not in _SWITCHES.off
 
 
 def find(group: str, name: str) -> Any | None:
@@ -286,6 +293,32 @@ def required(group: str, what: str) -> Any:
     return found
 
 
+def added(group: str) -> set[str]:
+    """Return the names in *group* that packages add."""
+    return {entry.name for entry in entries(group)} - OURS.get(group, {}).keys()
+
+
+@contextmanager
+def called(group: str, name: str, found: Any = None) -> Iterator[Any]:
+    """Return a block in which *name* of *group*, a package's, is called; *found* if it is known.
+
+    Raises:
+        ConfigurationError: it can't be loaded; or whatever it raises, in one line.
+    """
+    found = find(group, name) if found is None else found
+    try:
+        yield found
+    except (SequencerError, OSError):
+        raise
+    except Exception as error:
+        # Whatever somebody else's code raises; with --verbose its traceback is shown.
+        raise ConfigurationError(
+            f"what a package brings as {name!r} failed: {type(error).__name__}: {error}",
+            where=group,
+            hint="it is a fault of that package; switch it off with plugins: {PACKAGE: off}",
+        ) from error
+
+
 def every(group: str) -> Iterator[Any]:
     """Yield each object of *group*, ours first; a name of ours can't be taken.
 
@@ -319,7 +352,7 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
     found = tuple(entry_points(group=group))
-    return tuple(one for one in found if one.dist is None or one.dist.name not in _off)
+    return tuple(one for one in found if one.dist is None or one.dist.name not in _SWITCHES.off)
 
 
 def _packages_may_add(group: str) -> bool:
@@ -348,10 +381,24 @@ def _packages_may_add(group: str) -> bool:
     return False
 
 
+def missing(error: ModuleNotFoundError) -> str | None:
+    """Return the plug-in of this package whose folder *error* has not found; None: it's not that.
+
+    >>> missing(ModuleNotFoundError("…", name="sequencer.plugins.web.section"))
+    'web'
+    """
+    name = error.name or ""
+    if name == _PLUGINS:
+        return "plugins"
+    return name.split(".")[2] if name.startswith(f"{_PLUGINS}.") else None
+
+
 def loaded(part: str | Callable[..., Any]) -> Any:
-    """Return *part*, imported if it is text: ``MODULE:NAME``."""
+    """Return *part*, imported if it is text: ``MODULE:NAME``, or a module."""
     if not isinstance(part, str):
         return part
+    if ":" not in part:
+        return import_module(part)
     from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick has no use for it
 
     return resolve_name(part)
@@ -359,10 +406,13 @@ def loaded(part: str | Callable[..., Any]) -> Any:
 
 def _loaded(place: str) -> Any | None:
     """Return what is at *place*; None: its plug-in is not installed."""
-    plugin = f"{_PLUGINS}.{place.partition('.')[0]}"
+    plugin = place.partition(".")[0]
     try:
         return loaded(f"{_PLUGINS}.{place}")
     except ModuleNotFoundError as error:
-        if error.name == plugin:
+        found = missing(error)
+        if found in (plugin, "plugins"):
             return None
-        raise
+        if found is None:
+            raise
+        raise SwitchedOff(f"the plug-in {plugin!r}", found) from None

@@ -76,17 +76,21 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
 """The options that lie over a setting."""
 
 
+def has_plugin(config: Path | None, plugin: str) -> bool:
+    """Return whether *plugin* is there where *config*, or this folder's file, says."""
+    from sequencer.project.plugin_switches import off_in  # noqa: PLC0415 - plug-ins only
+
+    extensions.switch(off_in(config))
+    return extensions.is_on(plugin)
+
+
 def ensure_on(config: Path | None, plugin: str, what: str) -> None:
-    """Return if *plugin*, which has *what*, is there where *config*, or this folder's file, says.
+    """Return if *plugin*, which has *what*, is there; see `has_plugin`.
 
     Raises:
         SwitchedOff: it is switched off, or not installed.
     """
-    from sequencer.project.switches import off_in  # noqa: PLC0415 - plug-ins only
-
-    off = off_in(config)
-    extensions.switch(off)
-    if not extensions.is_on(plugin):
+    if not has_plugin(config, plugin):
         raise extensions.SwitchedOff(what, plugin)
 
 
@@ -103,6 +107,8 @@ class Invocation(Struct):
     acts: bool = True
     """Whether the verb may run what the project has and reach remotes, and does not only look."""
     verb: str = ""
+    reads: bool = False
+    """The verb shows or cleans up runs, whatever they were made with."""
     changes: bool = False
     """The verb changes a run by hand."""
     decides: str = ""
@@ -155,6 +161,7 @@ class Invocation(Struct):
                 config=self.config,
                 overrides=overrides,
                 acts=self.acts,
+                reads=self.reads,
                 rehearses=rehearses,
                 trust=lambda refused: ask(self, refused),
             )

@@ -13,7 +13,7 @@ import click
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.cli.context import Invocation, ensure_on
+from sequencer.cli.context import Invocation, ensure_on, has_plugin
 from sequencer.cli.options import NewFile
 from sequencer.errors import UsageRefused
 
@@ -46,6 +46,11 @@ class Contribution(Struct, frozen=True):
     """Of what it takes, what only chooses it; the function does not get it."""
     needs: str = ""
     """The flag without which its other options mean nothing; empty: each chooses it."""
+
+    def is_on(self, invocation: Invocation) -> bool:
+        """Return whether its plug-in is not switched off where *invocation* is."""
+        plugin = extensions.plugin_at(self.do)
+        return plugin is None or has_plugin(invocation.config, plugin)
 
     def __call__(self, invocation: Invocation, given: Mapping[str, Any]) -> int | None:
         """Show it, with what it takes of *given*.
@@ -137,7 +142,7 @@ def chosen(
     asked = _asked(given)
     own = (way for way in ways if {*asked} & {*way.takes} - {*way.shared})
     fitting = (way for way in otherwise if {*asked} <= {*way.takes})
-    way = next(own, None) or next(fitting, otherwise[-1])
+    way = next(own, None) or next(fitting, None) or [*ways, *otherwise][-1]
     _ensure_needed(way, asked)
     for name in asked:
         if name not in way.takes:

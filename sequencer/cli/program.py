@@ -28,6 +28,7 @@ from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     AgentMissing,
     ClaimHeld,
+    ConfigurationError,
     Interrupted,
     MachineBusy,
     NotTrusted,
@@ -86,6 +87,8 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
 
 def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
+    if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing(error)):
+        return extensions.SwitchedOff("this", plugin)
     busy = out_of_resources(error)
     if (failed := failed_disk(error)) is not None:
         if failed is not error:
@@ -210,6 +213,8 @@ _LOOKING = frozenset(
     ("status", "log", "history", "plan", "report", "web", "inbox", "sync", "check", "mcp", "help")
 )
 """They run nothing of the project, and reach no remote."""
+_READING = frozenset(("status", "history", "log", "inbox", "repair", "clean"))
+"""They read any run, also one of plug-ins that are not there."""
 _CHANGING = frozenset(("stop", "resume", "answer", "tell")) | {
     name for name, entry in COMMANDS.items() if entry.section == _FIX
 }
@@ -256,9 +261,11 @@ class Verbs(click.Group):
         entry = COMMANDS.get(cmd_name)
         if entry is not None and (plugin := entry.plugin) is not None:
             ensure_on(ctx.ensure_object(Invocation).config, plugin, f"the command {cmd_name!r}")
+        if extensions.entries(extensions.CONTRIBUTIONS):
+            # A package may be switched off, and is not asked then.
+            _commands(ctx)
         if entry is None:
-            added: click.Command | None = extensions.find(extensions.COMMANDS, cmd_name)
-            return added
+            return _added(cmd_name)
         module = import_module(f"sequencer.{entry.module}")
         # A name of Python's, or of another thing in the module, has a line behind it.
         command: click.Command = getattr(module, f"{cmd_name}_", None) or getattr(module, cmd_name)
@@ -275,6 +282,7 @@ class Verbs(click.Group):
         invocation = ctx.ensure_object(Invocation)
         entry = COMMANDS.get(args[0])
         if entry is None and not args[0].startswith("-") and not ctx.resilient_parsing:
+            _commands(ctx)
             added = extensions.names(extensions.COMMANDS)
             if args[0] not in added:
                 if args[0] in _CALLED:
@@ -286,6 +294,7 @@ class Verbs(click.Group):
             invocation.verb, invocation.decides = args[0], entry.decides
             invocation.changes = args[0] in _CHANGING
             invocation.acts = args[0] not in _LOOKING
+            invocation.reads = args[0] in _READING
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -335,9 +344,22 @@ class Verbs(click.Group):
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
+def _added(name: str) -> click.Command | None:
+    """Return the command *name* of a package; None: there is none.
+
+    Raises:
+        ConfigurationError: it can't be loaded, or is no command.
+    """
+    found = extensions.find(extensions.COMMANDS, name)
+    if found is not None and not isinstance(found, click.Command):
+        message = f"what a package brings as the command {name!r} is no click.Command"
+        raise ConfigurationError(message, where=extensions.COMMANDS)
+    return found
+
+
 def _commands(ctx: click.Context) -> Mapping[str, Command]:
     """Return the commands, but for those of plug-ins that are switched off or not installed."""
-    from sequencer.project.switches import off_in  # noqa: PLC0415 - see `ensure_on`
+    from sequencer.project.plugin_switches import off_in  # noqa: PLC0415 - see `ensure_on`
 
     extensions.switch(off_in(ctx.ensure_object(Invocation).config))
     return {

@@ -30,8 +30,9 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer --run review report --gantt --svg review.svg
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    if not _CONTRIBUTIONS:
+    otherwise = [one for one in _CONTRIBUTIONS if not one.needs and one.is_on(invocation)][:1]
+    if not otherwise and not any(given.values()):
         raise UsageRefused(
-            "no plug-in that is installed shows what a run did", where="sequencer report"
+            "no plug-in that is switched on shows a run as text", where="sequencer report"
         )
-    return chosen("report", _CONTRIBUTIONS, given, _CONTRIBUTIONS[:1])(invocation, given)
+    return chosen("report", _CONTRIBUTIONS, given, otherwise)(invocation, given)

@@ -121,10 +121,15 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
         if left := tuple(one for one in project.unmerged() if one.run == run.name):
             snapshot = replace(snapshot, unmerged=left)
-        added = extensions.chosen(extensions.STATUS_LINES)
-        if more := tuple(line for _, every in added for line in every(project, run)):
+        if more := tuple(_added_lines(project, run)):
             snapshot = replace(snapshot, more=more)
         yield snapshot
+
+
+def _added_lines(project: Project, run: Run) -> Iterator[tuple[str, str]]:
+    for name, every in extensions.chosen(extensions.STATUS_LINES):
+        with extensions.called(extensions.STATUS_LINES, name, every):
+            yield from [(str(label), str(text)) for label, text in every(project, run)]
 
 
 def _watch(invocation: Invocation, run: Run) -> None:

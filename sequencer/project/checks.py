@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -108,10 +108,22 @@ def check_by_looking(project: Project) -> Iterator[Finding]:
     yield from check_agents(project, Level.WARNING)
 
 
+def _finding(found: Any) -> Finding:
+    if not isinstance(found, Finding):
+        raise TypeError(f"{found!r} is no Finding")
+    return found
+
+
 def _contributed(project: Project, run: str | None, *, looks: bool = False) -> Iterator[Finding]:
     """Yield what plug-ins find; see `extensions.CHECKS`."""
-    for find in extensions.every(extensions.CHECKS):
+    for find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
+    for name in sorted(extensions.added(extensions.CHECKS)):
+        try:
+            with extensions.called(extensions.CHECKS, name) as find:
+                yield from [_finding(one) for one in find(project, run, looks=looks)]
+        except ConfigurationError as error:
+            yield from of_error(Area.CONFIGURATION, error)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:
@@ -247,8 +259,11 @@ def check_flows(project: Project) -> Iterator[Finding]:
 
 
 def _check_worktrees(project: Project) -> Iterator[Finding]:
-    if project.settings.worktree or known_worktrees() is not None:
-        yield from worktrees().findings(project)
+    try:
+        if project.settings.worktree or known_worktrees() is not None:
+            yield from worktrees().findings(project)
+    except extensions.SwitchedOff as error:
+        yield from of_error(Area.CONFIGURATION, error)
 
 
 def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:

@@ -39,6 +39,7 @@ from sequencer.project.runs import (
     ensure_covered,
     make_store,
     run_name_of,
+    state_path_of,
     workflow_of_run,
 )
 from sequencer.project.schema import CURRENT, NONE
@@ -48,7 +49,7 @@ from sequencer.project.store_requests import CodeRequest
 from sequencer.project.task_graphs import known_task_graphs, task_graphs
 from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
-from sequencer.project.worktrees import known_worktrees, worktrees
+from sequencer.project.worktrees import ensure_its_worktree, known_worktrees, worktrees
 from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
@@ -363,6 +364,9 @@ class ResolvedRun(Struct, frozen=True, dict=True):
             NotTrusted: you have not allowed the project to act here.
         """
         self.project.ensure_may_act(self.source)
+        settings = self.project.settings
+        has_own = settings.worktree or self.project.rehearses
+        ensure_its_worktree(has_own, state_path_of(settings, self.name), self.head)
         carrier = _carrier(self.project, self.name, self.store, emit)
         return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
 
@@ -453,15 +457,16 @@ def open_project(
     flags: Mapping[KeyPath, Given] | None = None,
     overrides: AgentOverrides | None = None,
     acts: bool = True,
+    reads: bool = False,
     rehearses: bool = False,
     trust: Ask | bool = False,
 ) -> Project:
     """Return the project that contains the folder *path*.
 
-    With *acts* false, none of its code runs and no remote is reached. With *rehearses*, every
-    step is a rehearsal, no matter which agent is named. The user of this machine must trust the
-    project before it acts. With *trust*, your program vouches for it: for everything (True), or
-    for what the given error lists.
+    With *acts* false, none of its code runs and no remote is reached; for *reads* see `load`. With
+    *rehearses*, every step is a rehearsal, no matter which agent is named. The user of this machine
+    must trust the project before it acts. With *trust*, your program vouches for it: for everything
+    (True), or for what the given error lists.
 
     Raises:
         ConfigurationError: its configuration is wrong (everything is listed), or no folder.
@@ -469,7 +474,7 @@ def open_project(
     if not os.path.isdir(path):  # noqa: PTH112 - no Path for a look
         raise ConfigurationError("there is no such folder", where=str(path))
     env = dict(os.environ) if environment is None else dict(environment)
-    settings = load(Path(path), config=config, env=env, flags=flags)
+    settings = load(Path(path), config=config, env=env, flags=flags, reads=reads)
     folders.open_to_others(int(settings.file_mode, 8))
     set_project_folders(settings.state_file.parent, settings.logs_dir)
     trusted = Trust(settings, trust)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from sequencer import extensions
 from sequencer.documents.textfile import DEFAULT_STATE_FILE, is_branch_name
+from sequencer.errors import ConfigurationError
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.fields import (
     AfterValidator,
@@ -433,7 +434,7 @@ class Schema(Section):
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
     plugins: dict[Name, bool] = Field(default_factory=dict)
-    """Plug-ins, by name, that are switched off (or on, as they are without it)."""
+    """Plug-ins and packages, by name, that are switched off or on."""
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may also use during its step."""
@@ -460,6 +461,9 @@ def schema_with(keys: Iterable[str]) -> type[Schema]:
     added = {one.name for one in extensions.entries(extensions.SECTIONS)} if unknown else set()
     if not (added := added & unknown):
         return Schema
+    if wrong := sorted(name for name in added if hasattr(Schema, name)):
+        message = f"a package can't have a section called {wrong[0]!r}"
+        raise ConfigurationError(message, where=extensions.SECTIONS, hint="choose another name")
     made: type[Schema] = type(
         "Schema", (Schema,), {"__annotations__": {}, "__doc__": Schema.__doc__}
     )

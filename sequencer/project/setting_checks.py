@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
@@ -78,8 +79,12 @@ class Check:
         """Yield what is wrong with the sections of plug-ins that somebody has set."""
         for name in self._schema.model_fields_set & {*self._schema.sections()}:
             value = getattr(self._schema, name)
-            if value is not None and (problems := section(name).problems) is not None:
+            problems = None if value is None else section(name).problems
+            if problems is not None and extensions.plugin_of(extensions.SECTIONS, name):
                 yield from problems(value, self)
+            elif problems is not None:
+                with extensions.called(extensions.SECTIONS, name, problems):
+                    yield from [(path, error) for path, error in problems(value, self)]
 
     # --- what sections ask for ---------------------------------------------------------
 

@@ -27,6 +27,7 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.project import legacy
 from sequencer.project.inline_graphs import inline_graphs
+from sequencer.project.plugin_switches import switched_off, switched_on
 from sequencer.project.schema import (
     AgentSelection,
     CommitOptions,
@@ -56,7 +57,7 @@ from sequencer.project.sources import (
     notice_former_agents,
 )
 from sequencer.project.store_kinds import StoreKind, store_kind
-from sequencer.project.switches import switched_off, switched_on, take_out
+from sequencer.project.switches import take_out
 from sequencer.project.task_graphs import known_task_graphs
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
@@ -224,10 +225,12 @@ def load(
     config: Path | None = None,
     env: Mapping[str, str],
     flags: Mapping[KeyPath, Given] | None = None,
+    reads: bool = False,
 ) -> Settings:
     """Return the settings of the project that *start* lies in.
 
-    *flags* are keyed by key path (``("limits", "steps")``); None was not given.
+    *flags* are keyed by key path (``("limits", "steps")``); None was not given. For who only
+    *reads* runs, keys of plug-ins that are switched off are no errors.
 
     Raises:
         ConfigurationError: the file can't be read, or one thing is wrong with the settings.
@@ -237,10 +240,7 @@ def load(
     project_dir = config_path.parent if config_path else start.resolve()
     looks = looks_of(config_path)
     layers, in_file = _laid(config_path, env, flags or {})
-    extensions.switch(switched_off(layers.values), switched_on(layers.values))
-    taken = take_out(layers)
-    schema, found = _validated(layers)
-    found += taken
+    schema, found = _validated(layers, reads=reads)
     paths = _resolved(project_dir, schema, layers, found)
     prompts, sections = _builtin_prompts(schema), partial(section_value, schema)
     workflows = _workflows(schema, prompts, layers, found)
@@ -345,13 +345,14 @@ def _resolved(
     return paths
 
 
-def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
+def _validated(layers: Layers, *, reads: bool) -> tuple[Schema, list[Found]]:
     """Return the settings without what is wrong with them, and what is wrong.
 
     The rest is still checked for names that don't fit, so that one run of ``check`` shows
     every problem of a file.
     """
-    found: list[Found] = []
+    extensions.switch(switched_off(layers.values), switched_on(layers.values))
+    found = take_out(layers, reads=reads)
     values = layers.values
     whole = schema_with(values)
     is_first_round = True

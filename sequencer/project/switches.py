@@ -4,66 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from pathlib import Path
 from typing import Any
 
 from sequencer import extensions
-from sequencer.documents import yamlfile
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import find_config
 from sequencer.documents.yamlfile import KeyPath
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.errors import UnknownName
+from sequencer.project.plugin_switches import switches
 from sequencer.project.sections import Found
 from sequencer.project.sources import Layers
 
-_OFF = frozenset({"off", "no", "false"})
-"""As files have it, in which a word may or may not be a boolean."""
 
-
-def switched_off(values: Mapping[str, Any]) -> frozenset[str]:
-    """Return the plug-ins that the settings *values* switch off.
-
-    >>> sorted(switched_off({"plugins": {"web": False, "git": "on", "teams": "off"}}))
-    ['teams', 'web']
-    """
-    return frozenset(name for name, is_on in _switches(values) if not is_on)
-
-
-def switched_on(values: Mapping[str, Any]) -> frozenset[str]:
-    """Return the plug-ins that the settings *values* switch on."""
-    return frozenset(name for name, is_on in _switches(values) if is_on)
-
-
-def _switches(values: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    written = values.get("plugins")
-    given = written if isinstance(written, Mapping) else {}
-    yield from ((name, str(said).lower() not in _OFF) for name, said in given.items())
-
-
-def off_in(config: Path | None) -> frozenset[str]:
-    """Return the plug-ins that the configuration of this folder, or *config*, switches off.
-
-    For what comes before the project is opened; whatever is wrong is told then.
-    """
-    try:
-        path = find_config(Path.cwd(), config)
-        if path is None or b"plugins" not in read_bytes(path):
-            return frozenset()
-        return switched_off(yamlfile.read(path).data)
-    except (ConfigurationError, OSError):
-        return frozenset()
-
-
-def take_out(layers: Layers) -> list[Found]:
+def take_out(layers: Layers, *, reads: bool) -> list[Found]:
     """Take out of *layers* what belongs to plug-ins that are off, and return what is wrong.
 
-    A key of theirs is an error, as any key that nobody knows.
+    A key of theirs is an error, as any key that nobody knows; a notice for who only *reads* runs.
     """
-    found = list(_unknown(dict(_switches(layers.values)).keys(), layers))
+    found = list(_unknown(dict(switches(layers.values)).keys(), layers))
     values = layers.values
     for path, plugin in _keys(values):
         error = extensions.SwitchedOff(repr(str(path[-1])), plugin, where=layers.at(path))
-        found.append((path, error))
+        if reads:
+            layers.notices.append(error.in_one_line)
+        else:
+            found.append((path, error))
         # An entry without its steps is none.
         values = _without(values, path[:2])
     layers.values = values

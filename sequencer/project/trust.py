@@ -49,7 +49,7 @@ class Rule(StrEnum):
 
 _KEYS: Mapping[Rule, tuple[str, ...]] = {
     Rule.ACTS: (
-        *("agents", "agents_may_decide", "hooks", "setup", "commit", "schedules"),
+        *("agents", "agents_may_decide", "hooks", "setup", "commit", "schedules", "plugins"),
         # Where files are read, written and removed.
         *("prompts_dir", "state_file", "logs_dir", "file_mode"),
         # What an estimate is made of, and so what a cap on cost counts.

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Protocol
 
 from sequencer import extensions
 from sequencer.engine.run_place import RunPlace
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.engine.workplaces import Workplaces
+from sequencer.errors import ConfigurationError
+from sequencer.model.head import Head, Status
 from sequencer.project.diagnostics import Finding
+
+FOLDER = "worktrees"
+"""Beside the state of a run: where its worktrees are, that of the whole run as run-RUN_ID."""
 
 
 class WorktreeProvider(Protocol):
@@ -43,6 +49,25 @@ class WorktreeProvider(Protocol):
     def graph_findings(self, project: Any, flow: Any) -> Iterator[Finding]:
         """Yield why tasks of *flow*, a `GraphFile`, would not get theirs."""
         ...
+
+
+def ensure_its_worktree(is_on: bool, state_path: Path, head: Head | None) -> None:
+    """Return unless the run of *head* has begun in a worktree of its own that it would not get now.
+
+    *is_on*: whether it would. Its steps would not see what those before them have done.
+
+    Raises:
+        ConfigurationError: it has.
+    """
+    if is_on or head is None or head.status is Status.COMPLETE:
+        return
+    for folder in (state_path.parent / FOLDER).glob(f"run-{head.run_id[:8]}*"):
+        if folder.is_dir():
+            raise ConfigurationError(
+                "the run has begun in a worktree, and its next step would not work there",
+                where=str(folder),
+                hint="set 'worktree: true' again; or take over what is in it, and remove it",
+            )
 
 
 def known_worktrees() -> WorktreeProvider | None:

@@ -126,7 +126,9 @@ def test_a_section_is_checked_and_shown(installed: Installed) -> None:
     installed.settings(MINE + "owner: {name: Ann}\n")
     assert "owner:\n  name: Ann" in installed.run("check", "--settings")
     installed.settings(MINE + "owner: {nme: Ann}\n")
-    assert "owner.nme" in installed.run("run", code=2)
+    assert "owner: unknown key 'nme'" in installed.run("run", code=2)
+    installed.settings(MINE + "owner: {name: ''}\n")
+    assert "owner.name: is empty" in installed.run("run", code=2)
     installed.settings(MINE + "ownr: {name: Ann}\n")
     assert "unknown key 'ownr'" in installed.run("run", code=2)
     installed.settings(MINE + "owner: {name: Ann}\nplugins: {added: off}\n")
@@ -179,6 +181,36 @@ def test_a_kind_decides_what_follows(installed: Installed) -> None:
     said = installed.run("run", code=2)
     assert "workflows.own.kind" in said
     assert "'cycle', 'procedure' or 'patient'" in said
+
+
+def test_a_package_that_is_off_is_not_asked(installed: Installed) -> None:
+    installed.settings("agent: rehearsal\nplugins: {added: off}\n")
+    (installed.packages / "longest.py").write_text("import nowhere_to_be_found\n")
+    assert "unknown command 'where'" in installed.run("where", code=2)
+    installed.run("run", "--max-steps", "1")
+    installed.run("report", "--gantt")
+    assert "has no heading" not in installed.run("check")
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("tidy", "def tidy(*_, **__): yield 'text'", ("check",)),
+        ("tidy", "def tidy(*_, **__): raise KeyError('x')", ("check",)),
+        ("disk", "def disk(*_): raise KeyError('x')", ("status",)),
+        ("disk", "def disk(*_): yield 'text and more'", ("status",)),
+        ("shout", "def shout(*_): return None", ("run",)),
+        ("where", "where = 5", ("where",)),
+    ],
+)
+def test_a_fault_of_a_package_is_no_bug_of_the_program(
+    installed: Installed, name: str, code: str, words: tuple[str, ...]
+) -> None:
+    installed.settings(MINE + "plugins: {added: on}\nactivity: {sinks: {loud: {kind: shout}}}\n")
+    (installed.packages / f"{name}.py").write_text(f"{code}\n")
+    said = installed.run(*words, code=2)
+    assert name in said
+    assert "bug" not in said
 
 
 def test_a_package_that_is_broken_is_named(installed: Installed) -> None:

@@ -305,3 +305,71 @@ def test_web_alone(tmp_path: Path) -> None:
     here.call("run")
     here.call("report", "--html", "page.html")
     assert "<html" in (here.folder / "page.html").read_text()
+
+
+def test_a_run_that_has_begun_in_a_worktree_goes_on_nowhere_else(tmp_path: Path) -> None:
+    here = alone(tmp_path, "git")
+    here.prompts("b")
+    here.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\nworktree: true\n")
+    commit(here)
+    here.call("run", "--workflow", "one", "--max-steps", "1")
+    for off in (frozenset[str](), frozenset({"git"})):
+        other = here.switched(off)
+        other.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\n")
+        for command in ("run", "tick"):
+            assert "the run has begun in a worktree" in other.call(command, code=2)
+    here.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\nworktree: true\n")
+    here.call("run")
+    assert here.done == ["a", "b"]
+
+
+def test_whoever_reads_runs_is_not_kept_from_it_by_a_key(core: Here) -> None:
+    core.configure("steps: [a]\n")
+    core.prompts("a")
+    core.call("run", "--max-steps", "1")
+    core.configure("steps: [a]\nteams: {enabled: true}\nworkflows: {x: {tasks: [{id: a}]}}\n")
+    for command in ("status", "history", "repair", "inbox", "clean", "log"):
+        assert "no effect here" in core.call(command)
+    for command in ("run", "tick", "check"):
+        assert "'teams'" in core.call(command, code=2)
+
+
+def test_check_says_what_a_worktree_lacks(core: Here) -> None:
+    core.configure("steps: [a]\nworktree: true\n")
+    core.prompts("a")
+    said = core.call("check", code=2)
+    assert "a worktree needs the plug-in 'git'" in said
+    assert "errors: " in said
+
+
+def test_a_variable_switches_as_the_file_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Here(tmp_path / "project", ROOT, frozenset({"web"}))
+    here.configure("steps: [a]\n")
+    monkeypatch.setenv("SEQUENCER_PLUGINS__SCHEDULES", "off")
+    monkeypatch.setenv("SEQUENCER_PLUGINS__WEB", "on")
+    assert "needs the plug-in 'schedules'" in here.call("schedule", "--help", code=2)
+    here.call("web", "--help")
+
+
+@pytest.mark.parametrize("word", ["off", "no", "n", "false", "0"])
+def test_a_word_that_means_off(tmp_path: Path, word: str) -> None:
+    here = Here(tmp_path / "project", ROOT, frozenset())
+    here.configure(f"steps: [a]\nplugins: {{metrics: {word}}}\n")
+    assert "needs the plug-in 'metrics'" in here.call("report", "--metrics", code=2)
+
+
+@pytest.mark.parametrize("plugin", sorted(extensions.PLUGINS))
+def test_a_folder_that_is_missing_is_no_bug(tmp_path: Path, plugin: str) -> None:
+    here = Here(tmp_path / "project", without(tmp_path / "p", frozenset({plugin})), frozenset())
+    here.configure("steps: [a]\n")
+    here.prompts("a")
+    here.call("run", "--max-steps", "1")
+    for words in (("check",), ("report",), ("report", "--html", "x.html"), ("start", "--help"),
+                  ("mcp", "--help"), ("plan", "--request", "Add a page"), ("tick", "--all"),
+                  ("schedule", "--help"), ("status",)):  # fmt: skip
+        called = here.begin(*words)
+        said = called.communicate(timeout=60)[0]
+        assert called.returncode in (0, 2), (words, said)
+        assert "this is a bug" not in said, (words, said)

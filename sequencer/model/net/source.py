@@ -77,7 +77,8 @@ def differences(before: Workflow, after: Workflow) -> list[str]:
     found += _of_lists("edge", _edges(old), _edges(new))
     graphs = old.get("graph", {}), new.get("graph", {})
     for key in sorted({*graphs[0], *graphs[1]} - {"nodes", "edges"}):
-        default = Graph.model_fields[key].get_default()
+        spec = Graph.model_fields[key]
+        default = None if spec.is_required else spec.get_default()
         was, now = graphs[0].get(key, default), graphs[1].get(key, default)
         if was != now:
             found.append(f"{key}: {as_json(was).decode()} -> {as_json(now).decode()}")

@@ -232,11 +232,8 @@ class OpenTransition:
         """Count what an attempt has used for its task as well."""
         tokens = usage.input_tokens + usage.output_tokens
         is_there = held.step in self.marking.graph.by_id
-        if (
-            self.marking.graph.has_tasks
-            and is_there
-            and (usage.cost_usd or tokens or usage.seconds)
-        ):
+        has_cost = usage.cost_usd or tokens or usage.seconds
+        if has_cost and is_there and self.marking.graph.has_tasks:
             spent = round(usage.cost_usd, 9), tokens, round(usage.seconds, 3)
             self.course.do("team", "spend", held.step, *spent)
 

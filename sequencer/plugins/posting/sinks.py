@@ -78,13 +78,15 @@ MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
 """A sink by its kind's word."""
 
 
-def _maker_of(options: SinkOptions) -> Callable[[str, SinkOptions, SinkPlace], Sink]:
+def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if (own := MAKERS.get(options.kind)) is not None:
-        return own
-    found: Callable[[str, SinkOptions, SinkPlace], Sink] = extensions.needed(
-        extensions.SINKS, options.kind, "kind of sink", known=MAKERS
-    )
-    return found
+        return own(name, options, place)
+    make = extensions.needed(extensions.SINKS, options.kind, "kind of sink", known=MAKERS)
+    with extensions.called(extensions.SINKS, options.kind, make):
+        made: Sink = make(name, options, place)
+        if not callable(getattr(made, "post", None)):
+            raise TypeError(f"{made!r} is no sink")
+    return made
 
 
 def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
@@ -97,7 +99,7 @@ def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
     for where, message in problems(options, place):
         raise ConfigurationError(message, where=where)
     return [
-        _maker_of(entry)(name, entry, place)
+        _made(name, entry, place)
         for name, entry in options.sinks.items()
         if not entry.from_request or _is_of(entry, place.identifier)
     ]

@@ -130,7 +130,7 @@ store: {tls: {key: client.pem}}
     assert "# orchestration.yaml:4" in printed
     assert "  steps: null " in printed
     first, second = loaded(tmp_path, text), loaded(again, printed.replace('"(hidden)"', "3"))
-    for name in ("agent", "workflows", "workflow", "limits", "store", "agents", "run", "teams"):
+    for name in ("agent", "workflows", "workflow", "limits", "store", "agents", "run"):
         assert str(getattr(first, name)) == str(getattr(second, name)), name
     assert first.step_defaults["retry"] == second.step_defaults["retry"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.executors import pump as file_mark
+from sequencer.executors import file_watch as file_mark
 from sequencer.executors.file_watch import FileWatch
 from sequencer.model.fields import ValidationError
 from sequencer.model.step import Step

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.executors import pump as guarding
+from sequencer.executors import guarding, pump
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.guard import COMMAND_BYTES
@@ -136,6 +136,6 @@ def test_a_sequencer_from_before_an_upgrade_hears_the_word_that_it_knows(
     assert re.fullmatch(known, old), old
     monkeypatch.undo()
     new = last_word(tmp_path, asks=True, monkeypatch=monkeypatch)
-    assert guarding._LAST_WORD.fullmatch(new), new
-    assert guarding._LAST_WORD.fullmatch(old), "a guard from before is understood too"
+    assert pump._LAST_WORD.fullmatch(new), new
+    assert pump._LAST_WORD.fullmatch(old), "a guard from before is understood too"
     assert b'"left": 1' in new

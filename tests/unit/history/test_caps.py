@@ -44,7 +44,7 @@ def test_sums_of_many_small_costs_stay_short() -> None:
     assert found.used == 1.0
 
 
-@pytest.mark.parametrize("is_team", [False, True])
+@pytest.mark.parametrize("has_tasks", [False, True])
 def test_only_teams_have_the_budgets_of_teams(*, has_tasks: bool) -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=5))
     node = Node(id="a", kind=NodeKind.AGENT)

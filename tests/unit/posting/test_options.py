@@ -28,7 +28,6 @@ def options(**sinks: Any) -> ActivityOptions:
 
 def test_each_kind_has_a_maker_and_each_field_a_kind() -> None:
     assert KINDS.keys() == MAKERS.keys()
-    assert set(SinkOptions.model_fields["kind"].annotation.__args__) == KINDS.keys()
     named = {n for kind in KINDS.values() for group in (*kind.needs, kind.may) for n in group}
     assert named == set(SinkOptions.model_fields) - {"kind"}
 
