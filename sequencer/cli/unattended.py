@@ -1,11 +1,10 @@
 """What a tick of a timer says: all of it to a log, and to a person only what needs one.
 
-cron mails whatever is printed. So a tick with ``--log`` prints that something needs a person or
-that a problem it has told of is solved, and nothing else: success is silent. What two ticks say
-is the same if it has the same key; the words, with their counts and times, don't count. What was
-said stands in the user's state folder, under the log's path: an agent could write a file of the
-project, and a configuration that can't be read names no run. An idle tick imports this and
-little else.
+cron mails whatever is printed. So a tick with ``--log`` prints what a person has to know, and
+nothing else: success is silent, and so is the end of a problem. What two ticks say is the same if
+it has the same key; the words, with their counts and times, don't count. What was said stands in
+the user's state folder, under the log's path: an agent could write a file of the project, and a
+configuration that can't be read names no run. An idle tick imports this and little else.
 
 Not promised: that two ticks at the same moment say one thing only once.
 """
@@ -58,11 +57,12 @@ FAILURE = "failure"
 REFUSAL = "refusal"
 """Nothing can begin until a person acts; it is over when something can."""
 LASTING = "lasting"
-"""It may pass by itself, so it is told only if it lasts for an hour, and when it has passed."""
+"""It may pass by itself, so it is told only if it lasts for an hour."""
 DECISION = "decision"
 """A person decides."""
 PAUSE = "pause"
-"""It ends by itself, at a time that is told."""
+"""It ends by itself, at a time that is told: at once if that is more than a day away, else as what
+lasts. A pause that is over by the next tick has kept nobody waiting."""
 _MARK = "mark"
 """No problem: something that was said where only a copy could be kept, and is not said again."""
 _PROBLEMS = (FAILURE, REFUSAL, LASTING)
@@ -102,6 +102,11 @@ class News(NamedTuple):
         """Return what makes it the same as what another tick says."""
         return self.key or blake2b(self.text.encode(), digest_size=16).hexdigest()
 
+    def may_pass(self, now: float) -> bool:
+        """Return whether it may be over before anybody has read of it."""
+        is_long = self.until is not None and self.until > now + DAY_S
+        return self.kind in (LASTING, PAUSE) and not is_long
+
 
 def news_of(need: Need, text: str) -> News:
     """Return what a person has to know of *need*, which *text* tells."""
@@ -138,7 +143,7 @@ class Told(NamedTuple):
         if self.since > now + DAY_S or self.time > now + DAY_S:
             return False
         if not self.times:
-            return now - self.since < LASTS_S
+            return news.may_pass(now) and now - self.since < LASTS_S
         if news.until is not None and (self.until is None or news.until > self.until + HOUR_S):
             return False
         rests = AGAIN_S[-1:] if not self.code else AGAIN_S
@@ -256,9 +261,7 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
         for one in known
         if one.key not in met and _is_over(one, code, news, has_refused=has_refused)
     ]
-    # Of what somebody had to mend, somebody knows.
-    solved = [one for one in over if one.times and one.kind == LASTING]
-    said = [(f"solved {one.key}", f"solved: {one.line}\n  told at {one.at}") for one in solved]
+    said: list[tuple[str, str]] = []
     kept = [one for one in known if one not in over]
     for one in seen:
         before = next((each for each in kept if each.key == one.same), None)
@@ -272,7 +275,7 @@ def _said(path: Path, code: int, news: News, seen: Sequence[News]) -> str:
     # What only a copy says counts for one tick: an agent, or a clone, could have written it.
     own = kept if is_own else [one for one in kept if one not in known]
     # They are told if they last, which nobody will know if nothing can be remembered.
-    new = {one.key for one in kept if one.kind == LASTING and not one.times}
+    new = {one.key for one in kept if not one.times}
     waiting = [one.text for one in seen if one.same in new]
     return _remember(path, own, kept, said, waiting, is_own=is_own)
 
@@ -301,7 +304,7 @@ def _next(news: News, before: Told | None, code: int, now: float) -> Told:
     lines = news.text.removeprefix("error: ").removeprefix("waiting: ").split("\n")
     about = [line for line in lines[1:] if line.startswith(_ABOUT)]
     first = Told(news.same, news.kind, "\n".join([lines[0][:MAX_CHARS], *about]), now)
-    if known is None and news.kind == LASTING:
+    if known is None and news.may_pass(now):
         return first
     since, times = (now, 0) if known is None else (known.since, known.times)
     return first._replace(
@@ -323,7 +326,8 @@ def _is_over(told: Told, code: int, news: News, *, has_refused: bool) -> bool:
         return told.kind != _MARK
     if code in _NO_NEWS or has_refused:
         return False
-    return told.kind == REFUSAL or (told.kind == LASTING and not news.is_waiting)
+    is_passing = told.kind == LASTING or (told.kind == PAUSE and not told.times)
+    return told.kind == REFUSAL or (is_passing and not news.is_waiting)
 
 
 def _newest(kept: Sequence[Told]) -> list[Told]:

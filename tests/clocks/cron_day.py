@@ -68,7 +68,6 @@ MISSING = 2
 """How a tick ends whose client is not there."""
 FAILED = r"^error: step 'build' failed 3 times(.|\n)*API Error: 400 no such model(.|\n)*retry'"
 ASKS = r"'publish' waits for a decision(.|\n)*'sequencer answer approve'"
-LIMIT = r"^usage limit of agent 'worker': nothing starts before .* then it continues by itself"
 SHORT = (
     Hour("ok", 0),
     Hour("fails", 1),
@@ -78,7 +77,7 @@ SHORT = (
     Hour("", 4),
     Hour("", 4),
     Hour("answer approve", 0),
-    Hour("limit", 0, LIMIT),
+    Hour("limit", 0),
     Hour("", 0),
     Hour("ok", 0),
     Hour("gone", MISSING, "our-claude"),
@@ -99,7 +98,7 @@ LONG = (
     Hour("", 0, rf"^{ASKS}"),
     *[Hour("", 4)] * 7,
     Hour("answer approve", 0),
-    Hour("limit", 0, LIMIT),
+    Hour("limit", 0),
     Hour("", 0),
     Hour("ok", 0),
     Hour("stop", 0, r"^the run was stopped"),
