@@ -37,6 +37,7 @@ from sequencer.errors import (
     summary_of,
 )
 from sequencer.executors.redaction import Redaction
+from sequencer.project.plugin_switches import off_in
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
 
 def has_plugin(config: Path | None, plugin: str) -> bool:
     """Return whether *plugin* is there where *config*, or this folder's file, says."""
-    from sequencer.project.plugin_switches import off_in  # noqa: PLC0415 - plug-ins only
-
     extensions.switch(off_in(config))
     return extensions.is_on(plugin)
 
@@ -173,12 +172,15 @@ class Invocation(Struct):
                 project = opened(flags=flags)
             if not may_be_none:
                 project.ensure_is_one()
-            self.notices(in_short(project.settings.notices))
-            if rehearses:
-                self.say(REHEARSING)
+            self._tell(project, rehearses=rehearses)
             ensure_may_change(self, project)
             self._project = project
         return self._project
+
+    def _tell(self, project: Project, *, rehearses: bool) -> None:
+        self.notices(in_short(project.settings.notices))
+        if rehearses:
+            self.say(REHEARSING)
 
     def run(self, *, may_begin: bool = False) -> Run:
         """Return the run that ``--run`` names, or the default run: the same one each time.

@@ -42,6 +42,7 @@ from sequencer.errors import (
     failed_disk,
     out_of_resources,
 )
+from sequencer.project.plugin_switches import off_in
 from sequencer.store.ownership import refused
 
 BUG = 70
@@ -359,8 +360,6 @@ def _added(name: str) -> click.Command | None:
 
 def _commands(ctx: click.Context) -> Mapping[str, Command]:
     """Return the commands, but for those of plug-ins that are switched off or not installed."""
-    from sequencer.project.plugin_switches import off_in  # noqa: PLC0415 - see `ensure_on`
-
     extensions.switch(off_in(ctx.ensure_object(Invocation).config))
     return {
         name: entry

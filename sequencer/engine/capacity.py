@@ -26,7 +26,7 @@ FAIR_PART = 2
 """A share that is smaller than an equal share by more than this is not worth an attempt."""
 
 
-class Cap(NamedTuple):
+class UsageCap(NamedTuple):
     """What is left of one limit on usage, and the nodes that share it."""
 
     unit: str
@@ -72,10 +72,10 @@ class CapacityRule(Protocol):
     def are_set(self, marking: Marking) -> bool:
         """Return whether there is any limit on usage at all."""
 
-    def caps(self, marking: Marking) -> Iterator[Cap]:
+    def caps(self, marking: Marking) -> Iterator[UsageCap]:
         """Yield the limits on usage that several nodes share."""
 
-    def own_caps(self, marking: Marking, name: str) -> Iterator[Cap]:
+    def own_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
         """Yield the limits of node *name* alone."""
 
     def closed(self, marking: Marking) -> Collection[str]:
@@ -190,12 +190,12 @@ class Shares:
             return True
         return self._rule is not None and self._rule.are_set(marking)
 
-    def _common(self, head: Head, marking: Marking) -> Iterator[Cap]:
+    def _common(self, head: Head, marking: Marking) -> Iterator[UsageCap]:
         """Yield the limits that several nodes share."""
         if (most := self._limits.cost_usd) is not None:
-            yield Cap(USD, max(most - head.usage.cost_usd, 0.0))
+            yield UsageCap(USD, max(most - head.usage.cost_usd, 0.0))
         if (left := self.own_usd()) is not None:
-            yield Cap(USD, max(left, 0.0), owner=self._owner)
+            yield UsageCap(USD, max(left, 0.0), owner=self._owner)
         if self._rule is not None:
             yield from self._rule.caps(marking)
 

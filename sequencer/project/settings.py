@@ -251,9 +251,7 @@ def load(
     if layers.document is not None:
         found += legacy.key_problems(layers.document)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
-    found.sort(key=lambda item: layers.position(item[0]))
-    if found:
-        raise_all([error for _, error in found])
+    raise_all([error for _, error in sorted(found, key=lambda item: layers.position(item[0]))])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     return Settings(
         config_path=config_path,

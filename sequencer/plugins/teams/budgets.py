@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.engine.capacity import TOKENS, USD, Cap
+from sequencer.engine.capacity import TOKENS, USD, UsageCap
 from sequencer.errors import TooManyFailures
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.tally import Used
@@ -173,13 +173,13 @@ class TeamBudgets:
         reached = self.reached(marking)
         return "; ".join(reached) + ": nothing more starts" if reached else None
 
-    def caps(self, marking: Marking) -> Iterator[Cap]:
+    def caps(self, marking: Marking) -> Iterator[UsageCap]:
         """See `CapacityRule.caps`."""
         yield from _caps_of(self.of_team(marking))
         for role, use in self.of_roles(marking):
             yield from _caps_of(use, marking.graph.by_role.get(role, ()))
 
-    def own_caps(self, marking: Marking, name: str) -> Iterator[Cap]:
+    def own_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
         """See `CapacityRule.own_caps`."""
         if own := self.of_task(marking, name):
             yield from _caps_of(own, (name,))
@@ -258,8 +258,8 @@ def _is_done(marking: Marking, name: str) -> bool:
     return bool(marking.done.get(name)) and not marking.is_live(name)
 
 
-def _caps_of(use: BudgetUse, nodes: Collection[str] | None = None) -> Iterator[Cap]:
+def _caps_of(use: BudgetUse, nodes: Collection[str] | None = None) -> Iterator[UsageCap]:
     if (usd := use.left_usd()) is not None:
-        yield Cap(USD, usd, nodes)
+        yield UsageCap(USD, usd, nodes)
     if (tokens := use.left_tokens()) is not None:
-        yield Cap(TOKENS, tokens, nodes)
+        yield UsageCap(TOKENS, tokens, nodes)

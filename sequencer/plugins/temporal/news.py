@@ -4,86 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable
 
 from temporalio.client import RPCTimeoutOrCancelledError, WorkflowHistoryEventAsyncIterator
 from temporalio.service import RPCError
 
 from sequencer.engine.events import Emit, HeadMoved, MadeElsewhere, Noticed
-from sequencer.model.evidence import evidence_of
 from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome, OutcomeStatus, used
-from sequencer.model.transitions import Event
 from sequencer.plugins.temporal.connection import CALL_S, identity
-from sequencer.plugins.temporal.events import EventReader, RunSeen
+from sequencer.plugins.temporal.events import Elsewhere, EventReader, RunSeen
 from sequencer.plugins.temporal.remote_run import RemoteRun
 from sequencer.plugins.temporal.wire import (
     head_of,
-    worker_name,
 )
 
 LOOK_S = 1.0
 """Between two looks at what other processes do with a run that this one works on."""
 PAGE_EVENTS = 1000
-
-_ENDS = frozenset(
-    {
-        Event.SUCCEEDED,
-        Event.FAILED,
-        Event.RELEASED,
-        Event.TAKEN_OVER,
-        Event.INVALID,
-        Event.FIXED,
-        Event.TIMED_OUT,
-        Event.CANCELLED,
-    }
-)
-
-
-class Elsewhere:
-    """The attempts of other processes that start and end, each told once."""
-
-    def __init__(self, head: Head, own: str) -> None:
-        """Tell what happens after *head*; attempts by *own*, a process, are known."""
-        self._revision, self._own = head.revision, own
-        self._ended: set[int] = set()
-        self.running: dict[int, str] = {}
-        """Who makes attempts whose start was told, and their end was not, by tokens."""
-
-    def starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[MadeElsewhere]:
-        """Yield the claims of *head* that others, named in *pending*, are known to have begun."""
-        for one in head.claims:
-            by = pending.get(one.token, "")
-            if by not in ("", self._own, self.running.get(one.token)):
-                self.running[one.token] = by
-                yield MadeElsewhere(one.step, one.step_index, one.attempt, worker_name(by))
-
-    def ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
-        """Yield what the records are about that *reader* has read, which forgets them."""
-        for fact in reader.taken():
-            token = fact["token"]
-            by = self.running.get(token) or reader.makers.get(token, "")
-            is_end = fact["event"] in _ENDS and fact["revision"] > self._revision
-            if not is_end or token in self._ended or by in ("", self._own):
-                continue
-            place = fact["step"], fact["step_index"], fact["attempt"]
-            begun = MadeElsewhere(*place, worker_name(by))
-            if token not in self.running:
-                yield begun
-            self.running.pop(token, None)
-            self._ended.add(token)
-            yield begun._replace(outcome=_outcome_of(fact["outcome"] or {}))
-
-
-def _outcome_of(record: Mapping[str, Any]) -> Outcome:
-    return Outcome(
-        status=OutcomeStatus(record.get("status", OutcomeStatus.INTERRUPTED)),
-        error=record.get("error") or record.get("note"),
-        usage=used(record.get("usage", {})),
-        denials=tuple(record.get("denials", ())),
-        evidence=evidence_of(record),
-    )
 
 
 class NewsWatch:

@@ -10,8 +10,7 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from sequencer.engine.events import MadeElsewhere
 from sequencer.model.head import Claim, Head
-from sequencer.plugins.temporal.events import EventReader
-from sequencer.plugins.temporal.news import Elsewhere
+from sequencer.plugins.temporal.events import Elsewhere, EventReader
 from sequencer.plugins.temporal.wire import owner_of
 
 HEAD = Head.model_validate(
