@@ -24,10 +24,10 @@ from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Status
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
@@ -291,6 +291,17 @@ class Project(Struct, frozen=True, dict=True):
             redaction=self.redaction,
             max_bytes=self.settings.logs.max_bytes,
         )
+
+    def lacks(self, run: Run, head: Head, workflow: Workflow | None) -> SequencerError | None:
+        """Return which plug-in or setting *run*, at *head*, would need to go on; None: none."""
+        has_own = self.settings.worktree or self.rehearses
+        try:
+            if workflow is not None and workflow.tasks and head.status is not Status.COMPLETE:
+                task_graphs()
+            ensure_its_worktree(has_own, run.store.state_path, head)
+        except SequencerError as error:
+            return error
+        return None
 
     def unmerged(self) -> tuple[UnmergedWork, ...]:
         """Return what its runs have done that is merged nowhere; git is asked if any may have."""

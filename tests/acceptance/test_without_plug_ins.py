@@ -213,7 +213,9 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     alone = here.switched(frozenset({"teams"}))
     alone.configure("")
     named = ("--run", "tasks")
-    assert "second" in alone.call(*named, "status")
+    status = alone.call(*named, "status")
+    assert "second" in status
+    assert "needs the plug-in 'teams'" in status
     assert "first" in alone.call(*named, "history")
     alone.call(*named, "repair"), alone.call("clean")
     for command in ("run", "tick"):
@@ -318,6 +320,7 @@ def test_a_run_that_has_begun_in_a_worktree_goes_on_nowhere_else(tmp_path: Path)
         other.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\n")
         for command in ("run", "tick"):
             assert "the run has begun in a worktree" in other.call(command, code=2)
+        assert "the run has begun in a worktree" in other.call("status")
     here.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\nworktree: true\n")
     here.call("run")
     assert here.done == ["a", "b"]
