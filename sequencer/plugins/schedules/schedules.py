@@ -47,6 +47,7 @@ _WHY = {
     Readiness.REFUSED: "it failed",
 }
 """Why a run is not over; otherwise it is under way."""
+_BY_ITSELF = (Readiness.READY, Readiness.HELD, Readiness.NOT_YET, Readiness.COMPLETE)
 UNMERGED = "yesterday's work is not merged"
 """Why the date of a run that is over starts nothing."""
 
@@ -198,9 +199,13 @@ def _standing(run: Run) -> Standing | None:
     return None
 
 
-def _is_paused(run: Run) -> bool:
+def _goes_on(run: Run) -> bool:
+    """Return whether *run* goes on by itself: it is at work, or will be, or is over by now.
+
+    Whoever keeps it from that was told of it, and of a pause the end.
+    """
     here = _standing(run)
-    return here is not None and here.kind is Readiness.NOT_YET
+    return here is not None and here.kind in _BY_ITSELF
 
 
 def _why_it_waits(run: Run, head: Head) -> str:
@@ -274,8 +279,7 @@ def start_due(
     if (missed := _newly_left_out(project, run, head, now, note)) is not None:
         note = note._replace(left_out=missed[0], why=missed[1])
         _write(project, run, note)
-        # Of a pause its end was told, and that nothing starts before it.
-        heard = say if tell is None or _is_paused(run) else tell
+        heard = say if tell is None or _goes_on(run) else tell
         heard(leaves_out(run, *missed))
     date = _next(project, run, head, now, note)
     if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):
