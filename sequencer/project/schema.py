@@ -433,7 +433,7 @@ class Schema(Section):
     setup_timeout_s: PositiveSeconds = 1800.0
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
-    plugins: dict[Name, bool] = Field(default_factory=dict)
+    plugins: dict[Name, bool | Literal["on", "off"]] = Field(default_factory=dict)
     """Plug-ins and packages, by name, that are switched off or on."""
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()

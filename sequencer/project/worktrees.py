@@ -13,6 +13,7 @@ from sequencer.engine.workplaces import Workplaces
 from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head, Status
 from sequencer.project.diagnostics import Finding
+from sequencer.store import folder as folders
 
 FOLDER = "worktrees"
 """Beside the state of a run: where its worktrees are, that of the whole run as run-RUN_ID."""
@@ -52,7 +53,7 @@ class WorktreeProvider(Protocol):
 
 
 def ensure_its_worktree(is_on: bool, state_path: Path, head: Head | None) -> None:
-    """Return unless the run of *head* has begun in a worktree of its own that it would not get now.
+    """Return unless the run of *head* has a worktree of its own that it would not get now.
 
     *is_on*: whether it would. Its steps would not see what those before them have done.
 
@@ -61,11 +62,12 @@ def ensure_its_worktree(is_on: bool, state_path: Path, head: Head | None) -> Non
     """
     if is_on or head is None or head.status is Status.COMPLETE:
         return
-    for folder in (state_path.parent / FOLDER).glob(f"run-{head.run_id[:8]}*"):
-        if folder.is_dir():
+    folder = state_path.parent / FOLDER
+    for name in folders.names(folder):
+        if name.startswith(f"run-{head.run_id[:8]}") and "." not in name:
             raise ConfigurationError(
-                "the run has begun in a worktree, and its next step would not work there",
-                where=str(folder),
+                "the run was started in a worktree, and its next step would not work there",
+                where=str(folder / name),
                 hint="set 'worktree: true' again; or take over what is in it, and remove it",
             )
 

@@ -309,7 +309,7 @@ def test_web_alone(tmp_path: Path) -> None:
     assert "<html" in (here.folder / "page.html").read_text()
 
 
-def test_a_run_that_has_begun_in_a_worktree_goes_on_nowhere_else(tmp_path: Path) -> None:
+def test_a_run_that_was_started_in_a_worktree_goes_on_nowhere_else(tmp_path: Path) -> None:
     here = alone(tmp_path, "git")
     here.prompts("b")
     here.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\nworktree: true\n")
@@ -319,8 +319,8 @@ def test_a_run_that_has_begun_in_a_worktree_goes_on_nowhere_else(tmp_path: Path)
         other = here.switched(off)
         other.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\n")
         for command in ("run", "tick"):
-            assert "the run has begun in a worktree" in other.call(command, code=2)
-        assert "the run has begun in a worktree" in other.call("status")
+            assert "the run was started in a worktree" in other.call(command, code=2)
+        assert "the run was started in a worktree" in other.call("status")
     here.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\nworktree: true\n")
     here.call("run")
     assert here.done == ["a", "b"]
