@@ -1,8 +1,8 @@
-"""What the core can be extended with: objects under a name, in a group for each kind of thing.
+"""The registry of extensions: named objects in groups, one group for each kind of extension.
 
-`OURS` lists those of this package as text, so that listing them imports nothing. Those of
-other packages are entry points of the same groups; their metadata is read only for a name that
-is not ours, because that takes fifty times as long.
+`OURS` lists the objects of this package as text, so listing them imports nothing. Other packages
+provide entry points in the same groups. Their metadata is read only for a name that is not in
+`OURS`, because that takes fifty times as long.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
 
@@ -21,67 +21,65 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 KINDS = "sequencer.kinds"
-"""Kinds of workflows; each makes a `Line` of one."""
-TREES = "sequencer.trees"
-"""What sees the changes in a folder; each is an `engine.tree_state.MakeTree`."""
+"""Kinds of workflows: functions that return a `Line` for a workflow."""
 EXECUTORS = "sequencer.executors"
-"""Kinds of agents; each makes an executor."""
+"""Kinds of agents: functions that return an executor."""
 STORES = "sequencer.stores"
-"""Kinds of stores; each is a `project.store_kinds.StoreKind`."""
+"""Kinds of stores: `project.store_kinds.StoreKind`."""
 HOOKS = "sequencer.hooks"
-"""A project's or a package's own code around each step."""
-REPOSITORIES = "sequencer.repositories"
-"""What a repository around a project does by itself, which is shown before it is trusted; each is
-a `project.store_requests.RepositoryInspector`. Only ours count."""
-WORKTREES = "sequencer.worktrees"
-"""What makes folders of their own for agents; each is a `project.worktrees.WorktreeProvider`.
-Only ours count."""
-WORKFLOW_KEYS = "sequencer.workflow_keys"
-"""Keys of an entry of ``workflows:`` that stand for its steps; each is the
-`workflows.finding.FileFormat` whose `InlineFormat` has them. Only ours count."""
-FORMATS = "sequencer.formats"
-"""Formats of workflow files; each is a `workflows.finding.FileFormat`. Only ours count."""
-TASKS = "sequencer.tasks"
-"""What graphs of tasks are worked on with; each is a `project.task_graphs.TaskGraphs`. Only ours
-count."""
-SECTIONS = "sequencer.sections"
-"""Sections of orchestration.yaml; each is a `project.sections.ConfigSection`."""
-POSTING = "sequencer.posting"
-"""What posts results of runs, by the section that says where; each makes a
-`project.posting.Posting` of a `Project`, or None. Only ours count."""
-STARTS = "sequencer.starts"
-"""What starts runs by itself, by the section that says when; each is a `project.starts.Starts`.
-Only ours counts."""
-CHECKS = "sequencer.checks"
-"""What `check` finds; each is called with the `Project` and the name of a run, and yields
-`Finding`s. With ``looks=True`` nothing may be run or asked for it."""
+"""Code around each step; see `hooks`."""
 COMMANDS = "sequencer.commands"
-"""Commands; each is a `click.Command`, whose object is an `Invocation`."""
-STATUS_LINES = "sequencer.status_lines"
-"""Lines of `status`; each is called with the `Project` and a `Run`, and yields pairs of a label and
-a text. Those of packages that are switched on."""
-SINKS = "sequencer.sinks"
-"""Kinds of sinks of ``activity.sinks``; each makes a `plugins.posting.protocol.Sink` of its name,
-its `SinkOptions` and a `SinkPlace`."""
-PAGES = "sequencer.pages"
-"""Pages below /more; each is a `plugins.web.pages.AddedPage`. The menu has those of packages that
-are switched on."""
-SYSTEM_PROMPTS = "sequencer.system_prompts"
-"""System prompts that steps with `system_from_labels` may get; each returns their names for
-`Settings`. Only ours count."""
-COMMENT_TOOLS = "sequencer.comment_tools"
-"""Tools with which an agent could post by itself, so that a step with ``no_comment`` has none of
-them; each returns their names for `Settings`. Only ours count."""
-CODE = "sequencer.code"
-"""Ways to move the code of a run's steps; each makes a `Carrier` of a
-`project.store_requests.CodeRequest`, or None."""
-
+"""Commands: `click.Command`, whose object is an `Invocation`."""
 CONTRIBUTIONS = "sequencer.contributions"
-"""What a command can show or do besides; each is a `cli.contributions.Contribution`, under the
-name COMMAND.NAME."""
+"""Additions to a command: `cli.contributions.Contribution`, named COMMAND.NAME."""
 RENDERERS = "sequencer.renderers"
-"""What draws workflows; each is a `cli.contributions.Renderer`."""
+"""Drawings of workflows: `cli.contributions.Renderer`."""
+CHECKS = "sequencer.checks"
+"""Checks: functions that take the `Project` and the name of a run and yield each `Finding`. With
+``looks=True`` they must not run anything of the project or contact a server."""
+SECTIONS = "sequencer.sections"
+"""Sections of orchestration.yaml: `project.sections.ConfigSection`."""
+SINKS = "sequencer.sinks"
+"""Kinds of activity sinks: functions from a name, `SinkOptions` and a `SinkPlace` to a
+`plugins.posting.protocol.Sink`."""
+STATUS_LINES = "sequencer.status_lines"
+"""Lines of `status`: functions from a `Project` and a `Run` to (label, text) pairs. Used only from
+packages that are enabled by name."""
+PAGES = "sequencer.pages"
+"""Pages below /more: `plugins.web.pages.AddedPage`. The menu lists those of packages that are
+enabled by name."""
 
+# Groups for the plug-ins of this package; entry points of other packages in them are ignored.
+
+TREES = "sequencer.trees"
+"""Detectors of file changes: `engine.tree_state.MakeTree`."""
+REPOSITORIES = "sequencer.repositories"
+"""What the repository around a project may execute: `project.store_requests.RepositoryInspector`.
+Shown before the project is trusted."""
+WORKTREES = "sequencer.worktrees"
+"""Worktrees for runs and tasks: `project.worktrees.WorktreeProvider`."""
+WORKFLOW_KEYS = "sequencer.workflow_keys"
+"""Keys of an entry of ``workflows:`` that replace its steps: the `workflows.finding.FileFormat`
+whose `InlineFormat` has the key."""
+FORMATS = "sequencer.formats"
+"""Formats of workflow files: `workflows.finding.FileFormat`."""
+TASKS = "sequencer.tasks"
+"""Execution of graphs of tasks: `project.task_graphs.TaskGraphs`."""
+POSTING = "sequencer.posting"
+"""Posting of results, by the section that configures it: functions from a `Project` to a
+`project.posting.Posting`, or None."""
+STARTS = "sequencer.starts"
+"""Schedulers, by the section that configures them: `project.starts.Starts`."""
+SYSTEM_PROMPTS = "sequencer.system_prompts"
+"""System prompts for steps with `system_from_labels`: functions from `Settings` to their names."""
+COMMENT_TOOLS = "sequencer.comment_tools"
+"""Tools that post comments, which steps with ``no_comment`` do not get: functions from `Settings`
+to their names."""
+CODE = "sequencer.code"
+"""Code synchronization: functions from a `project.store_requests.CodeRequest` to a `Carrier`, or
+None."""
+
+_T = TypeVar("_T")
 _PLUGINS = "sequencer.plugins"
 _ROOM = Path(__file__).with_name("plugins")
 OURS: Mapping[str, Mapping[str, str]] = {
@@ -122,83 +120,63 @@ OURS: Mapping[str, Mapping[str, str]] = {
     REPOSITORIES: {"git": "git.process:INSPECTOR"},
     CODE: {"store": "git.code.carry:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
 }
-"""What comes with this package, by group and name; the place is below `sequencer.plugins`."""
+"""The objects of this package: group -> name -> ``MODULE:NAME`` below `sequencer.plugins`."""
 PLUGINS = frozenset(
     place.partition(".")[0] for places in OURS.values() for place in places.values()
 )
-"""Those of this package; each is a folder below `sequencer.plugins`."""
+"""The plug-ins of this package; each is a folder below `sequencer.plugins`."""
 
 
-class _Switches:
-    """Of this process."""
+class _Enabled:
+    """Which plug-ins and packages this process may use."""
 
-    off: frozenset[str] = frozenset()
-    on: frozenset[str] = frozenset()
-
-
-_SWITCHES = _Switches()
+    disabled: frozenset[str] = frozenset()
+    enabled: frozenset[str] = frozenset()
 
 
-class SwitchedOff(ConfigurationError):
-    """Something belongs to a plug-in that is switched off, or not installed."""
+_ENABLED = _Enabled()
+
+
+class PluginUnavailable(ConfigurationError):
+    """Something needs a plug-in that is disabled or not installed."""
 
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
-        """Refuse *what* of *plugin*."""
-        if plugin in _SWITCHES.off:
-            state, hint = (
-                "switched off",
-                f"take '{plugin}: off' out of plugins in orchestration.yaml",
-            )
-        else:
-            state, hint = "not installed", "install the whole package again"
-        message = f"{what} needs the plug-in {plugin!r}, which is {state}"
-        super().__init__(message, where=where, hint=hint)
-
-
-def switch(off: Iterable[str], on: Iterable[str] = ()) -> None:
-    """Let this process go on as if the plug-ins *off* were not installed, and all others were.
-
-    A package is meant by its name. The packages that are *on* are asked for what nobody asks for
-    by name, see `chosen`. Whoever opens several projects in one process has what the one says
-    that was opened last.
-    """
-    _SWITCHES.off, _SWITCHES.on = frozenset(off), frozenset(on)
-
-
-def chosen(group: str) -> Iterator[tuple[str, Any]]:
-    """Yield names and objects of *group* of the packages that are switched on, in order.
-
-    Raises:
-        ConfigurationError: one is not installed, or can't be loaded.
-    """
-    for package in sorted(_SWITCHES.on - PLUGINS):
-        from importlib.metadata import (  # noqa: PLC0415 - it takes long to load
-            PackageNotFoundError,
-            distribution,
+        """Refuse *what*, which needs *plugin*."""
+        is_disabled = plugin in _ENABLED.disabled
+        variable = f"SEQUENCER_PLUGINS__{plugin.upper()}"
+        super().__init__(
+            f"{what} needs the plug-in {plugin!r}, which is "
+            + ("disabled" if is_disabled else "not installed"),
+            where=where,
+            hint=f"set 'plugins: {{{plugin}: on}}' in orchestration.yaml (or {variable}=on)"
+            if is_disabled
+            else "reinstall the package",
         )
 
-        try:
-            points = distribution(package).entry_points
-        except PackageNotFoundError:
-            raise SwitchedOff(f"plugins.{package}", package) from None
-        for point in points:
-            if point.group == group:
-                yield point.name, _load(point)
+
+def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
+    """Disable and enable plug-ins and packages, by name, for this process.
+
+    A plug-in that is not named is enabled. Of packages that are not named, everything is used that
+    is asked for by name; see `from_enabled_packages` for the rest. A process that opens several
+    projects uses the configuration of the last one.
+    """
+    _ENABLED.disabled, _ENABLED.enabled = frozenset(disabled), frozenset(enabled)
 
 
-def is_on(plugin: str) -> bool:
-    """Return whether *plugin*, one of this package, is installed and not switched off."""
-    return plugin not in _SWITCHES.off and (_ROOM / plugin).is_dir()
+def is_available(plugin: str) -> bool:
+    """Return whether *plugin*, one of this package, is installed and not disabled."""
+    return plugin not in _ENABLED.disabled and (_ROOM / plugin).is_dir()
 
 
 def plugin_of(group: str, name: str) -> str | None:
-    """Return the plug-in of this package that has *name* in *group*; None: none has."""
+    """Return the plug-in of this package that provides *name* in *group*; None: none does."""
     place = OURS.get(group, {}).get(name)
     return None if place is None else place.partition(".")[0]
 
 
 def plugin_at(place: str) -> str | None:
-    """Return the plug-in of this package that has ``MODULE:NAME``; None: it is another's.
+    """Return the plug-in of this package that contains ``MODULE:NAME``; None: it is not ours.
 
     >>> plugin_at("sequencer.plugins.web.contributions:PAGE"), plugin_at("mine.pages:PAGE")
     ('web', None)
@@ -207,8 +185,8 @@ def plugin_at(place: str) -> str | None:
 
 
 def packages() -> frozenset[str]:
-    """Return the names of installed packages that add something."""
-    from importlib.metadata import distributions  # noqa: PLC0415 - it takes long to load
+    """Return the names of the installed packages that have entry points for Sequencer."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
     return frozenset(
         one.name
@@ -217,132 +195,161 @@ def packages() -> frozenset[str]:
     )
 
 
-def _is_there(place: str) -> bool:
-    return place.partition(".")[0] not in _SWITCHES.off
+def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
+    """Return the object called *name* in *group*; None: there is none, or it is disabled.
 
-
-def find(group: str, name: str) -> Any | None:
-    """Return the object called *name* in *group*, or None if there is none.
+    With *even_disabled*, a disabled plug-in of this package counts too.
 
     Raises:
         ConfigurationError: it can't be loaded.
     """
     if (place := OURS.get(group, {}).get(name)) is not None:
-        return _loaded(place) if _is_there(place) else None
+        return _loaded(place) if even_disabled or _is_enabled(place) else None
     found = next((entry for entry in entries(group) if entry.name == name), None)
-    if found is None:
-        return None
-    return _load(found)
-
-
-def _load(point: EntryPoint) -> Any:
-    try:
-        return point.load()
-    except Exception as error:
-        # Whatever somebody else's code raises; with --verbose its traceback is shown.
-        kind = type(error).__name__
-        raise ConfigurationError(
-            f"the package that brings {point.name!r} can't be loaded: {kind}: {error}",
-            where=f"{point.group}: {point.value}",
-            hint="install it again, or remove it",
-        ) from error
-
-
-def installed(group: str) -> Iterator[tuple[str, Any]]:
-    """Yield names and objects of *group*, ours first, also what is switched off of ours.
-
-    Raises:
-        ConfigurationError: one can't be loaded.
-    """
-    for name, place in OURS.get(group, {}).items():
-        if (found := _loaded(place)) is not None:
-            yield name, found
-    for name in sorted(names(group) - OURS.get(group, {}).keys()):
-        yield name, find(group, name)
-
-
-def own(group: str, name: str) -> Any | None:
-    """Return what comes with this package as *name* in *group*, also where it is switched off."""
-    place = OURS.get(group, {}).get(name)
-    return None if place is None else _loaded(place)
+    return None if found is None else _load(found)
 
 
 def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where: str = "") -> Any:
     """Return the object called *name* in *group*.
 
     Raises:
-        UnknownName: there is none; *what* says what it is, and *known* has names besides.
-        SwitchedOff: its plug-in is switched off, or not there.
+        UnknownName: there is none; *what* says what it is, and *known* lists more names.
+        PluginUnavailable: its plug-in is disabled or not installed.
         ConfigurationError: it can't be loaded.
     """
     if (found := find(group, name)) is None:
         if (plugin := plugin_of(group, name)) is not None:
-            raise SwitchedOff(f"{what} {name!r}", plugin, where=where or None)
+            raise PluginUnavailable(f"{what} {name!r}", plugin, where=where or None)
         raise UnknownName(what, name, {*known, *names(group)}, where=where or None)
     return found
 
 
-def required(group: str, what: str) -> Any:
-    """Return the only object of *group*, which *what* needs.
+class Single(Generic[_T]):
+    """A group with one object, of a plug-in of this package."""
 
-    Raises:
-        SwitchedOff: its plug-in is switched off, or not there.
-    """
-    if (found := next(ours(group), None)) is None:
-        raise SwitchedOff(what, next(iter(OURS[group].values())).partition(".")[0])
-    return found
+    def __init__(self, group: str, what: str) -> None:
+        """Look in *group*; *what* needs the object, for messages."""
+        self._group, self._what = group, what
 
+    def get(self, *, even_disabled: bool = False) -> _T | None:
+        """Return the object; None: its plug-in is disabled or not installed."""
+        return next((one for _, one in ours(self._group, even_disabled=even_disabled)), None)
 
-def added(group: str) -> set[str]:
-    """Return the names in *group* that packages add."""
-    return {entry.name for entry in entries(group)} - OURS.get(group, {}).keys()
+    def required(self) -> _T:
+        """Return the object.
 
-
-@contextmanager
-def called(group: str, name: str, found: Any = None) -> Iterator[Any]:
-    """Return a block in which *name* of *group*, a package's, is called; *found* if it is known.
-
-    Raises:
-        ConfigurationError: it can't be loaded; or whatever it raises, in one line.
-    """
-    found = find(group, name) if found is None else found
-    try:
-        yield found
-    except (SequencerError, OSError):
-        raise
-    except Exception as error:
-        # Whatever somebody else's code raises; with --verbose its traceback is shown.
-        raise ConfigurationError(
-            f"what a package brings as {name!r} failed: {type(error).__name__}: {error}",
-            where=group,
-            hint="it is a fault of that package; switch it off with plugins: {PACKAGE: off}",
-        ) from error
+        Raises:
+            PluginUnavailable: its plug-in is disabled or not installed.
+        """
+        if (found := self.get()) is None:
+            raise PluginUnavailable(
+                self._what, next(iter(OURS[self._group].values())).partition(".")[0]
+            )
+        return found
 
 
-def every(group: str) -> Iterator[Any]:
-    """Yield each object of *group*, ours first; a name of ours can't be taken.
+def ours(group: str, *, even_disabled: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield (name, object) for each object of *group* in this package."""
+    for name, place in OURS.get(group, {}).items():
+        is_asked_for = even_disabled or _is_enabled(place)
+        if is_asked_for and (found := _loaded(place)) is not None:
+            yield name, found
+
+
+def from_packages(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield (name, object) for each object of *group* in other packages, by name.
 
     Raises:
         ConfigurationError: one can't be loaded.
     """
-    yield from ours(group)
-    for name in sorted(names(group) - OURS.get(group, {}).keys()):
-        yield find(group, name)
+    for entry in sorted(entries(group), key=lambda entry: entry.name):
+        if entry.name not in OURS.get(group, {}):
+            yield entry.name, _load(entry)
 
 
-def ours(group: str) -> Iterator[Any]:
-    """Yield each object of *group* that comes with this package."""
-    found = map(_loaded, filter(_is_there, OURS.get(group, {}).values()))
-    return (one for one in found if one is not None)
+def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
+    """Yield (name, object) for each object of *group* in packages that are enabled by name.
+
+    Raises:
+        PluginUnavailable: one is not installed.
+        ConfigurationError: one can't be loaded.
+    """
+    for package in sorted(_ENABLED.enabled - PLUGINS):
+        from importlib.metadata import (  # noqa: PLC0415 - slow to import
+            PackageNotFoundError,
+            distribution,
+        )
+
+        try:
+            points = distribution(package).entry_points
+        except PackageNotFoundError:
+            raise PluginUnavailable(f"plugins.{package}", package) from None
+        yield from ((point.name, _load(point)) for point in points if point.group == group)
+
+
+@contextmanager
+def package_code(group: str, name: str) -> Iterator[None]:
+    """Report whatever the package that provides *name* in *group* raises in the block.
+
+    Raises:
+        ConfigurationError: the block raised something that is not a deliberate error.
+    """
+    try:
+        yield
+    except (SequencerError, OSError):
+        raise
+    except Exception as error:
+        raise package_fault(f"the package that provides {name!r}", error, where=group) from error
+
+
+def package_fault(
+    package: str, error: BaseException, where: str | None = None
+) -> ConfigurationError:
+    """Return the error that reports *error*, a bug of *package*."""
+    return ConfigurationError(
+        f"{package} failed: {type(error).__name__}: {error}",
+        where=where,
+        hint="report it to its authors, or disable it: plugins: {PACKAGE: off}",
+    )
+
+
+def package_that_raised(error: BaseException) -> str | None:
+    """Return the package with entry points for Sequencer whose code raised *error*, if one did."""
+    modules, frame = set[str](), error.__traceback__
+    while frame is not None:
+        modules.add(str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
+        frame = frame.tb_next
+    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
+
+    for package in distributions():
+        for entry in package.entry_points:
+            is_extension = entry.group.startswith("sequencer.")
+            if is_extension and entry.module.partition(".")[0] in modules:
+                return package.name
+    return None
 
 
 def names(group: str) -> set[str]:
-    """Return the names in *group*, ours and those of other packages."""
-    return {*_names_of_ours(group), *(entry.name for entry in entries(group))}
+    """Return the names in *group*, of this package and of others, without disabled ones."""
+    enabled = (name for name, place in OURS.get(group, {}).items() if _is_enabled(place))
+    return {*enabled, *(entry.name for entry in entries(group))}
 
 
-def _names_of_ours(group: str) -> Iterator[str]:
-    return (name for name, place in OURS.get(group, {}).items() if _is_there(place))
+def _is_enabled(place: str) -> bool:
+    return place.partition(".")[0] not in _ENABLED.disabled
+
+
+def _load(point: EntryPoint) -> Any:
+    try:
+        return point.load()
+    except Exception as error:
+        # With --verbose its traceback is shown.
+        kind = type(error).__name__
+        raise ConfigurationError(
+            f"the package that provides {point.name!r} can't be loaded: {kind}: {error}",
+            where=f"{point.group}: {point.value}",
+            hint="install it again, or remove it",
+        ) from error
 
 
 def entries(group: str) -> tuple[EntryPoint, ...]:
@@ -352,7 +359,7 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
     found = tuple(entry_points(group=group))
-    return tuple(one for one in found if one.dist is None or one.dist.name not in _SWITCHES.off)
+    return tuple(one for one in found if one.dist is None or one.dist.name not in _ENABLED.disabled)
 
 
 def _packages_may_add(group: str) -> bool:
@@ -381,38 +388,38 @@ def _packages_may_add(group: str) -> bool:
     return False
 
 
-def missing(error: ModuleNotFoundError) -> str | None:
-    """Return the plug-in of this package whose folder *error* has not found; None: it's not that.
+def missing_plugin(error: ModuleNotFoundError) -> str | None:
+    """Return the plug-in of this package that *error* did not find; None: it is another module.
 
-    >>> missing(ModuleNotFoundError("…", name="sequencer.plugins.web.section"))
+    >>> missing_plugin(ModuleNotFoundError("…", name="sequencer.plugins.web.section"))
     'web'
     """
     name = error.name or ""
     if name == _PLUGINS:
         return "plugins"
-    return name.split(".")[2] if name.startswith(f"{_PLUGINS}.") else None
+    return plugin_at(name)
 
 
 def loaded(part: str | Callable[..., Any]) -> Any:
-    """Return *part*, imported if it is text: ``MODULE:NAME``, or a module."""
+    """Return *part*; text is imported: ``MODULE:NAME`` or ``MODULE``."""
     if not isinstance(part, str):
         return part
     if ":" not in part:
         return import_module(part)
-    from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick has no use for it
+    from pkgutil import resolve_name  # noqa: PLC0415 - the idle tick does not need it
 
     return resolve_name(part)
 
 
 def _loaded(place: str) -> Any | None:
-    """Return what is at *place*; None: its plug-in is not installed."""
+    """Return the object at *place*; None: its plug-in is not installed."""
     plugin = place.partition(".")[0]
     try:
         return loaded(f"{_PLUGINS}.{place}")
     except ModuleNotFoundError as error:
-        found = missing(error)
-        if found in (plugin, "plugins"):
+        missing = missing_plugin(error)
+        if missing in (plugin, "plugins"):
             return None
-        if found is None:
+        if missing is None:
             raise
-        raise SwitchedOff(f"the plug-in {plugin!r}", found) from None
+        raise PluginUnavailable(f"the plug-in {plugin!r}", missing) from None

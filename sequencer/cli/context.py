@@ -37,7 +37,7 @@ from sequencer.errors import (
     summary_of,
 )
 from sequencer.executors.redaction import Redaction
-from sequencer.project.plugin_switches import off_in
+from sequencer.project.enabled_plugins import disabled_in
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
@@ -77,20 +77,18 @@ _OPTIONS: Mapping[str, tuple[str, str]] = {
 """The options that lie over a setting."""
 
 
-def has_plugin(config: Path | None, plugin: str) -> bool:
-    """Return whether *plugin* is there where *config*, or this folder's file, says."""
-    extensions.switch(off_in(config))
-    return extensions.is_on(plugin)
-
-
-def ensure_on(config: Path | None, plugin: str, what: str) -> None:
-    """Return if *plugin*, which has *what*, is there; see `has_plugin`.
+def ensure_available(config: Path | None, plugin: str | None, what: str) -> None:
+    """Return if *plugin*, which provides *what*, is available; None is the core, which always is.
 
     Raises:
-        SwitchedOff: it is switched off, or not installed.
+        PluginUnavailable: *config* (or this folder's configuration) disables it, or it is not
+            installed.
     """
-    if not has_plugin(config, plugin):
-        raise extensions.SwitchedOff(what, plugin)
+    if plugin is None:
+        return
+    extensions.configure(disabled_in(config))
+    if not extensions.is_available(plugin):
+        raise extensions.PluginUnavailable(what, plugin)
 
 
 class Invocation(Struct):
@@ -107,7 +105,7 @@ class Invocation(Struct):
     """Whether the verb may run what the project has and reach remotes, and does not only look."""
     verb: str = ""
     reads: bool = False
-    """The verb shows or cleans up runs, whatever they were made with."""
+    """The command only shows or cleans up runs, so disabled plug-ins are no error."""
     changes: bool = False
     """The verb changes a run by hand."""
     decides: str = ""

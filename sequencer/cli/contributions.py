@@ -6,14 +6,14 @@ say which one is meant. A `Renderer` draws workflows, for every command that sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.cli.context import Invocation, ensure_on, has_plugin
+from sequencer.cli.context import Invocation, ensure_available
 from sequencer.cli.options import NewFile
 from sequencer.errors import UsageRefused
 
@@ -47,20 +47,22 @@ class Contribution(Struct, frozen=True):
     needs: str = ""
     """The flag without which its other options mean nothing; empty: each chooses it."""
 
-    def is_on(self, invocation: Invocation) -> bool:
-        """Return whether its plug-in is not switched off where *invocation* is."""
-        plugin = extensions.plugin_at(self.do)
-        return plugin is None or has_plugin(invocation.config, plugin)
+    def is_available(self, invocation: Invocation) -> bool:
+        """Return whether the project of *invocation* may use its plug-in."""
+        try:
+            ensure_available(invocation.config, extensions.plugin_at(self.do), self.name)
+        except extensions.PluginUnavailable:
+            return False
+        return True
 
     def __call__(self, invocation: Invocation, given: Mapping[str, Any]) -> int | None:
         """Show it, with what it takes of *given*.
 
         Raises:
-            SwitchedOff: its plug-in is switched off.
+            PluginUnavailable: its plug-in is disabled.
         """
-        if (plugin := extensions.plugin_at(self.do)) is not None:
-            first = next((name for name in self.takes if given.get(name)), self.name)
-            ensure_on(invocation.config, plugin, _typed(first))
+        option = next((name for name in self.takes if given.get(name)), self.name)
+        ensure_available(invocation.config, extensions.plugin_at(self.do), _typed(option))
         # What another plug-in adds is not there without it.
         names = (name for name in self.takes if name in given and name not in self.flags)
         taken = {name: given[name] for name in names}
@@ -83,17 +85,22 @@ class Renderer(Struct, frozen=True):
 
 
 def contributions_to(command: str) -> tuple[Contribution, ...]:
-    """Return what plug-ins contribute to *command*, ours first, those that are off included.
+    """Return what plug-ins contribute to *command*, ours first, disabled plug-ins included.
 
-    An option of one that is switched off is refused with the reason when somebody gives it.
+    Whoever gives an option of a disabled plug-in is told why it does not work.
     """
-    found = extensions.installed(extensions.CONTRIBUTIONS)
+    found = _of_group(extensions.CONTRIBUTIONS)
     return tuple(one for name, one in found if name.startswith(f"{command}."))
 
 
 def renderers() -> tuple[Renderer, ...]:
     """Return what can draw a workflow; see `contributions_to`."""
-    return tuple(one for _, one in extensions.installed(extensions.RENDERERS))
+    return tuple(one for _, one in _of_group(extensions.RENDERERS))
+
+
+def _of_group(group: str) -> Iterator[tuple[str, Any]]:
+    yield from extensions.ours(group, even_disabled=True)
+    yield from extensions.from_packages(group)
 
 
 def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:
@@ -116,9 +123,8 @@ def draw_line(invocation: Invocation, workflow: Any, given: Mapping[str, Any], h
 def _asked_for(invocation: Invocation, given: Mapping[str, Any]) -> list[Renderer]:
     found = [one for one in renderers() if any(given.get(name) for name in one.names)]
     for one in found:
-        if (plugin := extensions.plugin_at(one.graph)) is not None:
-            first = next(name for name in one.names if given.get(name))
-            ensure_on(invocation.config, plugin, _typed(first))
+        option = next(name for name in one.names if given.get(name))
+        ensure_available(invocation.config, extensions.plugin_at(one.graph), _typed(option))
     return found
 
 

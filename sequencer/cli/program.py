@@ -23,7 +23,7 @@ from click.shell_completion import CompletionItem
 
 from sequencer import extensions
 from sequencer.cli import unattended
-from sequencer.cli.context import ALWAYS, Invocation, complain, ensure_on, hidden, near, tell
+from sequencer.cli.context import ALWAYS, Invocation, complain, ensure_available, hidden, near, tell
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     AgentMissing,
@@ -42,7 +42,7 @@ from sequencer.errors import (
     failed_disk,
     out_of_resources,
 )
-from sequencer.project.plugin_switches import off_in
+from sequencer.project.enabled_plugins import disabled_in
 from sequencer.store.ownership import refused
 
 BUG = 70
@@ -88,8 +88,14 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
 
 def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
-    if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing(error)):
-        return extensions.SwitchedOff("this", plugin)
+    if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing_plugin(error)):
+        return extensions.PluginUnavailable("this", plugin)
+    if isinstance(error, Exception) and not isinstance(error, (SequencerError, OSError)):
+        package = extensions.package_that_raised(error)
+        if package is not None:
+            fault = extensions.package_fault(f"the package {package!r}", error)
+            fault.__cause__ = error
+            return fault
     busy = out_of_resources(error)
     if (failed := failed_disk(error)) is not None:
         if failed is not error:
@@ -163,7 +169,7 @@ class Command(NamedTuple):
 
     @property
     def plugin(self) -> str | None:
-        """Return the plug-in that has it; None: the core."""
+        """Return the plug-in that provides it; None: the core does."""
         room, _, rest = self.module.partition(".")
         return rest.partition(".")[0] if room == "plugins" else None
 
@@ -215,7 +221,7 @@ _LOOKING = frozenset(
 )
 """They run nothing of the project, and reach no remote."""
 _READING = frozenset(("status", "history", "log", "inbox", "repair", "clean"))
-"""They read any run, also one of plug-ins that are not there."""
+"""They read every run, also if it needs a plug-in that is disabled."""
 _CHANGING = frozenset(("stop", "resume", "answer", "tell")) | {
     name for name, entry in COMMANDS.items() if entry.section == _FIX
 }
@@ -260,11 +266,11 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return the verb called *cmd_name*; None if there is none."""
         entry = COMMANDS.get(cmd_name)
-        if entry is not None and (plugin := entry.plugin) is not None:
-            ensure_on(ctx.ensure_object(Invocation).config, plugin, f"the command {cmd_name!r}")
+        if entry is not None:
+            config = ctx.ensure_object(Invocation).config
+            ensure_available(config, entry.plugin, f"the command {cmd_name!r}")
         if extensions.entries(extensions.CONTRIBUTIONS):
-            # A package may be switched off, and is not asked then.
-            _commands(ctx)
+            _configure(ctx)
         if entry is None:
             return _added(cmd_name)
         module = import_module(f"sequencer.{entry.module}")
@@ -283,7 +289,7 @@ class Verbs(click.Group):
         invocation = ctx.ensure_object(Invocation)
         entry = COMMANDS.get(args[0])
         if entry is None and not args[0].startswith("-") and not ctx.resilient_parsing:
-            _commands(ctx)
+            _configure(ctx)
             added = extensions.names(extensions.COMMANDS)
             if args[0] not in added:
                 if args[0] in _CALLED:
@@ -346,26 +352,31 @@ class Verbs(click.Group):
 
 
 def _added(name: str) -> click.Command | None:
-    """Return the command *name* of a package; None: there is none.
+    """Return the command *name* of a package; None: no package has it.
 
     Raises:
-        ConfigurationError: it can't be loaded, or is no command.
+        ConfigurationError: it can't be loaded, or is not a click command.
     """
     found = extensions.find(extensions.COMMANDS, name)
     if found is not None and not isinstance(found, click.Command):
-        message = f"what a package brings as the command {name!r} is no click.Command"
+        message = f"the package that provides the command {name!r} has no click.Command there"
         raise ConfigurationError(message, where=extensions.COMMANDS)
     return found
 
 
 def _commands(ctx: click.Context) -> Mapping[str, Command]:
-    """Return the commands, but for those of plug-ins that are switched off or not installed."""
-    extensions.switch(off_in(ctx.ensure_object(Invocation).config))
+    """Return the commands of the core and of the plug-ins that are available."""
+    _configure(ctx)
     return {
         name: entry
         for name, entry in COMMANDS.items()
-        if entry.plugin is None or extensions.is_on(entry.plugin)
+        if entry.plugin is None or extensions.is_available(entry.plugin)
     }
+
+
+def _configure(ctx: click.Context) -> None:
+    """Disable what the configuration disables, before a plug-in or a package is loaded."""
+    extensions.configure(disabled_in(ctx.ensure_object(Invocation).config))
 
 
 def group() -> Verbs:

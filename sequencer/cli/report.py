@@ -30,9 +30,11 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer --run review report --gantt --svg review.svg
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    otherwise = [one for one in _CONTRIBUTIONS if not one.needs and one.is_on(invocation)][:1]
+    otherwise = [one for one in _CONTRIBUTIONS if not one.needs and one.is_available(invocation)][
+        :1
+    ]
     if not otherwise and not any(given.values()):
         raise UsageRefused(
-            "no plug-in that is switched on shows a run as text", where="sequencer report"
+            "no plug-in that is enabled shows a run as text", where="sequencer report"
         )
     return chosen("report", _CONTRIBUTIONS, given, otherwise)(invocation, given)

@@ -14,7 +14,7 @@ from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
 from sequencer.project.flows import path_of
-from sequencer.project.task_graphs import task_graphs
+from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.workflows.finding import GraphFile, format_of, page_of
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
 from sequencer.workflows.flowfile.reader import load_flow
@@ -126,7 +126,7 @@ def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Repla
     project = invocation.project()
     settings = project.settings
     whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
-    grower = task_graphs().grower(settings) if workflow.tasks else None
+    grower = TASK_GRAPHS.required().grower(settings) if workflow.tasks else None
     done = replay(whole, said.parts, grower)
     if done.graph:
         # Afterwards: what is added has answers too.

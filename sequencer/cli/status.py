@@ -33,11 +33,11 @@ from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project
 from sequencer.project.starts import (
-    all_starts,
     as_utc,
     clock,
     left_out_json,
     parsed,
+    scheduler,
     starts_at,
     starts_of,
 )
@@ -127,8 +127,8 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
 
 
 def _added_lines(project: Project, run: Run) -> Iterator[tuple[str, str]]:
-    for name, every in extensions.chosen(extensions.STATUS_LINES):
-        with extensions.called(extensions.STATUS_LINES, name, every):
+    for name, every in extensions.from_enabled_packages(extensions.STATUS_LINES):
+        with extensions.package_code(extensions.STATUS_LINES, name):
             yield from [(str(label), str(text)) for label, text in every(project, run)]
 
 
@@ -302,7 +302,7 @@ def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
             waits["kind"] == Readiness.READY or (waits["kind"] == "date" and waits["until"] <= now)
         )
     }
-    places = all_starts().turns(project, listed, able)
+    places = scheduler().turns(project, listed, able)
     for facts in shown:
         yield {**facts, "turn": places.get(facts["run"] or "")}
 

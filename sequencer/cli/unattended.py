@@ -57,14 +57,14 @@ FAILURE = "failure"
 REFUSAL = "refusal"
 """Nothing can begin until a person acts; it is over when something can."""
 LASTING = "lasting"
-"""It may pass by itself, so it is told only if it lasts for an hour."""
+"""It may end by itself, so it is reported only after an hour."""
 DECISION = "decision"
 """A person decides."""
 PAUSE = "pause"
-"""It ends by itself, at a time that is told: at once if that is more than a day away, else as what
-lasts. A pause that is over by the next tick has kept nobody waiting."""
+"""It ends by itself at a known time: reported at once if that is more than a day away, else only
+after an hour. A pause that ends before the next tick delays nothing."""
 _MARK = "mark"
-"""No problem: something that was said where only a copy could be kept, and is not said again."""
+"""Not a problem: remembers that a message was sent while only a copy of the record was writable."""
 _PROBLEMS = (FAILURE, REFUSAL, LASTING)
 """What is over when work goes on."""
 _ONCE = (PAUSE, _MARK)
@@ -87,7 +87,7 @@ class News(NamedTuple):
     code: int = 0
     """The exit code with which the next tick will say it, where this one ends well."""
     has_moved: bool = False
-    """A step was accepted, or the run is complete: what stood in the way does so no more."""
+    """A step was accepted, or the run is complete: earlier problems are over."""
     is_waiting: bool = False
     """Nothing was tried, so what stood in the way may still do so."""
     until: float | None = None
@@ -102,8 +102,8 @@ class News(NamedTuple):
         """Return what makes it the same as what another tick says."""
         return self.key or blake2b(self.text.encode(), digest_size=16).hexdigest()
 
-    def may_pass(self, now: float) -> bool:
-        """Return whether it may be over before anybody has read of it."""
+    def may_resolve(self, now: float) -> bool:
+        """Return whether it may end by itself within a day, and is reported only if it lasts."""
         is_long = self.until is not None and self.until > now + DAY_S
         return self.kind in (LASTING, PAUSE) and not is_long
 
@@ -143,7 +143,7 @@ class Told(NamedTuple):
         if self.since > now + DAY_S or self.time > now + DAY_S:
             return False
         if not self.times:
-            return news.may_pass(now) and now - self.since < LASTS_S
+            return news.may_resolve(now) and now - self.since < LASTS_S
         if news.until is not None and (self.until is None or news.until > self.until + HOUR_S):
             return False
         rests = AGAIN_S[-1:] if not self.code else AGAIN_S
@@ -304,7 +304,7 @@ def _next(news: News, before: Told | None, code: int, now: float) -> Told:
     lines = news.text.removeprefix("error: ").removeprefix("waiting: ").split("\n")
     about = [line for line in lines[1:] if line.startswith(_ABOUT)]
     first = Told(news.same, news.kind, "\n".join([lines[0][:MAX_CHARS], *about]), now)
-    if known is None and news.may_pass(now):
+    if known is None and news.may_resolve(now):
         return first
     since, times = (now, 0) if known is None else (known.since, known.times)
     return first._replace(

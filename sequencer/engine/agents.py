@@ -1,4 +1,4 @@
-"""Who performs a step."""
+"""Agents: which executor performs a step."""
 
 from __future__ import annotations
 

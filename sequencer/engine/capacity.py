@@ -1,7 +1,7 @@
-"""What the nodes of a run may still use: limits on usage, and each attempt's share of them.
+"""What the nodes of a run may still spend: limits on usage, and the share of each attempt.
 
-The run and this invocation have limits of their own; a plug-in may bring a `CapacityRule` for
-the nodes that are tasks. Every transition asks for this: nothing here may look at every node.
+The run and the invocation have limits; for tasks, a plug-in adds a `CapacityRule`. Called in every
+transition, so nothing here may loop over all nodes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FAIR_PART = 2
 
 
 class UsageCap(NamedTuple):
-    """What is left of one limit on usage, and the nodes that share it."""
+    """The rest of one usage limit, and the nodes that share it."""
 
     unit: str
     left: float
@@ -63,7 +63,7 @@ class UsageCap(NamedTuple):
 
 
 class CapacityRule(Protocol):
-    """What limits the nodes of one run besides ``limits:``; it is decided from the marking."""
+    """Limits on the nodes of a run, in addition to ``limits:``. Depends on the marking only."""
 
     @property
     def kills(self) -> bool:
@@ -82,13 +82,13 @@ class CapacityRule(Protocol):
         """Return the nodes that must not start now."""
 
     def reasons(self, marking: Marking) -> list[str]:
-        """Return why nodes do not start that could; a line for each limit that is reached."""
+        """Return a line for each limit that is reached and keeps ready nodes from starting."""
 
     def end_of_the_work(self, marking: Marking) -> str | None:
         """Return what keeps ready nodes from starting, if anything does.
 
         Raises:
-            TooManyFailures: a person has to look before the next one starts.
+            TooManyFailures: so many attempts failed that a person has to continue the run.
         """
 
     def to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:

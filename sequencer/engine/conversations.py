@@ -1,4 +1,4 @@
-"""The conversations of a graph's run: each is kept with the output that it has brought."""
+"""The conversations of the nodes of a graph; each is saved next to the output of its node."""
 
 from __future__ import annotations
 

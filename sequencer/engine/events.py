@@ -1,8 +1,7 @@
-"""What happens while a process works on a run: one stream of small values.
+"""The events of a process that works on a run.
 
-Whoever wants to show, count or post it is one function that takes each of them. Nodes of a graph
-run in threads of their own, so several may call it at the same time. A listener never fails a
-step and never holds one up for long.
+A listener is one function that takes each event, to show, count or post it. The nodes of a graph
+run in threads, so a listener must be thread-safe. It must not raise or block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which changes the runs of a kind of workflow have."""
+"""Finds the implementation of a kind of workflow."""
 
 from __future__ import annotations
 

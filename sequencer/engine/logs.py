@@ -1,4 +1,4 @@
-"""The log of a step, and who makes it."""
+"""Step logs: one log per attempt, and the factory that opens them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order the results of tasks are merged that worked in folders of their own."""
+"""The order in which the worktrees of tasks are merged."""
 
 from __future__ import annotations
 

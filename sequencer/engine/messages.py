@@ -1,4 +1,4 @@
-"""Messages of people to the nodes of a graph, as they stand in a prompt."""
+"""Messages from people to the nodes of a graph, and their block in a prompt."""
 
 from __future__ import annotations
 

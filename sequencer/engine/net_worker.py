@@ -83,7 +83,7 @@ class NetWorker(Worker):
         self._performances = Performances(control, performer, self.known)
         tasks = performer.tasks
         self.capacity = None if tasks is None else tasks.capacity
-        self._last_resort = None if tasks is None else tasks.last_resort
+        self._fallback_step = None if tasks is None else tasks.fallback_step
         if self.capacity is not None and self.capacity.kills:
             self._performances.on_use = self.attempts.wake
         self._exclusion = Exclusion(
@@ -130,8 +130,8 @@ class NetWorker(Worker):
         if self.code.moves or name not in self._prepared:
             self._prepared[name] = self._made(self._honouring.step(workflow, name), name)
         prepared = self._prepared[name]
-        if self._last_resort is not None and failures >= tries_of(prepared.step):
-            return self._made(self._honouring.step(workflow, name, self._last_resort), name)
+        if self._fallback_step is not None and failures >= tries_of(prepared.step):
+            return self._made(self._honouring.step(workflow, name, self._fallback_step), name)
         return prepared
 
     def _made(self, step: Step, name: str) -> Prepared:

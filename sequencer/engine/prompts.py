@@ -1,4 +1,4 @@
-"""Where a step's prompt is read."""
+"""Prompts: the text of a step's prompt, by name."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sequencer.engine.beside import work_beside
+from sequencer.engine.async_mode import work_beside
 from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore

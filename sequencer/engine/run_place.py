@@ -1,4 +1,4 @@
-"""Where the agents of a whole run work, if that is not the project's folder."""
+"""The folder in which all agents of a run work, if it is not the project's folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sequencer.model.head import Head
 
 
 class RunPlace(Protocol):
-    """Where the agents of a whole run work, if that is not the project's folder."""
+    """The folder in which all agents of a run work, if it is not the project's folder."""
 
     @property
     def cwd(self) -> Path:

@@ -1,4 +1,4 @@
-"""What a plug-in brings to the run of a graph of tasks: see `extensions.TASKS`."""
+"""How the tasks of a graph are executed; a plug-in provides it, see `project.task_graphs`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from sequencer.model.request import Request
 from sequencer.model.step import Step
 
 MergeOrder = Literal["auto", "listed", "finished"]
-"""The order in which the results of folders of their own are merged: as the tasks stand in the
-list, as they are finished, or as listed wherever nothing has to wait for it."""
+"""When the worktrees of tasks are merged: in the order of the list, as the tasks finish, or in the
+order of the list where that delays nothing."""
 
 
 class PromptContext(Protocol):
-    """Makes what composes the prompt of one attempt at a task."""
+    """Builds the prompt of one attempt at a task."""
 
     def __call__(
         self,
@@ -33,19 +33,20 @@ class PromptContext(Protocol):
         substitutions: Mapping[str, str],
         path_of: Callable[[str], Path],
     ) -> Callable[[str], str]:
-        """Return what makes the whole prompt of the text of the prompt file.
+        """Return a function from the text of the prompt file to the whole prompt.
 
-        All that is needed of *marking* is taken now; *path_of* says where an output lies.
+        *marking* is read now, not when the function is called. *path_of* returns the path of an
+        output.
         """
 
 
 class TaskExecution(Struct, frozen=True):
-    """How the tasks of one run are worked on."""
+    """How the tasks of one run are executed."""
 
     capacity: CapacityRule
     grower: Grower
     workplaces: Workplaces
     context: PromptContext
     merge: MergeOrder = "auto"
-    last_resort: Callable[[Step], Step] | None = None
-    """Returns the step of a task as it is tried once more when its own tries are over."""
+    fallback_step: Callable[[Step], Step] | None = None
+    """Returns the step for one more attempt after the last failed one; None: there is none."""

@@ -1,4 +1,4 @@
-"""One step that the caller performs: run.turn()."""
+"""`Run.turn`: one step that the calling program performs itself."""
 
 from __future__ import annotations
 

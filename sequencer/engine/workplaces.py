@@ -1,4 +1,4 @@
-"""Where one attempt at a task works, and what becomes of what its agent has left there."""
+"""The folder in which one attempt at a task works, and what happens to its files afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The file by which an agent says that it is done."""
+"""Watches for the file with which an agent reports that it is done."""
 
 from __future__ import annotations
 

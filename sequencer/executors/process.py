@@ -37,7 +37,7 @@ from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.file_watch import FileWatch
 from sequencer.executors.guard import COMMAND_BYTES
-from sequencer.executors.guarding import Guard, GuardUnreachable
+from sequencer.executors.guard_process import Guard, GuardUnreachable
 from sequencer.executors.launch import GRACE_S, Launch
 from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
 from sequencer.executors.pump import DONE, STUCK, OutputConsumer, Pump

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.file_watch import FileWatch
-from sequencer.executors.guarding import Guard
+from sequencer.executors.guard_process import Guard
 from sequencer.executors.launch import Launch
 from sequencer.executors.wall import Wall
 

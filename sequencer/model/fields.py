@@ -155,29 +155,32 @@ class FieldSpec:
 
 
 class Checked:
-    """What `model.validation` knows about the classes whose values it checks; see `Frozen`."""
+    """The part of `Frozen` that `model.validation` uses."""
 
     __slots__ = ()
     model_fields: ClassVar[dict[str, FieldSpec]] = {}
     model_options: ClassVar[dict[str, Any]] = {"extra": "forbid"}
     _before: ClassVar[tuple[str, ...]] = ()
-    """Names of the validators that get the whole value before its fields are read."""
+    """Names of the validators that run on the input, before the fields are read."""
     _after: ClassVar[tuple[str, ...]] = ()
-    """Names of those that get the object."""
+    """Names of the validators that run on the object."""
 
     @classmethod
     def made(cls, values: dict[str, Any], said: AbstractSet[str], extra: dict[str, Any]) -> Self:
-        """Return an object that holds *values*, which are whole and right."""
-        raise NotImplementedError
+        """Return an object with *values*, which are complete and valid; *said* were given."""
+        new = cls.__new__(cls)
+        object.__setattr__(new, "__dict__", values)
+        object.__setattr__(new, "_given", (said, extra))
+        return new
 
 
 class LazySpec(FieldSpec):
-    """A field whose type somebody else has, who is loaded when it is first asked for."""
+    """A field whose type is imported when it is first needed."""
 
     def __init__(
         self, name: str, kind: Callable[[], Any], default: Callable[[], Any] = lambda: None
     ) -> None:
-        """Be the field *name* of type *kind*; None where it is not given."""
+        """Declare the field *name*; *kind* returns its type. The value is None if not given."""
         super().__init__(None, None, None, {}, exclude=False)
         self.name = self.key = name
         self._kind, self._default = kind, default

@@ -149,14 +149,6 @@ class Frozen(Checked):
         return cls.made(fields, frozenset(values), {})
 
     @classmethod
-    def made(cls, values: dict[str, Any], said: AbstractSet[str], extra: dict[str, Any]) -> Self:
-        """Return an object that holds *values*, which are whole and right."""
-        new = cls.__new__(cls)
-        _set(new, "__dict__", values)
-        _set(new, "_given", (said, extra))
-        return new
-
-    @classmethod
     def read(cls, value: Any) -> Self:
         """Return *value* as an object of this class, where it plainly is one.
 

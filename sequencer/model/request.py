@@ -102,7 +102,7 @@ class Definition(Frozen):
     agent: str | None = None
     """Was asked for by name, so it also performs what is added to the run later."""
     assignment: dict[str, Any] | None = Field(default=None, alias="team")
-    """Who was chosen to work on it, and why; for people."""
+    """Whether a team works on it, and why; shown to people."""
     notes: tuple[str, ...] = ()
     """What was left out or put elsewhere because an agent can't honour it."""
 

@@ -38,7 +38,7 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.schema import BUILTIN_AGENTS, OLD_ROLES
 from sequencer.project.settings import Agent, Settings
-from sequencer.project.task_graphs import known_task_graphs
+from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.project.trusting import Trust
 from sequencer.store.identity import utc_milliseconds
 from sequencer.workflows.prompts import relative_name
@@ -513,10 +513,10 @@ def _by_role(table: Mapping[str, str], name: str) -> str | None:
 
 
 def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
-    """Yield every step of *workflow*, and those that tasks have as their last resort."""
+    """Yield every step of *workflow*, and the fallback steps of tasks."""
     yield from workflow.every_step
-    graphs = known_task_graphs() if workflow.tasks else None
-    if graphs is not None and (change := graphs.last_resort(settings)) is not None:
+    graphs = TASK_GRAPHS.get() if workflow.tasks else None
+    if graphs is not None and (change := graphs.fallback_step(settings)) is not None:
         yield from map(change, workflow.steps)
 
 

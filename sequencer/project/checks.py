@@ -48,7 +48,7 @@ from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
 from sequencer.project.runs import witness_for
 from sequencer.project.store_requests import CheckRequest
-from sequencer.project.worktrees import known_worktrees, worktrees
+from sequencer.project.worktrees import WORKTREES
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
 from sequencer.store.protocol import Store
@@ -116,11 +116,11 @@ def _finding(found: Any) -> Finding:
 
 def _contributed(project: Project, run: str | None, *, looks: bool = False) -> Iterator[Finding]:
     """Yield what plug-ins find; see `extensions.CHECKS`."""
-    for find in extensions.ours(extensions.CHECKS):
+    for _, find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
-    for name in sorted(extensions.added(extensions.CHECKS)):
+    for name, find in extensions.from_packages(extensions.CHECKS):
         try:
-            with extensions.called(extensions.CHECKS, name) as find:
+            with extensions.package_code(extensions.CHECKS, name):
                 yield from [_finding(one) for one in find(project, run, looks=looks)]
         except ConfigurationError as error:
             yield from of_error(Area.CONFIGURATION, error)
@@ -260,9 +260,9 @@ def check_flows(project: Project) -> Iterator[Finding]:
 
 def _check_worktrees(project: Project) -> Iterator[Finding]:
     try:
-        if project.settings.worktree or known_worktrees() is not None:
-            yield from worktrees().findings(project)
-    except extensions.SwitchedOff as error:
+        if project.settings.worktree or WORKTREES.get() is not None:
+            yield from WORKTREES.required().findings(project)
+    except extensions.PluginUnavailable as error:
         yield from of_error(Area.CONFIGURATION, error)
 
 
@@ -272,7 +272,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
     if flow.workflow.tasks:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
-        if (provider := known_worktrees()) is not None:
+        if (provider := WORKTREES.get()) is not None:
             yield from provider.graph_findings(project, flow)
     yield from _check_permissions(project, flow.workflow)
     yield from _check_decisions(flow.workflow)

@@ -1,4 +1,4 @@
-"""Graphs that stand in orchestration.yaml itself, in entries of ``workflows:``."""
+"""Graphs that are written in orchestration.yaml itself, in entries of ``workflows:``."""
 
 from __future__ import annotations
 

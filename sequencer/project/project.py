@@ -46,10 +46,10 @@ from sequencer.project.schema import CURRENT, NONE
 from sequencer.project.settings import Settings, load
 from sequencer.project.sources import Given
 from sequencer.project.store_requests import CodeRequest
-from sequencer.project.task_graphs import known_task_graphs, task_graphs
+from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.project.trust import Rule, rule_of
 from sequencer.project.trusting import Ask, Trust
-from sequencer.project.worktrees import ensure_its_worktree, known_worktrees, worktrees
+from sequencer.project.worktrees import WORKTREES, ensure_same_worktree
 from sequencer.store import folder as folders
 from sequencer.store.ownership import set_project_folders
 from sequencer.store.protocol import Store
@@ -274,7 +274,7 @@ class Project(Struct, frozen=True, dict=True):
             place=place,
             comment_tools=tuple(
                 tool
-                for every in extensions.ours(extensions.COMMENT_TOOLS)
+                for _, every in extensions.ours(extensions.COMMENT_TOOLS)
                 for tool in every(settings)
             ),
             own_folders=(settings.state_file.parent, settings.logs_dir),
@@ -292,13 +292,13 @@ class Project(Struct, frozen=True, dict=True):
             max_bytes=self.settings.logs.max_bytes,
         )
 
-    def lacks(self, run: Run, head: Head, workflow: Workflow | None) -> SequencerError | None:
-        """Return which plug-in or setting *run*, at *head*, would need to go on; None: none."""
+    def obstacle(self, run: Run, head: Head, workflow: Workflow | None) -> SequencerError | None:
+        """Return which plug-in or setting *run* needs to continue from *head*; None: none."""
         has_own = self.settings.worktree or self.rehearses
         try:
             if workflow is not None and workflow.tasks and head.status is not Status.COMPLETE:
-                task_graphs()
-            ensure_its_worktree(has_own, run.store.state_path, head)
+                TASK_GRAPHS.required()
+            ensure_same_worktree(run.store.state_path, head, has_worktree=has_own)
         except SequencerError as error:
             return error
         return None
@@ -308,12 +308,12 @@ class Project(Struct, frozen=True, dict=True):
         root, has_any = self.settings.state_file.parent, self.settings.worktree
         if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
             return ()
-        provider = known_worktrees()
+        provider = WORKTREES.get()
         return () if provider is None else provider.unmerged_in(self)
 
     def forget_attempts(self, run: str | None) -> None:
         """Remove what was set aside of failed attempts in worktrees of *run*, which goes."""
-        if (provider := known_worktrees()) is not None:
+        if (provider := WORKTREES.get()) is not None:
             provider.forget_attempts(self, run)
 
     def run_names(self) -> list[str]:
@@ -355,7 +355,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
     @property
     def capacity(self) -> CapacityRule | None:
         """See `Resolution.capacity`."""
-        if not self.workflow.tasks or (graphs := known_task_graphs()) is None:
+        if not self.workflow.tasks or (graphs := TASK_GRAPHS.get()) is None:
             return None
         return graphs.capacity(self.project.settings)
 
@@ -377,7 +377,8 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         self.project.ensure_may_act(self.source)
         settings = self.project.settings
         has_own = settings.worktree or self.project.rehearses
-        ensure_its_worktree(has_own, state_path_of(settings, self.name), self.head)
+        state_path = state_path_of(settings, self.name)
+        ensure_same_worktree(state_path, self.head, has_worktree=has_own)
         carrier = _carrier(self.project, self.name, self.store, emit)
         return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
 
@@ -441,9 +442,11 @@ def _where(
         return None, None
     if workflow.tasks:
         agent = None if definition is None else definition.agent
-        return task_graphs().execution(project, run, agent), None
+        return TASK_GRAPHS.required().execution(project, run, agent), None
     hide = project.redaction.hide_text
-    return None, worktrees().run_place_of(project, run, lambda text: emit(Noticed(hide(text))))
+    return None, WORKTREES.required().run_place_of(
+        project, run, lambda text: emit(Noticed(hide(text)))
+    )
 
 
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:

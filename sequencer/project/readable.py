@@ -45,7 +45,7 @@ def unreadable_prompts(
         whole = with_defaults(step, project.settings.step_defaults)
         names = [whole.system_prompt, *whole.added_system_prompts]
         if whole.system_from_labels:
-            for every in extensions.ours(extensions.SYSTEM_PROMPTS):
+            for _, every in extensions.ours(extensions.SYSTEM_PROMPTS):
                 names += every(project.settings)
         is_review = workflow.review is not None and step is workflow.review.step
         positions = [one.name for one in workflow.steps] if is_review else [step.name]

@@ -434,7 +434,7 @@ class Schema(Section):
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
     plugins: dict[Name, bool | Literal["on", "off"]] = Field(default_factory=dict)
-    """Plug-ins and packages, by name, that are switched off or on."""
+    """Plug-ins and packages, by name, that are disabled or enabled."""
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may also use during its step."""

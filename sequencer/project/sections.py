@@ -21,13 +21,13 @@ Found = tuple[KeyPath, ConfigurationError]
 
 
 class SectionSteps(Struct, frozen=True):
-    """Steps that a section has for workflows that name them."""
+    """Step templates in a section, which workflows use by name."""
 
     key: str
-    """Below the section, where a file has them by name."""
+    """The key in the section that holds them, by name."""
     every: Callable[[Any], Mapping[str, tuple[Step, Any]]]
-    """Returns them all for a value of the section, those included that exist without a file: what
-    each step does, and the object that it is a part of."""
+    """Called with the value of the section; returns name -> (step, object that contains it), the
+    built-in templates included."""
 
 
 class ConfigSection(Struct, frozen=True):
@@ -41,11 +41,11 @@ class ConfigSection(Struct, frozen=True):
     """Yields what is wrong with a value beyond its type: called with it and the `Check` of all
     settings, which knows agents, workflows and prompts."""
     steps: SectionSteps | None = None
-    """Whoever trusts the project trusts what they may do."""
+    """Trusting a project includes the permissions of these steps."""
 
 
 def section(name: str) -> ConfigSection:
-    """Return the section called *name*; of a plug-in that is switched off too, for its default.
+    """Return the section called *name*; of a disabled plug-in too, for its default.
 
     Raises:
         UnknownName: no plug-in has one.
@@ -58,11 +58,11 @@ def section(name: str) -> ConfigSection:
 
 
 def _named(name: str) -> ConfigSection | None:
-    return extensions.own(extensions.SECTIONS, name) or extensions.find(extensions.SECTIONS, name)
+    return extensions.find(extensions.SECTIONS, name, even_disabled=True)
 
 
 def section_spec(name: str) -> LazySpec:
-    """Return the field of `Schema` for the section called *name*, whatever is switched off."""
+    """Return the field of `Schema` for the section called *name*, whatever is disabled."""
 
     def kind() -> Any:
         found = _named(name)

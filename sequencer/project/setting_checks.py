@@ -83,7 +83,7 @@ class Check:
             if problems is not None and extensions.plugin_of(extensions.SECTIONS, name):
                 yield from problems(value, self)
             elif problems is not None:
-                with extensions.called(extensions.SECTIONS, name, problems):
+                with extensions.package_code(extensions.SECTIONS, name):
                     yield from [(path, error) for path, error in problems(value, self)]
 
     # --- what sections ask for ---------------------------------------------------------

@@ -26,8 +26,9 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.project import legacy
+from sequencer.project.disabled_keys import remove_disabled
+from sequencer.project.enabled_plugins import disabled, enabled
 from sequencer.project.inline_graphs import inline_graphs
-from sequencer.project.plugin_switches import switched_off, switched_on
 from sequencer.project.schema import (
     AgentSelection,
     CommitOptions,
@@ -57,8 +58,7 @@ from sequencer.project.sources import (
     notice_former_agents,
 )
 from sequencer.project.store_kinds import StoreKind, store_kind
-from sequencer.project.switches import take_out
-from sequencer.project.task_graphs import known_task_graphs
+from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
 from sequencer.workflows.router import RouterSettings
@@ -179,7 +179,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.run.max_cost_usd is not None:
             is_flag = self.source_of("run", "max_cost_usd").kind == "flag"
             yield "--max-cost" if is_flag else "run.max_cost_usd"
-        if workflow.tasks and (graphs := known_task_graphs()) is not None:
+        if workflow.tasks and (graphs := TASK_GRAPHS.get()) is not None:
             yield from graphs.cost_caps(self, workflow)
 
     def rows(self) -> Iterator[tuple[KeyPath, Any, Source]]:
@@ -216,7 +216,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 def _is_known(key: str) -> bool:
     """Return whether the plug-in that has the section *key*, if one has, is there."""
     plugin = extensions.plugin_of(extensions.SECTIONS, key)
-    return plugin is None or extensions.is_on(plugin)
+    return plugin is None or extensions.is_available(plugin)
 
 
 def load(
@@ -229,8 +229,8 @@ def load(
 ) -> Settings:
     """Return the settings of the project that *start* lies in.
 
-    *flags* are keyed by key path (``("limits", "steps")``); None was not given. For who only
-    *reads* runs, keys of plug-ins that are switched off are no errors.
+    *flags* are keyed by key path (``("limits", "steps")``); None was not given. If the
+    caller only *reads* runs, keys of disabled plug-ins are notices.
 
     Raises:
         ConfigurationError: the file can't be read, or one thing is wrong with the settings.
@@ -349,8 +349,8 @@ def _validated(layers: Layers, *, reads: bool) -> tuple[Schema, list[Found]]:
     The rest is still checked for names that don't fit, so that one run of ``check`` shows
     every problem of a file.
     """
-    extensions.switch(switched_off(layers.values), switched_on(layers.values))
-    found = take_out(layers, reads=reads)
+    extensions.configure(disabled(layers.values), enabled(layers.values))
+    found = remove_disabled(layers, reads=reads)
     values = layers.values
     whole = schema_with(values)
     is_first_round = True

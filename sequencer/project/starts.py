@@ -81,12 +81,12 @@ def starts_of(project: Project) -> Starts:
     is_asked_for = any(
         name in project.settings.sections for name in extensions.OURS[extensions.STARTS]
     )
-    return all_starts() if is_asked_for else _NOTHING
+    return scheduler() if is_asked_for else _NOTHING
 
 
-def all_starts() -> Starts:
-    """Return the same for those who list all runs, which stand in line also without dates."""
-    found: Starts = next(extensions.ours(extensions.STARTS), _NOTHING)
+def scheduler() -> Starts:
+    """Return the scheduler, also for a project without schedules: it orders all runs."""
+    found: Starts = next((one for _, one in extensions.ours(extensions.STARTS)), _NOTHING)
     return found
 
 

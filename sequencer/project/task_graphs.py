@@ -1,4 +1,4 @@
-"""What graphs of tasks are worked on with: a plug-in, as the core asks for it."""
+"""The interface between the core and the plug-in that runs graphs of tasks."""
 
 from __future__ import annotations
 
@@ -16,35 +16,24 @@ from sequencer.model.workflow import Workflow
 
 
 class TaskGraphs(Struct, frozen=True):
-    """Whoever works on them; *project* is a `Project`, *settings* are `Settings`."""
+    """What the plug-in provides; *project* is a `Project`, *settings* are `Settings`."""
 
     execution: Callable[[Any, str | None, str | None], TaskExecution]
-    """Returns how the tasks of one run are worked on: called with a project, the run's name, and
-    the agent that performs tasks that are added and name none."""
+    """Called with a project, the name of a run, and the agent for added tasks that name none.
+    Returns how the tasks of the run are executed."""
     capacity: Callable[[Any], CapacityRule]
-    """Returns from settings what limits tasks besides ``limits:``."""
+    """Called with settings; returns the limits on tasks besides ``limits:``."""
     grower: Callable[[Any], Grower]
-    """Returns from settings what makes growths where nobody performs them."""
-    last_resort: Callable[[Any], Callable[[Step], Step] | None]
-    """Returns from settings what `TaskExecution.last_resort` is."""
+    """Called with settings; returns what expands tasks in a simulation."""
+    fallback_step: Callable[[Any], Callable[[Step], Step] | None]
+    """Called with settings; returns `TaskExecution.fallback_step`."""
     cost_caps: Callable[[Any, Workflow], Iterator[str]]
-    """Yields the keys of the caps on the costs of a workflow's tasks."""
-    packed: Callable[[TaskExecution], Mapping[str, Any]]
-    """Returns as plain data what decides over the tasks, for a process that performs none."""
-    unpacked: Callable[[Mapping[str, Any]], tuple[CapacityRule, Grower]]
-    """Returns what `packed` was given."""
+    """Called with settings; yields the key of each cost cap on the tasks of a workflow."""
+    dump: Callable[[TaskExecution], Mapping[str, Any]]
+    """Returns the rules as JSON data, for a process that schedules tasks but runs none."""
+    load: Callable[[Mapping[str, Any]], tuple[CapacityRule, Grower]]
+    """Returns the rules from what `dump` returned."""
 
 
-def known_task_graphs() -> TaskGraphs | None:
-    """Return what works on graphs of tasks; None: nothing does, so that one can only look."""
-    return next(extensions.ours(extensions.TASKS), None)
-
-
-def task_graphs() -> TaskGraphs:
-    """Return what works on graphs of tasks.
-
-    Raises:
-        SwitchedOff: its plug-in is switched off, or not there.
-    """
-    found: TaskGraphs = extensions.required(extensions.TASKS, "a graph of tasks")
-    return found
+TASK_GRAPHS = extensions.Single[TaskGraphs](extensions.TASKS, "a graph of tasks")
+"""The plug-in that runs graphs of tasks."""

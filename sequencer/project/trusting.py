@@ -101,7 +101,7 @@ class Trust:
 
     @cached_property
     def _repositories(self) -> tuple[RepositoryInspector, ...]:
-        return tuple(extensions.ours(extensions.REPOSITORIES))
+        return tuple(one for _, one in extensions.ours(extensions.REPOSITORIES))
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""Folders of their own for the agents of a run or of a task, as the core asks for them."""
+"""The interface between the core and the plug-in that makes worktrees for runs and tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from sequencer.project.diagnostics import Finding
 from sequencer.store import folder as folders
 
 FOLDER = "worktrees"
-"""Beside the state of a run: where its worktrees are, that of the whole run as run-RUN_ID."""
+"""The folder of worktrees, beside the state of a run."""
+
+
+def run_worktree_name(run_id: str) -> str:
+    """Return what the name of the worktree of a whole run begins with."""
+    return f"run-{run_id[:8]}"
 
 
 class WorktreeProvider(Protocol):
@@ -52,36 +57,26 @@ class WorktreeProvider(Protocol):
         ...
 
 
-def ensure_its_worktree(is_on: bool, state_path: Path, head: Head | None) -> None:
-    """Return unless the run of *head* has a worktree of its own that it would not get now.
+def ensure_same_worktree(state_path: Path, head: Head | None, *, has_worktree: bool) -> None:
+    """Return if the next step of the run at *head* runs where its earlier steps ran.
 
-    *is_on*: whether it would. Its steps would not see what those before them have done.
+    *has_worktree*: the next step runs in the worktree of the run.
 
     Raises:
-        ConfigurationError: it has.
+        ConfigurationError: the run has a worktree, but its next step would not use it, and would
+            not see the work of the steps before it.
     """
-    if is_on or head is None or head.status is Status.COMPLETE:
+    if has_worktree or head is None or head.status is Status.COMPLETE:
         return
     folder = state_path.parent / FOLDER
     for name in folders.names(folder):
-        if name.startswith(f"run-{head.run_id[:8]}") and "." not in name:
+        if name.startswith(run_worktree_name(head.run_id)) and "." not in name:
             raise ConfigurationError(
-                "the run was started in a worktree, and its next step would not work there",
+                "the run was started in a worktree, and its next step would not run there",
                 where=str(folder / name),
-                hint="set 'worktree: true' again; or take over what is in it, and remove it",
+                hint="set 'worktree: true' again; or copy what you need from there, and remove it",
             )
 
 
-def known_worktrees() -> WorktreeProvider | None:
-    """Return what makes such folders; None: nothing does."""
-    return next(extensions.ours(extensions.WORKTREES), None)
-
-
-def worktrees() -> WorktreeProvider:
-    """Return what makes such folders.
-
-    Raises:
-        SwitchedOff: its plug-in is switched off, or not there.
-    """
-    found: WorktreeProvider = extensions.required(extensions.WORKTREES, "a worktree")
-    return found
+WORKTREES = extensions.Single[WorktreeProvider](extensions.WORKTREES, "a worktree")
+"""The plug-in that makes worktrees."""

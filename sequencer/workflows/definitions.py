@@ -317,12 +317,12 @@ _INLINE_KEYS = tuple(extensions.OURS[extensions.WORKFLOW_KEYS])
 def inline_format(key: str) -> InlineFormat:
     """Return the format that has *key* in an entry of ``workflows:``.
 
-    Whether its plug-in is switched off is for who reads the file: all keys have a type.
+    Whether its plug-in is disabled is for who reads the file: all keys have a type.
 
     Raises:
-        SwitchedOff: it is not installed.
+        PluginUnavailable: it is not installed.
     """
-    whole = extensions.own(extensions.WORKFLOW_KEYS, key)
+    whole = extensions.find(extensions.WORKFLOW_KEYS, key, even_disabled=True)
     whole = whole or extensions.needed(extensions.WORKFLOW_KEYS, key, "the key")
     found: InlineFormat = whole.inline
     return found

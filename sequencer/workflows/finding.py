@@ -184,12 +184,12 @@ Sections = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class InlineFormat:
-    """How a workflow is written in an entry of ``workflows:`` instead of a file."""
+    """A format for an entry of ``workflows:`` that is not a list of steps."""
 
     key: str
-    """Has its parts, which is a list of `Step`s of the format's own class."""
+    """The key of the list of parts; a part is a `Step`, or a subclass of it."""
     kinds: Mapping[str, Any]
-    """The types of `key` and of the other keys that it may have."""
+    """Key -> type, for `key` and the optional keys next to it."""
     problems: Callable[[Sequence[Any], Sections, Where], list[tuple[KeyPath, ConfigurationError]]]
     """Returns what is wrong with the parts as a whole, as they were written, refused ones too."""
     load: Callable[..., GraphFile]
@@ -213,16 +213,16 @@ class FileFormat:
 
 def formats() -> Iterator[FileFormat]:
     """Yield the formats of workflow files besides flowcharts."""
-    return extensions.ours(extensions.FORMATS)
+    return (found for _, found in extensions.ours(extensions.FORMATS))
 
 
 def format_of(path: Path, page: str | None) -> FileFormat | None:
     """Return the format of the file *path* with the text *page*; None: it is a flowchart's.
 
     Raises:
-        SwitchedOff: its plug-in is switched off.
+        PluginUnavailable: its plug-in is disabled.
     """
-    for name, one in extensions.installed(extensions.FORMATS):
+    for name, one in extensions.ours(extensions.FORMATS, even_disabled=True):
         if one.recognizes_file(path, page):
             found: FileFormat = extensions.needed(extensions.FORMATS, name, "the format")
             return found

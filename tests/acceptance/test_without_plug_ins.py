@@ -1,4 +1,4 @@
-"""The core alone: every plug-in switched off, or not even installed; and each alone with it."""
+"""The core alone: every plug-in disabled, or not even installed; and each alone with it."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Here:
         (folder / "prompts").mkdir(parents=True, exist_ok=True)
         (folder / "agent.py").write_text(AGENT)
 
-    def switched(self, off: frozenset[str]) -> Here:
-        """Return the same project with other plug-ins switched off."""
+    def disabling(self, off: frozenset[str]) -> Here:
+        """Return the same project with other plug-ins disabled."""
         return Here(self.folder, self._packages, off)
 
     def configure(self, text: str) -> None:
@@ -124,7 +124,7 @@ def without(folder: Path, removed: frozenset[str]) -> Path:
     return folder
 
 
-@pytest.fixture(params=["switched off", "not installed"])
+@pytest.fixture(params=["disabled", "not installed"])
 def core(request: pytest.FixtureRequest, tmp_path: Path) -> Here:
     is_removed = request.param == "not installed"
     packages = without(tmp_path / "packages", extensions.PLUGINS if is_removed else frozenset())
@@ -210,7 +210,7 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     here.configure("")
     (here.folder / "tasks.yaml").write_text(TASKS)
     here.call("run", "tasks.yaml", "--max-steps", "1")
-    alone = here.switched(frozenset({"teams"}))
+    alone = here.disabling(frozenset({"teams"}))
     alone.configure("")
     named = ("--run", "tasks")
     status = alone.call(*named, "status")
@@ -220,15 +220,15 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     alone.call(*named, "repair"), alone.call("clean")
     for command in ("run", "tick"):
         refused = alone.call(*named, command, code=2)
-        assert "needs the plug-in 'teams', which is switched off" in refused
-        assert "take 'teams: off' out of plugins" in refused
+        assert "needs the plug-in 'teams', which is disabled" in refused
+        assert "set 'plugins: {teams: on}' in orchestration.yaml" in refused
     here.configure("")
     here.call(*named, "run")
     assert here.done == ["first", "second"]
 
 
 def alone(folder: Path, plugin: str) -> Here:
-    """Return a project in which only *plugin* is switched on, and that is a repository."""
+    """Return a project in which only *plugin* is enabled, and that is a repository."""
     here = Here(folder / "project", ROOT, extensions.PLUGINS - {plugin})
     here.prompts("a")
     git = ["git", "-C", str(here.folder)]
@@ -316,7 +316,7 @@ def test_a_run_that_was_started_in_a_worktree_goes_on_nowhere_else(tmp_path: Pat
     commit(here)
     here.call("run", "--workflow", "one", "--max-steps", "1")
     for off in (frozenset[str](), frozenset({"git"})):
-        other = here.switched(off)
+        other = here.disabling(off)
         other.configure("workflows: {one: {kind: procedure, steps: [a, b]}}\n")
         for command in ("run", "tick"):
             assert "the run was started in a worktree" in other.call(command, code=2)

@@ -35,8 +35,8 @@ END_BYTES = 64 * 1024
 CAUSE_LINES, CAUSE_CHARS = 6, 300
 """Of what an attempt said before it failed."""
 LONG_PAUSE = timedelta(hours=1, minutes=5)
-"""A wait for a date that is further away is told to a person: an hour, and what a tick and a client
-need until both have looked at the clock."""
+"""A longer wait is reported: an hour, and some minutes because the clocks of a client and a tick
+differ."""
 
 
 def each_run(

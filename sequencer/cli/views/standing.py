@@ -456,10 +456,10 @@ def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     """Return *snapshot*, of *run*, with what only its *project* knows about it."""
     head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
     logs = project.logs(run.name, lambda _: None)
-    lacks = None if head is None else project.lacks(run, head, snapshot.workflow)
-    if lacks is not None and snapshot.problem is None:
-        told = (*snapshot.notices, lacks.in_one_line)
-        snapshot = replace(snapshot, problem=lacks, notices=told)
+    obstacle = None if head is None else project.obstacle(run, head, snapshot.workflow)
+    if obstacle is not None and snapshot.problem is None:
+        notices = (*snapshot.notices, obstacle.in_one_line)
+        snapshot = replace(snapshot, problem=obstacle, notices=notices)
     return replace(
         snapshot,
         is_trusted=is_bare or _is_trusted(project),

@@ -1,7 +1,7 @@
-"""What a graph's node keeps of the task that it stands for.
+"""The traits of a node that represents a task.
 
-A graph of tasks is a graph like any other: who makes its nodes out of a list, which roles there
-are and how a task is worked on is not to be seen here.
+A graph of tasks is an ordinary graph. Making it from a list, roles, and running tasks belong to a
+plug-in.
 """
 
 from __future__ import annotations

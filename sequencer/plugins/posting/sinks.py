@@ -82,7 +82,7 @@ def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if (own := MAKERS.get(options.kind)) is not None:
         return own(name, options, place)
     make = extensions.needed(extensions.SINKS, options.kind, "kind of sink", known=MAKERS)
-    with extensions.called(extensions.SINKS, options.kind, make):
+    with extensions.package_code(extensions.SINKS, options.kind):
         made: Sink = make(name, options, place)
         if not callable(getattr(made, "post", None)):
             raise TypeError(f"{made!r} is no sink")

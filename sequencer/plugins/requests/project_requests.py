@@ -50,7 +50,7 @@ def starter_of(project: Project) -> Starter:
         hooks=project.hooks,
         agent=settings.agent.default if _was_asked_for(project) else None,
         team=TeamStarter(teams_of(settings), routing_of(settings))
-        if extensions.is_on("teams")
+        if extensions.is_available("teams")
         else None,
     )
 

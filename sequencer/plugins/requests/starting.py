@@ -173,11 +173,11 @@ class Starter(Struct, frozen=True):
         """Return whether a team works on *request*; None: there are no teams here.
 
         Raises:
-            SwitchedOff: a person asked for one, and teams are switched off.
+            PluginUnavailable: a person asked for a team, and teams are disabled.
         """
         if self.team is None:
             if wanted not in (None, WantedTeam()):
-                raise extensions.SwitchedOff("a team", "teams")
+                raise extensions.PluginUnavailable("a team", "teams")
             return None
         name, wanted = chosen.procedure, wanted or WantedTeam()
         is_builtin = name in PROCEDURES and self.registry.get(name) == builtin_procedure(name)

@@ -199,11 +199,8 @@ def _standing(run: Run) -> Standing | None:
     return None
 
 
-def _goes_on(run: Run) -> bool:
-    """Return whether *run* goes on by itself: it is at work, or will be, or is over by now.
-
-    Whoever keeps it from that was told of it, and of a pause the end.
-    """
+def _continues_by_itself(run: Run) -> bool:
+    """Return whether *run* needs no one: it is working, will continue, or is complete."""
     here = _standing(run)
     return here is not None and here.kind in _BY_ITSELF
 
@@ -279,7 +276,7 @@ def start_due(
     if (missed := _newly_left_out(project, run, head, now, note)) is not None:
         note = note._replace(left_out=missed[0], why=missed[1])
         _write(project, run, note)
-        heard = say if tell is None or _goes_on(run) else tell
+        heard = say if tell is None or _continues_by_itself(run) else tell
         heard(leaves_out(run, *missed))
     date = _next(project, run, head, now, note)
     if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):

@@ -1,4 +1,4 @@
-"""What a project brings to its teams: their rules, their roles, and where their tasks work."""
+"""The teams of a project: their rules, their roles, and where their tasks run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sequencer.plugins.teams.team import Role, TeamRules
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.project.task_graphs import TaskGraphs
-from sequencer.project.worktrees import known_worktrees
+from sequencer.project.worktrees import WORKTREES
 
 
 def execution_of(project: Project, run: str | None, agent: str | None = None) -> TaskExecution:
@@ -36,7 +36,7 @@ def execution_of(project: Project, run: str | None, agent: str | None = None) ->
         has_fallback=rules.has_fallback,
     )
     # In a rehearsal nothing is written, and a work tree would run what the project's git is set to.
-    trees = None if project.rehearses else known_worktrees()
+    trees = None if project.rehearses else WORKTREES.get()
     places = (
         OneWorkplace(settings.project_dir)
         if trees is None
@@ -48,7 +48,7 @@ def execution_of(project: Project, run: str | None, agent: str | None = None) ->
 def execution(rules: TeamRules, grower: Grower, places: Workplaces) -> TaskExecution:
     """Return how tasks are worked on under *rules* in *places*."""
     return TaskExecution(
-        TeamBudgets(rules), grower, places, _context, rules.merge, _last_resort(rules)
+        TeamBudgets(rules), grower, places, _context, rules.merge, _fallback_step(rules)
     )
 
 
@@ -57,7 +57,7 @@ def _context(values: NodeValues, marking: Marking, **more: Any) -> Callable[[str
     return brief_of(values, marking, **more).compose
 
 
-def _last_resort(rules: TeamRules) -> Callable[[Step], Step] | None:
+def _fallback_step(rules: TeamRules) -> Callable[[Step], Step] | None:
     return rules.replaced if rules.has_fallback else None
 
 
@@ -78,8 +78,8 @@ def _cost_caps(settings: Settings, workflow: Workflow) -> Iterator[str]:
             yield f"the budget of task {node.id!r}"
 
 
-def packed(execution: TaskExecution) -> dict[str, Any]:
-    """See `TaskGraphs.packed`."""
+def dump(execution: TaskExecution) -> dict[str, Any]:
+    """See `TaskGraphs.dump`."""
     found: dict[str, Any] = {}
     if isinstance(execution.capacity, TeamBudgets):
         rules = execution.capacity.rules
@@ -91,8 +91,8 @@ def packed(execution: TaskExecution) -> dict[str, Any]:
     return found
 
 
-def unpacked(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamGrower]:
-    """See `TaskGraphs.unpacked`."""
+def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamGrower]:
+    """See `TaskGraphs.load`."""
     rules = TeamRules.model_validate(data["rules"])
     roles = {name: Role.model_validate(one) for name, one in data.get("roles", {}).items()}
     agent, more = data.get("agent"), rules.has_fallback
@@ -103,8 +103,8 @@ TASK_GRAPHS = TaskGraphs(
     execution=execution_of,
     capacity=lambda settings: TeamBudgets(teams_of(settings).rules),
     grower=_grower,
-    last_resort=lambda settings: _last_resort(teams_of(settings).rules),
+    fallback_step=lambda settings: _fallback_step(teams_of(settings).rules),
     cost_caps=_cost_caps,
-    packed=packed,
-    unpacked=unpacked,
+    dump=dump,
+    load=load,
 )

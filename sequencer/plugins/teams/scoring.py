@@ -55,7 +55,7 @@ class Score(Struct, frozen=True):
     score: int
     """0 to 100."""
     uses_team: bool
-    """Whether it reaches the threshold; not whether teams are switched on, see `decide`."""
+    """Whether it reaches the threshold; not whether teams are enabled, see `decide`."""
     reasons: tuple[Reason, ...]
     team_size: int
     """Members that the score speaks for; 1: no team."""

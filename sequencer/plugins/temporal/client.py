@@ -69,7 +69,7 @@ ANSWER_S = timedelta(seconds=2)
 """So long a worker has time to take a change; then this process brings one itself."""
 MOST_RACES = 1_000
 _MARKED = "state.temporal.json"
-"""What the user's own record calls the run; no file has this name."""
+"""The name of the run in the user's records; there is no such file."""
 LOOKS_S = (0.1, 2.0)
 """Between two looks at a run that somebody watches: the shortest and the longest pause."""
 
@@ -94,7 +94,7 @@ class FleetStore(RemoteRun):
         self.state_path = state_path
         self.run = run
         self._results = state_path.parent / results.NAME
-        # Beside the record of a run in files, which may be in this folder or move here.
+        # A run in files may have its state in the same folder, and a record of its own.
         self._mark = HighWaterMark(state_path.with_name(_MARKED), is_shared=True)
         self._seen: RunSeen | None = None
         self._changed: dict[str, str | None] = {}

@@ -149,20 +149,6 @@ class EventReader:
                     known.pop(fact["token"], None)
 
 
-_ENDS = frozenset(
-    {
-        Event.SUCCEEDED,
-        Event.FAILED,
-        Event.RELEASED,
-        Event.TAKEN_OVER,
-        Event.INVALID,
-        Event.FIXED,
-        Event.TIMED_OUT,
-        Event.CANCELLED,
-    }
-)
-
-
 class Elsewhere:
     """The attempts of other processes that start and end, each told once."""
 

@@ -1,4 +1,4 @@
-"""What other processes do with a run that this one works on."""
+"""Reports what other processes do with a run that this process works on."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ from sequencer.plugins.temporal.wire import (
     packed_error,
     worker_name,
 )
-from sequencer.project.task_graphs import task_graphs
+from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.store.protocol import Store
 
 NOTE_CHARS = 500
@@ -361,8 +361,11 @@ class NetPermit(Permit):
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         """See `Permit`."""
         super().__init__(data, store)
-        packed = data.get("team")
-        capacity, grower = (None, None) if packed is None else task_graphs().unpacked(packed)
+        rules, capacity, grower = data.get("team"), None, None
+        # Every worker has to decide alike, whatever its project disables.
+        if rules is not None:
+            graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.required()
+            capacity, grower = graphs.load(rules)
         self._capacity = capacity
         self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
         self._changing(self._nodes)

@@ -1,4 +1,4 @@
-"""A run as the server has it: its executions, their events, and how one follows another."""
+"""A run on the Temporal server: its executions, their events, and how the next one starts."""
 
 from __future__ import annotations
 

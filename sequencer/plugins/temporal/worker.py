@@ -66,7 +66,7 @@ from sequencer.plugins.temporal.wire import (
     report_of,
 )
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
-from sequencer.project.task_graphs import task_graphs
+from sequencer.project.task_graphs import TASK_GRAPHS
 
 if TYPE_CHECKING:
     from sequencer.plugins.temporal.client import FleetStore
@@ -502,7 +502,7 @@ def _permit(
         "ttl_s": ttl_s,
         "places": places,
         "has_code": worker.code.moves,
-        "team": {} if performer.tasks is None else task_graphs().packed(performer.tasks),
+        "team": {} if performer.tasks is None else TASK_GRAPHS.required().dump(performer.tasks),
         "workflow": plain_workflow(performer.workflow),
         "limits": _plain(limits),
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),

@@ -81,7 +81,9 @@ class Answers:
         self._form_token = form_token
         self._templates = environment()
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
-        self._added = [(name, one.title) for name, one in extensions.chosen(extensions.PAGES)]
+        self._added = [
+            (name, one.title) for name, one in extensions.from_enabled_packages(extensions.PAGES)
+        ]
         self.channels = Channels(self.rendered)
 
     def rendered(self, address: str) -> MadePage:

@@ -47,11 +47,6 @@ class TrackerHook(Frozen):
     procedure: Name | None = None
     """None: labels, or an agent that classifies the issue, choose."""
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        """Return from where deliveries are taken."""
-        raise NotImplementedError
-
     def lack(self, environment: Mapping[str, str]) -> str | None:
         """Return why nothing that is signed is believed; None: the secret is in *environment*."""
         chars = len(environment.get(self.secret_env, ""))
@@ -88,6 +83,9 @@ class LinearHook(TrackerHook):
         return self.teams
 
 
+AnyHook = GithubHook | LinearHook
+
+
 class WebhookOptions(Frozen):
     """What trackers may do through the server of the pages."""
 
@@ -96,11 +94,11 @@ class WebhookOptions(Frozen):
     max_runs: int = Field(default=1, ge=1, le=64)
     """Runs that are worked on at the same time because of them."""
 
-    def of(self, tracker: str) -> TrackerHook:
+    def of(self, tracker: str) -> AnyHook:
         """Return what is taken from *tracker*."""
         return self.github if tracker == "github" else self.linear
 
-    def taken(self) -> Iterator[tuple[str, TrackerHook]]:
+    def taken(self) -> Iterator[tuple[str, AnyHook]]:
         """Yield the trackers from which something is taken, with their names."""
         for name, hook in (("github", self.github), ("linear", self.linear)):
             if hook.places:

@@ -19,7 +19,7 @@ from sequencer.errors import MachineBusy, StorageFailed, out_of_resources
 from sequencer.executors import attempt_lock
 from sequencer.executors.attempt_lock import MARK, AttemptLock, lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
-from sequencer.executors.guarding import Guard
+from sequencer.executors.guard_process import Guard
 from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.pump import OutputConsumer

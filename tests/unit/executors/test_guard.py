@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
-from sequencer.executors import guarding
-from sequencer.executors.guarding import Guard, GuardUnreachable
+from sequencer.executors import guard_process
+from sequencer.executors.guard_process import Guard, GuardUnreachable
 from sequencer.executors.launch import Launch
 from tests.contract.executor_cases import wait_until
 
@@ -89,7 +89,7 @@ def test_what_was_left_in_a_guard_that_waited_is_no_prompt_and_no_answer(
 
 def test_it_starts_without_the_packages_of_anybody() -> None:
     heavy = "{'re', 'json', 'enum', 'subprocess', 'signal', 'pathlib', 'sequencer'}"
-    script = f"import sys; exec(open({str(guarding._PROGRAM)!r}).read(), {{}})\n"
+    script = f"import sys; exec(open({str(guard_process._PROGRAM)!r}).read(), {{}})\n"
     script += f"print(sorted(set(sys.modules) & {heavy}))"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True

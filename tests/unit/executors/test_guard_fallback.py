@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.executors import guard, guarding
+from sequencer.executors import guard, guard_process
 from sequencer.executors.attempt_lock import MARK
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import Launch
@@ -104,7 +104,7 @@ def test_a_record_comes_back_as_it_was_sent(
         grace_s=2.5,
     )
     reading, writing = socket.socketpair()
-    writing.sendall(guarding.record_of(launch, "m"))
+    writing.sendall(guard_process.record_of(launch, "m"))
     writing.close()
     read = reading.detach()
     monkeypatch.setattr(guard, "_CONTROL", read)
@@ -132,16 +132,16 @@ def test_a_record_that_is_cut_off_starts_nothing(
 def test_a_guard_that_does_not_read_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guarding, "_WRITE_S", 0.2)
-    monkeypatch.setattr(guarding, "_REPORT_S", 0.2)
-    spare = guarding.Guard()
+    monkeypatch.setattr(guard_process, "_WRITE_S", 0.2)
+    monkeypatch.setattr(guard_process, "_REPORT_S", 0.2)
+    spare = guard_process.Guard()
     process = psutil.Process(spare.pid)
     assert wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, 5)
     process.suspend()
     environment = {f"BIG{n}": "x" * 100_000 for n in range(3)}
     launch = Launch(identity=None, argv=["true"], environment=environment, cwd=tmp_path, prompt=b"")
     started = time.monotonic()
-    with pytest.raises(guarding.GuardUnreachable):
+    with pytest.raises(guard_process.GuardUnreachable):
         spare.run(launch)
     assert not spare.close()
     assert time.monotonic() - started < 5

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.executors import guarding, pump
+from sequencer.executors import guard_process, pump
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.guard import COMMAND_BYTES
-from sequencer.executors.guarding import Guard
+from sequencer.executors.guard_process import Guard
 from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, left_words
 from sequencer.executors.protocol import Piece
@@ -106,7 +106,7 @@ def test_a_command_line_is_cut_between_words_and_has_no_escape_sequence() -> Non
 def last_word(folder: Path, *, asks: bool, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """Return what a guard says at the end of an agent that leaves a process."""
     if not asks:
-        monkeypatch.setattr(guarding, "_LEFT", "")
+        monkeypatch.setattr(guard_process, "_LEFT", "")
     guard = Guard()
     try:
         launch = Launch(

@@ -290,7 +290,7 @@ def test_a_word_that_no_guard_says_is_the_loss_of_the_guard(
     said = "".join(f"{word}\n" for word in words)
     # It leaves when its sequencer does, as a guard would.
     program.write_text(f"import os\nos.write(1, {said!r}.encode())\nwhile os.read(0, 9999): pass\n")
-    monkeypatch.setattr("sequencer.executors.guarding._PROGRAM", program)
+    monkeypatch.setattr("sequencer.executors.guard_process._PROGRAM", program)
     monkeypatch.setattr("sequencer.executors.pump._DRAIN_S", 0.0)
     outcome = stage.perform("true", timeout_s=20)
     assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, None)

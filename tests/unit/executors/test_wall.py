@@ -21,10 +21,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors import guarding
+from sequencer.executors import guard_process
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.guard import DEPTH, DUMPABLE, Prctl
-from sequencer.executors.guarding import Guard
+from sequencer.executors.guard_process import Guard
 from sequencer.executors.launch import Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, conclude
 from sequencer.executors.protocol import Piece
@@ -197,7 +197,7 @@ def test_walls_stand_within_walls_up_to_the_kernels_most(core: ProcessCore, tmp_
     # An agent that starts agents: the kernel has 16 domains, so at last there is no wall, and the
     # agent starts all the same. The wall of this one has taken some.
     program = (
-        f"import sys\nsys.path.insert(0, {str(guarding._PROGRAM.parent)!r})\n"
+        f"import sys\nsys.path.insert(0, {str(guard_process._PROGRAM.parent)!r})\n"
         "import guard\nprctl = guard.Prctl()\n"
         "print([guard.Domain(prctl).enter() for _ in range(17)])\n"
     )
@@ -219,11 +219,11 @@ def ordinary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     try:
         folder.chmod(0o755)
         if os.geteuid() == 0:
-            program = Path(shutil.copy(guarding._PROGRAM, folder))
-            monkeypatch.setattr(guarding, "_PROGRAM", program)
+            program = Path(shutil.copy(guard_process._PROGRAM, folder))
+            monkeypatch.setattr(guard_process, "_PROGRAM", program)
             monkeypatch.setattr(sys, "executable", python_of_everybody())
             popen = partial(subprocess.Popen, user=NOBODY, group=NOBODY, extra_groups=())
-            monkeypatch.setattr("sequencer.executors.guarding.subprocess.Popen", popen)
+            monkeypatch.setattr("sequencer.executors.guard_process.subprocess.Popen", popen)
             work = folder / "work"
             work.mkdir()
             os.chown(work, NOBODY, NOBODY)
@@ -320,7 +320,7 @@ def test_a_process_that_is_not_dumpable_shows_its_environment_to_root_alone(
     ordinary: Path,
 ) -> None:
     del ordinary
-    source = Path(guarding.__file__).with_name("guard.py").read_text()
+    source = Path(guard_process.__file__).with_name("guard.py").read_text()
     user: dict[str, Any] = {}
     if os.geteuid() == 0:
         user = {"user": NOBODY, "group": NOBODY, "extra_groups": ()}
@@ -372,11 +372,11 @@ def output_of(guard: Guard) -> bytes:
 @pytest.fixture
 def _has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the kernel be one that knows no such system call."""
-    text = guarding._PROGRAM.read_text()
+    text = guard_process._PROGRAM.read_text()
     assert "_CREATE_RULESET, _RESTRICT_SELF = 444, 446" in text
     program = tmp_path / "guard.py"
     program.write_text(text.replace("_RESTRICT_SELF = 444, 446", "_RESTRICT_SELF = 9999, 9999"))
-    monkeypatch.setattr(guarding, "_PROGRAM", program)
+    monkeypatch.setattr(guard_process, "_PROGRAM", program)
 
 
 @pytest.mark.usefixtures("_has_none")

@@ -184,8 +184,8 @@ def test_what_decides_over_a_team_travels() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=0.5), max_tasks=7)
     grower = TeamGrower({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
     made = project_tasks.execution(rules, grower, OneWorkplace(Path()))
-    sent = json.dumps(project_tasks.packed(made))
-    budgets, found = project_tasks.unpacked(json.loads(sent))
+    sent = json.dumps(project_tasks.dump(made))
+    budgets, found = project_tasks.load(json.loads(sent))
     assert (budgets.rules, found) == (rules, grower)
 
 

@@ -65,6 +65,7 @@ from sequencer.plugins.git.code.worktrees import (
 )
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.project.schema import MIB
+from sequencer.project.worktrees import run_worktree_name
 from sequencer.store.identity import this_process
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 32 * MIB, 128 * MIB
@@ -163,7 +164,7 @@ class TaskTrees:
         self, task: str, token: int, run_id: str, status: TreeStatus, subject: str
     ) -> Worktree:
         """Return the note of a worktree whose folder and branch are nobody's."""
-        first = name = name_of(task, token) if task else f"run-{ref_part(slug(run_id))[:8]}"
+        first = name = name_of(task, token) if task else run_worktree_name(ref_part(slug(run_id)))
         number, branches = 1, BRANCHES if task else RUN_BRANCHES
         while self._tip(branch_of(self._run, name, branches)) or not self.notes.is_free(name):
             number += 1

@@ -46,7 +46,7 @@ from sequencer.plugins.requests.starting import lost_words
 from sequencer.plugins.web.actions import decide
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import ShownProject
-from sequencer.plugins.web.webhook_settings import TrackerHook
+from sequencer.plugins.web.webhook_settings import AnyHook
 from sequencer.plugins.web.webhooks.box import Delivery, DeliveryBox
 from sequencer.plugins.web.webhooks.reading import (
     Ask,
@@ -80,7 +80,7 @@ _IS_REST = frozenset({"reject", "tell", "stop"})
 """What leaves nothing more to work on than before."""
 
 
-def ensure_allowed(event: TrackerEvent, options: TrackerHook) -> None:
+def ensure_allowed(event: TrackerEvent, options: AnyHook) -> None:
     """Return if *options* allow *event*, by who and where.
 
     Raises:
@@ -103,7 +103,7 @@ def is_later(at: datetime, ended: str, now: datetime) -> bool:
     return end > now + AHEAD or at > end + SKEW
 
 
-def ensure_may(ask: Ask, event: TrackerEvent, options: TrackerHook) -> None:
+def ensure_may(ask: Ask, event: TrackerEvent, options: AnyHook) -> None:
     """Return if *options* let who sent *event* ask for *ask*.
 
     Raises:
@@ -229,7 +229,7 @@ class Clerk:
         return f"{event.identifier}: {done}"
 
     def _start(
-        self, project: Project, event: TrackerEvent, document: Document, options: TrackerHook
+        self, project: Project, event: TrackerEvent, document: Document, options: AnyHook
     ) -> str:
         """Make a run of the issue and have it worked on, unless one is there already."""
         run = run_of(project, event.identifier)
@@ -262,7 +262,7 @@ class Clerk:
         return f"run {name} of {definition.route.get('procedure')} starts, for {event.who[0]}"
 
     def _change(
-        self, project: Project, event: TrackerEvent, options: TrackerHook, delivery: Delivery
+        self, project: Project, event: TrackerEvent, options: AnyHook, delivery: Delivery
     ) -> str:
         """Do what was said about the run of the issue, once, as a page's button would."""
         run = run_of(project, event.identifier)
@@ -422,7 +422,7 @@ def run_of(project: Project, identifier: str) -> Run | None:
     return None
 
 
-def stop_reason(run: Run, event: TrackerEvent, options: TrackerHook, by: str) -> str:
+def stop_reason(run: Run, event: TrackerEvent, options: AnyHook, by: str) -> str:
     """Return why *run* is stopped.
 
     Raises:

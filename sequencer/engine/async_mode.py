@@ -1,4 +1,4 @@
-"""Work beside a run, in mode async: its steps are not the run's."""
+"""Mode async: steps that run next to the run and are not part of it."""
 
 from __future__ import annotations
 

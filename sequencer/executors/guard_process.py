@@ -1,4 +1,4 @@
-"""The guard process of one agent, seen from the sequencer.
+"""Starts the guard process of an agent and talks to it.
 
 Relied on: every descriptor that Python opens is closed on exec, so that no other child of
 the sequencer holds a control pipe open and hides the sequencer's death from the guard.

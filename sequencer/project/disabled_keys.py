@@ -1,4 +1,4 @@
-"""``plugins:`` of orchestration.yaml: which plug-ins are switched off, and what goes with them."""
+"""Removes the keys of disabled plug-ins from the settings, and reports them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from typing import Any
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import UnknownName
-from sequencer.project.plugin_switches import switches
+from sequencer.project.enabled_plugins import switches
 from sequencer.project.sections import Found
 from sequencer.project.sources import Layers
 
 
-def take_out(layers: Layers, *, reads: bool) -> list[Found]:
-    """Take out of *layers* what belongs to plug-ins that are off, and return what is wrong.
+def remove_disabled(layers: Layers, *, reads: bool) -> list[Found]:
+    """Remove the keys of unavailable plug-ins from *layers*, and return an error for each.
 
-    A key of theirs is an error, as any key that nobody knows; a notice for who only *reads* runs.
+    If the caller only *reads* runs, each is a notice instead.
     """
     found = list(_unknown(dict(switches(layers.values)).keys(), layers))
     values = layers.values
     for path, plugin in _keys(values):
-        error = extensions.SwitchedOff(repr(str(path[-1])), plugin, where=layers.at(path))
+        error = extensions.PluginUnavailable(repr(str(path[-1])), plugin, where=layers.at(path))
         if reads:
             layers.notices.append(error.in_one_line)
         else:
             found.append((path, error))
-        # An entry without its steps is none.
+        # Without its tasks an entry of `workflows` is empty, so all of it goes.
         values = _without(values, path[:2])
     layers.values = values
     return found
@@ -54,9 +54,9 @@ def _keys(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _missing(group: str, name: str) -> str | None:
-    """Return the plug-in that has *name* in *group*, if it is off or not installed."""
+    """Return the plug-in that provides *name* in *group*, if it is unavailable."""
     plugin = extensions.plugin_of(group, name)
-    return None if plugin is None or extensions.is_on(plugin) else plugin
+    return None if plugin is None or extensions.is_available(plugin) else plugin
 
 
 def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:

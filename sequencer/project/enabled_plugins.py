@@ -1,0 +1,69 @@
+"""Which plug-ins and packages ``plugins:`` of orchestration.yaml enables and disables.
+
+Light enough for the command line, which needs the answer before it opens the project.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sequencer.documents.regular import read_bytes
+from sequencer.documents.textfile import find_config
+from sequencer.errors import ConfigurationError
+
+_OFF = frozenset({"off", "no", "n", "false", "f", "0"})
+"""What a file or a variable may say; YAML turns some of these words into booleans."""
+_VARIABLE = "SEQUENCER_PLUGINS__"
+
+
+def disabled(values: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names that the settings *values* disable.
+
+    >>> sorted(disabled({"plugins": {"web": False, "git": "on", "teams": "off"}}))
+    ['teams', 'web']
+    """
+    return frozenset(name for name, is_on in switches(values) if not is_on)
+
+
+def enabled(values: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names that the settings *values* enable."""
+    return frozenset(name for name, is_on in switches(values) if is_on)
+
+
+def switches(values: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Yield (name, is_enabled) for each entry of ``plugins:`` in the settings *values*."""
+    section = values.get("plugins")
+    entries = section if isinstance(section, Mapping) else {}
+    yield from ((name, _is_on(word)) for name, word in entries.items())
+
+
+def _is_on(word: Any) -> bool:
+    return str(word).lower() not in _OFF
+
+
+def disabled_in(config: Path | None) -> frozenset[str]:
+    """Return the names that *config*, or the configuration of this folder, disables.
+
+    A file that can't be read disables nothing; opening the project reports the error.
+    """
+    try:
+        path = find_config(Path.cwd(), config)
+        is_written = path is not None and b"plugins" in read_bytes(path)
+        found = _read(path) if path is not None and is_written else {}
+    except (ConfigurationError, OSError):
+        found = {}
+    is_enabled = dict(switches(found))
+    # As `sources.lay_environment` does; importing it takes too long here.
+    for name, word in os.environ.items():
+        if name.startswith(_VARIABLE):
+            is_enabled[name.removeprefix(_VARIABLE).lower()] = _is_on(word)
+    return frozenset(name for name, is_on in is_enabled.items() if not is_on)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    from sequencer.documents import yamlfile  # noqa: PLC0415 - few files name plug-ins
+
+    return yamlfile.read(path).data
