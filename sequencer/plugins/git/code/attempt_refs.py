@@ -153,10 +153,13 @@ class AttemptCarrier(GitCarrier):
         base = None if head.work is None else head.work.commit
         if self.cargo is None:
             return Work.model_validate({**work.model_dump(), "base": base})
-        ref = f"{self._folder(head)}{claim.token}"
-        now = self._remote.tips([self._visible, ref])
-        visible = now.get(self._visible)
-        if visible != self._tips.get(self._visible) and not (
+        folder = self._folder(head)
+        ref = f"{folder}{claim.token}"
+        now = self._remote.tips([self._visible, f"{folder}*"])
+        visible = now.pop(self._visible, None)
+        # The run itself moves the branch to what it accepts while other attempts still work.
+        is_own = visible == self._tips.get(self._visible) or visible in now.values()
+        if not is_own and not (
             visible is not None
             and self._tree.resolve(visible) is not None
             and self._tree.contains(work.commit, visible)
