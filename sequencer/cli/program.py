@@ -361,6 +361,10 @@ def _added(name: str) -> click.Command | None:
     if found is not None and not isinstance(found, click.Command):
         message = f"the package that provides the command {name!r} has no click.Command there"
         raise ConfigurationError(message, where=extensions.COMMANDS)
+    if found is not None:
+        own = {option for one in found.params for option in one.opts}
+        common = global_options(has_json=False)
+        found.params.extend(one for one in common if own.isdisjoint(one.opts))
     return found
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer import extensions
 from sequencer.documents.textfile import leads_out, slug
 from sequencer.errors import (
     ConfigurationError,
@@ -412,7 +411,7 @@ def make_store(
     """Return the store of a run; *allowed* is that of a `StoreRequest`.
 
     Raises:
-        UnknownName: there is no store of this kind.
+        ConfigurationError: the package that provides the kind returned no store.
     """
     for folder in (settings.state_file.parent, settings.logs_dir):
         if not any(
@@ -442,5 +441,5 @@ def make_store(
 
     path = state_path_of(settings, run)
     request = StoreRequest(settings, path, run, to_head, placed, allowed)
-    store: Store = extensions.loaded(settings.store_kind.make)(request)
+    store: Store = settings.store_kind.open(request)
     return store

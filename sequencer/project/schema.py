@@ -458,12 +458,15 @@ for _name in extensions.OURS[extensions.SECTIONS]:
 def schema_with(keys: Iterable[str]) -> type[Schema]:
     """Return the schema of a file that has *keys*: with the sections of packages among them."""
     unknown = set(keys) - Schema.model_fields.keys()
-    added = {one.name for one in extensions.entries(extensions.SECTIONS)} if unknown else set()
-    if not (added := added & unknown):
-        return Schema
-    if wrong := sorted(name for name in added if hasattr(Schema, name)):
+    provided = {one.name for one in extensions.entries(extensions.SECTIONS)} if unknown else set()
+    if wrong := sorted(name for name in provided & unknown if hasattr(Schema, name)):
         message = f"a package can't have a section called {wrong[0]!r}"
         raise ConfigurationError(message, where=extensions.SECTIONS, hint="choose another name")
+    # A key that nobody has is an error, which lists the sections of all packages.
+    added = provided & unknown if unknown <= provided else provided
+    added = {name for name in added if not hasattr(Schema, name)}
+    if not added:
+        return Schema
     made: type[Schema] = type(
         "Schema", (Schema,), {"__annotations__": {}, "__doc__": Schema.__doc__}
     )

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from sequencer import extensions
 from sequencer.errors import ConfigurationError
+from sequencer.store.protocol import Store
 
 
 class StoreKind(Struct, frozen=True):
@@ -38,6 +39,18 @@ class StoreKind(Struct, frozen=True):
     """How large the open part of the journal may be; None: as large as one likes."""
     checks: str | Callable[..., Any] | None = None
     """Yields what `check` has to say about it, each a `Finding`, from a `CheckRequest`."""
+
+    def open(self, request: Any) -> Store:
+        """Return the store of the run of *request*, a `StoreRequest`.
+
+        Raises:
+            ConfigurationError: the package that provides this kind returned something else.
+        """
+        store = extensions.loaded(self.make)(request)
+        if not isinstance(store, Store):
+            message = f"the package that provides the store kind {self.name!r} returned no store"
+            raise ConfigurationError(message, where="store.kind", hint="report it to its authors")
+        return store
 
 
 FILE = StoreKind("file", "sequencer.project.runs:file_store", is_local=True)

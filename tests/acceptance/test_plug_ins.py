@@ -53,13 +53,13 @@ class Installed:
         state = json.loads((self.project / "sync/state.json").read_text())
         return state["step_index"], state["expected_step"]
 
-    def run(self, *words: str, code: int = 0) -> str:
-        return self.python("-m", "sequencer", *words, code=code)
+    def run(self, *words: str, code: int = 0, cwd: Path | None = None) -> str:
+        return self.python("-m", "sequencer", *words, code=code, cwd=cwd)
 
-    def python(self, *words: str, code: int = 0) -> str:
+    def python(self, *words: str, code: int = 0, cwd: Path | None = None) -> str:
         done = subprocess.run(
             [sys.executable, *words],
-            cwd=self.project,
+            cwd=cwd or self.project,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.packages)])},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -101,6 +101,11 @@ def test_a_store_keeps_the_run(installed: Installed) -> None:
 def test_a_command_is_listed_run_and_guessed(installed: Installed) -> None:
     installed.settings("agents: {mine: {kind: echo}}\n")
     assert installed.run("where").endswith("sync/state.json\n")
+    config = installed.project / "orchestration.yaml"
+    elsewhere = installed.run("where", f"--config={config}", cwd=installed.packages)
+    assert elsewhere.endswith("sync/state.json\n")
+    assert "unknown run 'other'" in installed.run("where", "--run", "other", code=2)
+    assert "--config" in installed.run("where", "--help")
     assert "where" in installed.run("--help-all").split("Added by packages:")[1]
     assert "did you mean 'where'?" in installed.run("wheer", code=2)
 
@@ -127,6 +132,8 @@ def test_a_section_is_checked_and_shown(installed: Installed) -> None:
     assert "owner:\n  name: Ann" in installed.run("check", "--settings")
     installed.settings(MINE + "owner: {nme: Ann}\n")
     assert "owner: unknown key 'nme'" in installed.run("run", code=2)
+    installed.settings(MINE + "ownr: {name: Ann}\n")
+    assert "did you mean 'owner'?" in installed.run("run", code=2)
     installed.settings(MINE + "owner: {name: ''}\n")
     assert "owner.name: is empty" in installed.run("run", code=2)
     installed.settings(MINE + "ownr: {name: Ann}\n")
@@ -192,6 +199,19 @@ def test_a_package_that_is_off_is_not_asked(installed: Installed) -> None:
     assert "has no heading" not in installed.run("check")
 
 
+def test_a_sink_that_cannot_be_closed_is_reported(installed: Installed) -> None:
+    installed.settings(MINE + "activity: {sinks: {loud: {kind: shout}}}\n")
+    sink = installed.packages / "shout.py"
+    sink.write_text(sink.read_text().replace("def close(self):", "def close(self):\n        1 / 0"))
+    said = installed.run("run", "--max-steps", "1")
+    assert "activity sink 'loud' can't be closed: it has a bug: ZeroDivisionError" in said
+    assert "Traceback" not in said
+
+
+APART = "from sequencer.project.store_kinds import StoreKind\n"
+KIND = "StoreKind('apart', make, max_open_journal_bytes=8 * 1024 * 1024)"
+
+
 @pytest.mark.parametrize(
     ("name", "code", "words"),
     [
@@ -201,15 +221,19 @@ def test_a_package_that_is_off_is_not_asked(installed: Installed) -> None:
         ("disk", "def disk(*_): yield 'text and more'", ("status",)),
         ("shout", "def shout(*_): return None", ("run",)),
         ("where", "where = 5", ("where",)),
+        ("apart", f"{APART}def make(_): raise KeyError('x')\napart = {KIND}", ("status",)),
+        ("apart", f"{APART}def make(_): return None\napart = {KIND}", ("status",)),
     ],
 )
 def test_a_fault_of_a_package_is_no_bug_of_the_program(
     installed: Installed, name: str, code: str, words: tuple[str, ...]
 ) -> None:
-    installed.settings(MINE + "plugins: {added: on}\nactivity: {sinks: {loud: {kind: shout}}}\n")
+    store = "store: {kind: apart}\n" if name == "apart" else ""
+    more = f"{store}plugins: {{added: on}}\nactivity: {{sinks: {{loud: {{kind: shout}}}}}}\n"
+    installed.settings(MINE + more)
     (installed.packages / f"{name}.py").write_text(f"{code}\n")
     said = installed.run(*words, code=2)
-    assert name in said
+    assert name in said or "the package 'added' failed" in said
     assert "bug" not in said
 
 

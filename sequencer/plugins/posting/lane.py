@@ -190,8 +190,13 @@ class Lane:
             self._turn_off(_reason(error))
 
     def close(self) -> None:
-        """Free the sink's connections."""
-        self.sink.close()
+        """Free the sink's connections; a failure is reported and does not stop the others."""
+        try:
+            self.sink.close()
+        except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
+            self._around.notice(
+                f"activity sink {self.sink.name!r} can't be closed: {_reason(error)}"
+            )
 
     # --- results ------------------------------------------------------------------
 
