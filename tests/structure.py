@@ -120,11 +120,15 @@ class Program:
         return found
 
     def event_readers(self) -> list[str]:
-        """Return the modules outside of history/ that read what a fact of the journal means."""
+        """Return the modules that ask what an event of the journal means, and should ask history/.
+
+        The model writes events; whoever else only names one to write it does not count.
+        """
+        homes = ("sequencer.history", "sequencer.model")
         return sorted(
             name
             for name, tree in self.trees.items()
-            if not is_below(name, "sequencer.history") and any(map(_reads_event, ast.walk(tree)))
+            if not any(is_below(name, home) for home in homes) and _interprets_events(tree)
         )
 
     def lonely_protocols(self) -> list[str]:
@@ -188,11 +192,42 @@ def _is_protocol(node: ast.ClassDef) -> bool:
     return any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
 
 
+_WRITERS = frozenset({"Fact", "fact_at", "tell", "str"})
+"""Functions that get an event to write it."""
+
+
+def _interprets_events(tree: ast.AST) -> bool:
+    """Return whether *tree* reads an event of a fact, or names one for anything but writing."""
+    written = {
+        id(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _WRITERS
+        for argument in node.args
+    }
+    has_events = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "sequencer.model.transitions"
+        and any(alias.name == "Event" for alias in node.names)
+        for node in ast.walk(tree)
+    )
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="Event")) if has_events:
+                if id(node) not in written and node.attr.isupper():
+                    return True
+            case ast.Compare(left=left, comparators=others):
+                if any(map(_reads_event, (left, *others))) and "fact" in ast.unparse(node):
+                    return True
+    return False
+
+
 def _reads_event(node: ast.AST) -> bool:
     match node:
         case ast.Subscript(slice=ast.Constant(value="event"), ctx=ast.Load()):
             return True
         case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value="event"), *_]):
+            return True
+        case ast.Attribute(attr="event"):
             return True
     return False
 
@@ -323,7 +358,7 @@ def figures(root: Path) -> dict[str, int]:
         "modules in a cycle of imports": sum(map(len, program.cycles())),
         "places that name a kind of store": len(program.store_names()),
         "modules of the core that know teams": len(program.team_modules()),
-        "modules outside history/ that read events": len(program.event_readers()),
+        "modules outside history/ that interpret events": len(program.event_readers()),
         "protocols with one implementation": len(program.lonely_protocols()),
         "families of data classes": len(program.families()),
         "test files outside unit/ with inner imports": len(inner_imports(root)),
@@ -348,7 +383,7 @@ def main() -> None:
     print(f"modules of the core that know teams: {len(teams)}")
     for name, lines in teams.items():
         print(f"  {name}: {', '.join(map(str, sorted(lines)))}")
-    print(f"modules outside history/ that read events: {', '.join(program.event_readers())}")
+    print(f"modules outside history/ that interpret events: {', '.join(program.event_readers())}")
     print(f"protocols with one implementation: {', '.join(program.lonely_protocols())}")
     print(f"families of data classes: {program.families()}")
 

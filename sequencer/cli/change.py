@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -24,7 +25,9 @@ from sequencer.errors import (
     command,
     run_option,
 )
+from sequencer.history.facts import read
 from sequencer.model.head import Head
+from sequencer.model.transitions import Event
 from sequencer.model.workflow import changed_params
 from sequencer.store.strictjson import parse_object
 
@@ -101,16 +104,21 @@ def retry(invocation: Invocation, node: str | None) -> None:
     run = invocation.run()
     failures = _begun(run, "retry").failures_in_row
     head = run.control.retry(node)
-    told = _last_note(run, "resumed")
+    told = _last_note(run, Event.RESUMED)
     # For a graph, the fact says which nodes are tried again.
     forgotten = f"failures in a row cleared ({failures})"
     tell(invocation, run, head, forgotten if told in (None, "retry") else told)
 
 
-def _last_note(run: Run, event: str) -> str | None:
+def _last_note(run: Run, event: Event) -> str | None:
     """Return the detail of the newest fact of *event*."""
-    told = [fact["outcome"] for fact in run.history() if fact["event"] == event]
-    return str(told[-1]["note"]) if told and told[-1] else None
+    newest = _newest(run, event)
+    return str(newest["note"]) if newest else None
+
+
+def _newest(run: Run, event: Event) -> Mapping[str, Any]:
+    """Return the details of the newest fact of *event*; empty: there is none."""
+    return ([fact.details for fact in read(run.history()) if fact.event is event] or [{}])[-1]
 
 
 @verb("skip")
@@ -253,7 +261,7 @@ def rewind(invocation: Invocation, to: str) -> None:
     run = invocation.run()
     before = _begun(run, "rewind")
     head = run.control.rewind(to)
-    told = [fact["outcome"] for fact in run.history() if fact["event"] == "rewound"][-1]
+    told = _newest(run, Event.REWOUND)
     if "again" in told:
         names = ", ".join(told["again"][:MAX_LISTED_STEPS])
         more = len(told["again"]) - MAX_LISTED_STEPS
@@ -299,7 +307,7 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         if old != now
     ]
     changes += changed_params(before.params, new.params)
-    if new.nodes and (note := _last_note(run, "adopted")) is not None:
+    if new.nodes and (note := _last_note(run, Event.ADOPTED)) is not None:
         # A digest doesn't say what changed; the history does.
         changes.append(note)
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")

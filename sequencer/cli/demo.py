@@ -30,8 +30,8 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import can_write, columns_of, has_color, one_line, width
 from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import StepFailed, UsageRefused
+from sequencer.history.facts import EndState, RecordedFact, StartKind, read
 from sequencer.model.outcome import duration
-from sequencer.model.transitions import Event
 from sequencer.project.project import open_project, open_run
 from sequencer.store.identity import is_inside_agent
 from sequencer.store.journal import JournalFile, facts_of
@@ -343,18 +343,18 @@ class _Play:
         self._seen = seen
         for record in self._journal.records(self._revision):
             self._revision = record.revision
-            for fact in facts_of(record.data):
+            for fact in read(facts_of(record.data)):
                 self._tell(fact)
 
-    def _tell(self, fact: dict[str, Any]) -> None:
-        index, event = fact["step_index"], fact["event"]
+    def _tell(self, fact: RecordedFact) -> None:
+        index, meaning = fact.step_index, fact.meaning
         position, label = POSITIONS[index % len(POSITIONS)], f"[{index + 1}]"
-        if event == Event.CLAIMED and fact["attempt"] == 1:
-            self._screen.begin(position, f"{label} {fact['step']}", COLORS[position])
-        elif event == Event.TAKEN_OVER:
+        if meaning.starts is StartKind.ATTEMPT and fact.attempt == 1:
+            self._screen.begin(position, f"{label} {fact.step}", COLORS[position])
+        elif meaning.ends is EndState.LOST:
             self._screen.begin(position, f"{label} taken over", "yellow bold")
-        elif event == Event.SUCCEEDED:
-            took = duration(fact["outcome"]["usage"]["seconds"])
+        elif meaning.ends is EndState.DONE:
+            took = duration(fact.details["usage"]["seconds"])
             self._screen.end(f"accepted, {took}", "green")
 
 
@@ -383,10 +383,10 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
             whose process was killed was not taken over.
     """
     run = open_run(folder, environment={})
-    facts = list(run.history())
-    order = [(f["step_index"], f["step"]) for f in facts if f["event"] == Event.SUCCEEDED]
+    ended = [(fact.meaning.ends, fact) for fact in read(run.history())]
+    order = [(fact.step_index, fact.step) for ending, fact in ended if ending is EndState.DONE]
     wanted = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
-    taken = [f["step_index"] for f in facts if f["event"] == Event.TAKEN_OVER]
+    taken = [fact.step_index for ending, fact in ended if ending is EndState.LOST]
     trace = (folder / "trace.txt").read_text(encoding="utf-8").splitlines()
     killed = _killed(steps)
     in_turn = [f"{word} {index}" for index in range(steps) for word in ("begin", "end")]

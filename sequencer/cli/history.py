@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -14,8 +14,9 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut, file_size, one_line, plural
 from sequencer.engine.run import Run
+from sequencer.history.facts import RecordedFact, read
+from sequencer.history.trace import trace_line
 from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, used
 
 NOTE_CHARS = 72
@@ -57,9 +58,9 @@ def history(invocation: Invocation, limit: int | None) -> None:
     present = run.view().head
     # A graph uses the words of `simulate`.
     is_trace = present is not None and present.begun_at is not None
-    for fact in kept:
-        denied += len(_outcome(fact).get("denials") or ())
-        rows.append(_trace_row(fact) if is_trace else _row(fact))
+    for recorded in read(kept):
+        denied += len(recorded.details.get("denials") or ())
+        rows.append(_trace_row(recorded) if is_trace else _row(recorded))
     if not rows:
         invocation.say(invocation.nothing_yet())
         return
@@ -77,17 +78,17 @@ def history(invocation: Invocation, limit: int | None) -> None:
         invocation.say(f"warning: the agents' permissions refused {calls}; see 'sequencer log'")
 
 
-def _trace_row(fact: dict[str, Any]) -> tuple[str, ...]:
-    outcome = _outcome(fact)
-    line = flow_trace.line(fact["event"], fact["step"], _with_short_error(outcome))
+def _trace_row(fact: RecordedFact) -> tuple[str, ...]:
+    outcome = fact.details
+    line = trace_line(fact.event, fact.step, _with_short_error(outcome))
     if line is None:
-        line = " ".join(filter(None, (fact["event"], fact["step"], outcome.get("status"))))
-    token, told = str(fact.get("token") or ""), cut(one_line(line), TRACE_CHARS)
-    remark = _remark({k: v for k, v in outcome.items() if k != "error"}, str(fact["step"]))
-    return (str(fact["revision"]), str(fact["at"]), token, told, remark)
+        line = " ".join(filter(None, (fact.event, fact.step, outcome.get("status"))))
+    token, told = str(fact.token or ""), cut(one_line(line), TRACE_CHARS)
+    remark = _remark({k: v for k, v in outcome.items() if k != "error"}, fact.step)
+    return (str(fact.revision), fact.at, token, told, remark)
 
 
-def _with_short_error(outcome: dict[str, Any]) -> dict[str, Any]:
+def _with_short_error(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return *outcome* with an error that leaves room for the nodes it canceled."""
     error = outcome.get("error")
     if not isinstance(error, str) or not outcome.get("cancelled"):
@@ -105,22 +106,17 @@ def _accepted(run: Run) -> Iterator[dict[str, Any]]:
         run.view()
 
 
-def _outcome(fact: dict[str, Any]) -> dict[str, Any]:
-    found = fact.get("outcome")
-    return found if isinstance(found, dict) else {}
-
-
-def _row(fact: dict[str, Any]) -> tuple[str, ...]:
-    names = ("revision", "at", "event", "step", "step_index", "token", "attempt")
-    outcome, step = _outcome(fact), str(fact["step"])
+def _row(fact: RecordedFact) -> tuple[str, ...]:
+    outcome, step = fact.details, fact.step
+    values = (fact.revision, fact.at, fact.event, step, fact.step_index, fact.token, fact.attempt)
     decided = _verdict_words(outcome)
     # What a judge decided comes before all that may be cut, and its error says the same.
     remark = _remark({**outcome, "error": None} if decided else outcome, step)
     remark = ", ".join(filter(None, (decided, remark)))
-    return (*(one_line(str(fact.get(name, ""))) for name in names), remark)
+    return (*(one_line(str(value)) for value in values), remark)
 
 
-def _verdict_words(outcome: dict[str, Any]) -> str:
+def _verdict_words(outcome: Mapping[str, Any]) -> str:
     """Return what a judge decided in *outcome*, in which round and why; empty: it is no judge."""
     verdict = outcome.get("verdict")
     if not isinstance(verdict, dict):
@@ -133,7 +129,7 @@ def _verdict_words(outcome: dict[str, Any]) -> str:
     )
 
 
-def _remark(outcome: dict[str, Any], step: str) -> str:
+def _remark(outcome: Mapping[str, Any], step: str) -> str:
     """Return in a few words what a person wants to know about *outcome* of *step*."""
     parts = [str(outcome["agent"])] if outcome.get("agent") else []
     # A router may have chosen another one than the step's own.

@@ -30,8 +30,8 @@ from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut
 from sequencer.engine.run import Run
-from sequencer.engine.view import NodeState, NodeView
 from sequencer.errors import DefinitionChanged, SequencerError
+from sequencer.history.view import NodeState, NodeView
 from sequencer.model.head import Head
 from sequencer.model.line.order import Description, describe_node
 from sequencer.model.net.graph import NodeKind

@@ -20,8 +20,9 @@ from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import find_config
 from sequencer.documents.yamlfile import decode
 from sequencer.engine.run import Run
-from sequencer.engine.view import FlowView, view_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
+from sequencer.history.story import Story
+from sequencer.history.view import FlowView, view_of
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project.agents import choose_agent, resolve_auto
@@ -411,4 +412,4 @@ def _view(invocation: Invocation, project: Project, asked: str, flow: GraphFile)
             return look(run, flow.title)
     except (DefinitionChanged, ConfigurationError) as error:
         invocation.say(f"warning: the run's states are not shown: {error.message}")
-    return view_of(flow.title, flow.graph, None, None, ())
+    return view_of(flow.title, flow.graph, None, None, Story())

@@ -122,7 +122,7 @@ class Composer(Struct, frozen=True, dict=True):
         if self._is_after_feedback and (said := self._feedback()):
             found.append(("feedback", f"# What a person said about the last result\n\n{said}"))
         if self.told:
-            messages = [text for to, text in self.memory.messages if to in self.told]
+            messages = [text for to, text in self.memory.said.messages if to in self.told]
             found.append(("messages", "# Messages to you\n\n" + "\n\n".join(messages)))
         loop = self.head.loop
         if loop is not None and loop.reason:
@@ -143,7 +143,7 @@ class Composer(Struct, frozen=True, dict=True):
         gate = self.head.gate
         if gate is None or not self._is_after_feedback:
             return ""
-        said = [note for note in self.memory.feedback if note.gate == gate.step]
+        said = [note for note in self.memory.said.feedback if note.gate == gate.step]
         if len(said) == 1:
             return said[0].text
         return "\n\n".join(f"Round {note.round}: {note.text}" for note in said)

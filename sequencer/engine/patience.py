@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 from sequencer.engine.events import Emit, Waiting
 from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.cancellation import Cancellation
+from sequencer.history.facts import read
 from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Kind, OpenChange, Room
 from sequencer.model.moving import ensure_here
-from sequencer.model.transitions import Event, Transition
+from sequencer.model.transitions import Transition
 from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
@@ -239,5 +240,5 @@ def followed(store: Store, known: Head, head: Head | None) -> Head:
 
 def _was_reset(store: Store, run_id: str) -> bool:
     """Return whether the journal says that *run_id* was ended on purpose."""
-    resets = (fact["outcome"] for fact in store.history() if fact["event"] == Event.RESET)
-    return any(run_id in str(outcome) for outcome in resets)
+    resets = (fact for fact in read(store.history()) if fact.meaning.resets)
+    return any(run_id in str(fact.outcome) for fact in resets)

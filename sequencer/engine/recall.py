@@ -10,97 +10,35 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from sequencer.errors import StorageFailed
-from sequencer.model.transitions import Event
+from sequencer.history.facts import read
+from sequencer.history.outputs import Round, StepOutputs
 from sequencer.store import results
 from sequencer.store.folder import read_regular
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 """Of one output in a prompt; a client would refuse more anyway."""
-_ACCEPTED = {Event.SUCCEEDED, Event.FIXED}
-_BEGINNINGS = {Event.INITIALISED, Event.RESET}
-_ELSEWHERE = _BEGINNINGS | {Event.SUCCEEDED, Event.SKIPPED, Event.STAMPED, Event.REWOUND}
-"""After these the run is at another step, or anew at this one: no rounds of it are left."""
 _MOST_TRIED_CHARS = 4_000
 """Of what a fixer said it did; its end is what it came to."""
 
 
-class Said(Struct, frozen=True):
-    """Feedback that a person gave at a gate."""
-
-    gate: str
-    round: int
-    text: str
-
-
-class Round(Struct):
-    """One "no" of the step that judges now, and what its fixer did about it."""
-
-    number: int
-    reason: str
-    fix: Mapping[str, Any] | None = None
-    """The record of the fixer's attempt; None: there was none yet."""
-
-
-class Memory(Struct):
-    """The newest output of each step, the feedback, and the rounds of the step that judges."""
+class Memory(Struct, frozen=True):
+    """What the steps of one run have said so far, for prompts."""
 
     folder: Path
     """Of the run; outputs that are too large for the journal lie below it."""
-    feedback: list[Said] = field(default_factory=list)
-    rounds: list[Round] = field(default_factory=list)
-    messages: list[tuple[tuple[str, int], str]] = field(default_factory=list)
-    """For whom, as `Head.told` has it, and what stands in a prompt."""
-    _records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    _last: str | None = None
+    said: StepOutputs
 
     @property
     def steps(self) -> list[str]:
         """Return the names of the steps that have said something."""
-        return sorted(self._records)
-
-    def keep(self, fact: Mapping[str, Any]) -> None:
-        """Take one fact of the journal; they come oldest first."""
-        event, step, outcome = fact["event"], fact["step"], fact.get("outcome") or {}
-        self._keep_round(event, outcome)
-        if event in _BEGINNINGS:
-            self._records.clear()
-            self.feedback.clear()
-            self.messages.clear()
-            self._last = None
-        elif event in _ACCEPTED:
-            self._records[step], self._last = outcome, step
-        elif event == Event.INVALID:
-            # What a judge said, for its fixer; the run's last output is another one.
-            self._records[step] = outcome
-        elif event == Event.APPROVED:
-            # What was said there is settled.
-            self.feedback = [said for said in self.feedback if said.gate != step]
-        elif event == Event.REWOUND:
-            self.feedback.clear()
-        elif event == Event.FEEDBACK:
-            number = outcome.get("round", 1)
-            self.feedback.append(Said(step, number, str(outcome.get("note", ""))))
-        elif event == Event.TOLD:
-            to, by, text = (str(outcome.get(key) or "") for key in ("to", "by", "note"))
-            message = f"- {by}, {fact['at']}:\n\n{text}"
-            self.messages.append(((to, fact["token"]), message))
-
-    def _keep_round(self, event: str, outcome: Mapping[str, Any]) -> None:
-        verdict = outcome.get("verdict") or {}
-        if event in _ELSEWHERE:
-            self.rounds.clear()
-        elif event == Event.FIXED and self.rounds:
-            self.rounds[-1].fix = outcome
-        elif verdict.get("pass") is False:
-            number, reason = verdict.get("round", 1), str(verdict.get("reason", ""))
-            self.rounds.append(Round(number, reason))
+        return sorted(self.said.records)
 
     def earlier_rounds(self) -> str:
         """Return what was found and tried before the newest "no", oldest first."""
-        return "\n\n".join(map(self._told, self.rounds[:-1]))
+        return "\n\n".join(map(self._told, self.said.rounds[:-1]))
 
     def _told(self, one: Round) -> str:
         found = f"Round {one.number} found: {one.reason or 'no reason was given'}"
@@ -115,7 +53,7 @@ class Memory(Struct):
 
     def last(self) -> str:
         """Return the output of the step before; empty at the beginning."""
-        return "" if self._last is None else self.output(self._last)
+        return "" if self.said.newest is None else self.output(self.said.newest)
 
     def output(self, step: str) -> str:
         """Return the newest output of *step*.
@@ -126,11 +64,11 @@ class Memory(Struct):
             CorruptState: its record names something else than an output, or what lies there
                 is no plain file.
         """
-        if step not in self._records:
+        if step not in self.said.records:
             known = ", ".join(self.steps) or "none"
             message = f"step {step!r} has no output yet; steps that have one: {known}"
             raise KeyError(message)
-        return self._output_in(self._records[step])
+        return self._output_in(self.said.records[step])
 
     def _output_in(self, record: Mapping[str, Any]) -> str:
         name = record.get("output_file")
@@ -177,7 +115,7 @@ def read_output(path: Path) -> str:
 
 def recall(folder: Path, history: Iterable[Mapping[str, Any]]) -> Memory:
     """Return what the run in *folder* with *history* has said."""
-    memory = Memory(folder)
-    for fact in history:
-        memory.keep(fact)
-    return memory
+    said = StepOutputs()
+    for fact in read(history):
+        said.keep(fact)
+    return Memory(folder, said)

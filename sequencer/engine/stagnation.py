@@ -17,22 +17,14 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.errors import SequencerError
+from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.evidence import Evidence, evidence_of
 from sequencer.model.kind import Performed
 from sequencer.model.step import Stagnation, Step
-from sequencer.model.transitions import Event
 from sequencer.store.protocol import Store
 
 MOST_REVISIONS = 2000
 """How far back a process looks that has just started."""
-_COUNTS = frozenset({Event.SUCCEEDED, Event.FIXED, Event.INVALID})
-_STARTS_AGAIN = frozenset(
-    {
-        *(Event.INITIALISED, Event.RESET, Event.REWOUND, Event.RESUMED, Event.ADOPTED),
-        *(Event.FEEDBACK, Event.ANSWERED, Event.TOLD),
-    }
-)
-"""A person changed something, so the next attempt is not a repetition."""
 
 
 class Streak(Struct, frozen=True):
@@ -80,7 +72,7 @@ class Streaks:
             return
         after = max(self._seen, revision - MOST_REVISIONS)
         with contextlib.suppress(SequencerError, OSError):
-            for fact in self._store.history(after):
+            for fact in read(self._store.history(after)):
                 self._keep(fact)
         self._seen = revision
 
@@ -100,14 +92,14 @@ class Streaks:
             if outcome.is_accepted or performed.verdict is not None:
                 self._set(step, streak_after(outcome.evidence, time.time()))
 
-    def _keep(self, fact: Mapping[str, Any]) -> None:
-        event, step, outcome = fact["event"], fact["step"], fact.get("outcome") or {}
-        if event in _STARTS_AGAIN:
+    def _keep(self, fact: RecordedFact) -> None:
+        meaning, step, outcome = fact.meaning, fact.step, fact.details
+        if meaning.starts_over or meaning.changes_course:
             self._last.clear()
-        elif event in _COUNTS:
-            self._set(step, streak_after(evidence_of(outcome), _end(fact["at"], outcome)))
+        elif meaning.is_output:
+            self._set(step, streak_after(evidence_of(outcome), _end(fact.at, outcome)))
             self._missing.pop(step, None)
-        elif event == Event.FAILED:
+        elif meaning.ends is EndState.FAILED:
             self._missing.pop(step, None)
             if isinstance(missing := outcome.get("missing"), str):
                 self._missing[step] = missing

@@ -47,13 +47,14 @@ from sequencer.errors import (
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, is_free
+from sequencer.history.facts import EndState, read
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Performed, Room, Standing
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import is_among, place, present, round_of
 from sequencer.model.outcome import ACCEPTED, Outcome, OutcomeStatus, Usage, used
-from sequencer.model.transitions import Event, Place, held_claim
+from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.identity import boottime
@@ -217,9 +218,9 @@ class Worker(ABC):
             for one in owed
             if head is not None and head.claim_with(one.claim.token) is None
         }
-        for fact in self.store.history() if lost else ():
-            if fact["event"] == Event.TAKEN_OVER and (one := lost.get(fact.get("token", 0))):
-                one.counted = used((fact.get("outcome") or {}).get("usage") or {})
+        for fact in read(self.store.history()) if lost else ():
+            if fact.meaning.ends is EndState.LOST and (one := lost.get(fact.token)):
+                one.counted = used(fact.details.get("usage") or {})
 
     def recorded(self, running: Running, usage: Usage, outcome: Outcome | None) -> None:
         """Remove what was kept of *running* in case its process dies: its end is recorded.

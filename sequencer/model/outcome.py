@@ -278,3 +278,21 @@ class Verdict(Struct, frozen=True):
     reason: str
     """May be empty where it was a yes."""
     source: VerdictSource
+
+
+_THOUSAND, _MILLION = 1000, 1_000_000
+
+
+def amount(count: int) -> str:
+    """Return *count* in at most five characters, as a column of a table has room for it.
+
+    >>> amount(950), amount(1_234), amount(56_789), amount(999_999), amount(7_654_321)
+    ('950', '1.2k', '56.8k', '1.0M', '7.7M')
+    """
+    if count < _THOUSAND:
+        return str(count)
+    if count < 99_950:  # noqa: PLR2004 - would be 100.0k
+        return f"{count / _THOUSAND:.1f}k"
+    if count < 999_500:  # noqa: PLR2004 - would be 1000k
+        return f"{count / _THOUSAND:.0f}k"
+    return f"{count / _MILLION:.1f}M"

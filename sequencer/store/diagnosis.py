@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
+from sequencer.history.facts import RecordedFact, StartKind, read
 from sequencer.model.by_hand import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import documents as flow_documents
@@ -338,13 +339,9 @@ def _is_journal_sound(folder: Path) -> bool:
 
 MARKS = (b"<<<<<<<", b"=======", b">>>>>>>")
 """What git puts into a file that it could not merge."""
-_BY_HAND = frozenset({"edited", "reset", "adopted", "initialised"})
-"""Events after which any field may have any value."""
 _USED = ("cost_usd", "seconds")
 _ROUNDING = 5e-6
 """A head counts millionths of a second."""
-_GRANTS = frozenset({"claimed", "asked"})
-_BY_HOLDER = frozenset({"succeeded", "failed", "released", "taken-over"})
 
 
 def mark_of(line: bytes) -> str | None:
@@ -355,8 +352,8 @@ def mark_of(line: bytes) -> str | None:
 
 def misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     """Return why *record* was not built on *head*, the one before it; None if it may have been."""
-    facts = facts_of(dict(record))
-    if any(fact.get("event") in _BY_HAND for fact in facts):
+    facts = [*read(facts_of(dict(record)))]
+    if any(fact.meaning.sets_fields for fact in facts):
         return None
     return (
         _of_another_run(head, record["head"])
@@ -373,51 +370,51 @@ def _of_another_run(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | 
     return f"it is of run {new}, but the record before it is of run {old}"
 
 
-def _elsewhere(head: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
+def _elsewhere(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
     """Return how *fact* is about another place than the run's, or than its own claim's."""
     at = head.get("step_index")
-    if head.get("flow") is not None and fact.get("event") != "claimed":
+    if head.get("flow") is not None and fact.meaning.starts is not StartKind.ATTEMPT:
         # Nodes run side by side: each claim keeps the step_index at which it was granted.
         claims = head.get("claims")
         held = [c for c in claims if isinstance(c, dict)] if isinstance(claims, list) else []
-        own = [c.get("step_index") for c in held if c.get("token") == fact.get("token")]
-        at = own[0] if own else fact.get("step_index")
-    if fact.get("step_index") == at:
+        own = [c.get("step_index") for c in held if c.get("token") == fact.token]
+        at = own[0] if own else fact.step_index
+    if fact.step_index == at:
         return None
     return (
-        f"it is about step_index {fact.get('step_index')}, but the record before it leaves "
-        f"the run at {at}"
+        f"it is about step_index {fact.step_index}, but the record before it leaves the run at {at}"
     )
 
 
-def _unknown_token(head: Mapping[str, Any], facts: list[dict[str, Any]]) -> str | None:
+def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
     """Return which token is granted out of turn, or used though nobody holds it."""
     newest, claims = head.get("token"), head.get("claims")
     if not isinstance(newest, int) or not isinstance(claims, list):
         return None
     held = {claim.get("token") for claim in claims if isinstance(claim, dict)}
     for fact in facts:
-        token = fact.get("token")
-        if fact.get("event") in _GRANTS:
+        token, meaning = fact.token, fact.meaning
+        if meaning.starts in (StartKind.ATTEMPT, StartKind.QUESTION):
             newest += 1
             held.add(newest)
             if token != newest:
                 return f"it grants token {token}, but the next token is {newest}"
-        elif head.get("flow") is not None and not fact.get("attempt"):
+        elif head.get("flow") is not None and not fact.attempt:
             # A person's node, or one that does no work: no claim was needed to end it.
             continue
-        elif fact.get("event") in _BY_HOLDER and token not in held:
+        elif meaning.by_holder and token not in held:
             return f"it ends token {token}, which the record before it does not hold"
     return None
 
 
 def _unexplained(
-    head: Mapping[str, Any], record: Mapping[str, Any], facts: list[dict[str, Any]]
+    head: Mapping[str, Any], record: Mapping[str, Any], facts: Sequence[RecordedFact]
 ) -> str | None:
     """Return which counter has grown by something that no fact of *record* tells."""
-    outcomes = [fact.get("outcome") for fact in facts if fact.get("event") != "claimed"]
-    told = [outcome.get("usage") for outcome in outcomes if isinstance(outcome, dict)]
-    if len(told) != len(outcomes) or not all(isinstance(usage, dict) for usage in told):
+    told = [
+        fact.details.get("usage") for fact in facts if fact.meaning.starts is not StartKind.ATTEMPT
+    ]
+    if not all(isinstance(usage, dict) for usage in told):
         return None
     before, after = head.get("usage"), record["head"].get("usage")
     if not isinstance(before, dict) or not isinstance(after, dict):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.errors import CorruptState, NewerSchema
+from sequencer.history.facts import StartKind, meaning_of
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_folder, synced, write_durably
 from sequencer.store.strictjson import parse_object
@@ -214,7 +215,7 @@ def facts_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     first = {k: v for k, v in record.items() if k not in _NO_FACT and k not in shared}
     facts = [{**shared, **fact} for fact in (first, *record.get("also", ()))]
     for fact in facts:
-        if fact["event"] == "claimed":
+        if meaning_of(fact["event"]).starts is StartKind.ATTEMPT:
             # Where it runs is in the head that came of it.
             claims = {one["token"]: one for one in record["head"].get("claims", ())}
             claim = claims.get(fact["token"])

@@ -23,9 +23,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
+from sequencer.history.facts import meaning_of
 from sequencer.model.by_hand import accept_edit
 from sequencer.model.head import Head
-from sequencer.model.transitions import Event, Place
+from sequencer.model.transitions import Place
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.head import RawHead, content_of, parse_head, read_head
@@ -570,5 +571,5 @@ def _is_accepted_edit(own: Record, following: Record, content: dict[str, Any]) -
         return False
     given = accepted.model_dump(mode="json")
     fields = (given.keys() | kept.keys()) - {"revision", "journal_offset"}
-    is_edit = following.data.get("event") == Event.EDITED
+    is_edit = meaning_of(following.data.get("event", "")).is_edit
     return is_edit and all(given.get(name) == kept.get(name) for name in fields)

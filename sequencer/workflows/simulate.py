@@ -24,8 +24,8 @@ from msgspec import Struct
 from sequencer.documents.keys import problems_of
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName, raise_all
+from sequencer.history.trace import trace_line
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
-from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.choices import forward_label, is_choice
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
@@ -128,7 +128,7 @@ class _Simulation:
             self._try_again()
             self._start_all()
         self._take_facts()
-        trace = [(at, flow_trace.line(event, node, more)) for at, event, node, more in self._facts]
+        trace = [(at, trace_line(event, node, more)) for at, event, node, more in self._facts]
         return Replay(
             status=str(self._marking.status),
             trace=tuple(f"{at} {text}" for at, text in trace if text is not None),

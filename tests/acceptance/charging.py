@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.run import Run
+from sequencer.history.story import story_of
 from sequencer.model.outcome import Usage, total, used
-from sequencer.plugins.metrics.facts import totals_of
 from sequencer.plugins.web.site import Site
 from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
@@ -89,7 +89,7 @@ def counted(folder: Path, name: str | None) -> dict[str, tuple[float, int]]:
     head, facts = run.head, list(run.history())
     assert head is not None
     told = [used((fact.get("outcome") or {}).get("usage") or {}) for fact in facts]
-    by_maker = [one.usage for one in totals_of(facts).by_maker.values()]
+    by_maker = [one.usage for one in story_of(facts).totals.by_maker.values()]
     (row,) = (row for row in Site([folder]).rows() if row.run.name == name)
     story = row.project.story(row)
     option = () if name is None else (f"--run={name}",)
@@ -101,7 +101,7 @@ def counted(folder: Path, name: str | None) -> dict[str, tuple[float, int]]:
         "head": figures(head.usage),
         "journal": figures(total(told)),
         "metrics": figures(total(by_maker)),
-        "costs page": figures(total(one.usage for one in story.totals.by_maker.values())),
+        "costs page": figures(total(one.usage for one in story.told.totals.by_maker.values())),
         "its plot": figures(total(one.usage for one in story.spent)),
         "status": (usage["cost_usd"], usage["unpriced"]),
         "status --all": (listed["cost_usd"] or 0.0, listed["unpriced"]),

@@ -14,9 +14,9 @@ import psutil
 
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
+from sequencer.history.trace import trace_line
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus
-from sequencer.model.net.rules import line
 from sequencer.project.flows import run_of
 from sequencer.project.project import open_project
 
@@ -157,7 +157,7 @@ def _impossible(flow: Flow, facts: list[dict[str, object]]) -> Iterator[str]:
     lines = [
         text
         for fact in facts
-        if (text := line(str(fact["event"]), str(fact["step"]), fact.get("outcome") or {}))  # type: ignore[arg-type]
+        if (text := trace_line(str(fact["event"]), str(fact["step"]), fact.get("outcome") or {}))  # type: ignore[arg-type]
     ]
     for fact in facts:
         if fact["event"] == "claimed" and fact["step"] == "j" and len(done) != len(flow.nodes) - 1:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.states import PICTURES
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.plugins.drawing.mermaid import charted, classed
 from sequencer.workflows.mermaid.parser import read_chart

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.standing import LABEL_WIDTH
-from sequencer.history.timeline import Figures
+from sequencer.history.spans import Figures
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Metrics
 from sequencer.plugins.posting.lane import THOUGHT_EVERY_S

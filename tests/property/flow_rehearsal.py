@@ -13,11 +13,11 @@ from typing import Any
 
 from hypothesis import assume
 
+from sequencer.history.trace import trace_line
 from sequencer.model.head import Flow, Head
 from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
-from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain, Written
@@ -198,7 +198,6 @@ class Rehearsal:
     def trace(self) -> list[str]:
         """Return the lines of everything that happened."""
         told = [
-            (at, flow_trace.line(fact.event, fact.step, fact.outcome or {}))
-            for at, fact in self.facts
+            (at, trace_line(fact.event, fact.step, fact.outcome or {})) for at, fact in self.facts
         ]
         return [f"{at} {line}" for at, line in told if line is not None]

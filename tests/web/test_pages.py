@@ -531,15 +531,15 @@ def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(
     row = client.site.project("shop").row("-")
     story = client.site.project("shop").story(row, is_whole=False)
     assert not story.is_whole
-    assert 15 < len(story.attempts.steps) < 30
-    for step in story.attempts.steps.values():
+    assert 15 < len(story.steps) < 30
+    for step in story.steps.values():
         assert [one.state for one in step.tries] == ["done"]
         assert step.last.began
     assert "main is done" in client.get("/p/shop/-/step/67").text
     assert not story.is_whole
     assert "supervisor is done" in client.get("/p/shop/-/step/0").text
     assert story.is_whole
-    assert [*story.attempts.steps] == [str(index) for index in range(69)]
+    assert [*story.steps] == [str(index) for index in range(69)]
     known = [fact["revision"] for fact in story.facts]
     assert known == [fact["revision"] for fact in row.run.history()]
     work(tmp_path / "shop", None, "loop", 2)

@@ -11,18 +11,18 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from msgspec import Struct, field
 
 from sequencer.cli.context import near
-from sequencer.cli.views.facts import Fact, NewFacts, look_closely, told
+from sequencer.cli.views.facts import NewFacts, look_closely
 from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
 from sequencer.cli.views.progress import Feed, Painter
 from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import moment, plain
+from sequencer.cli.views.text import plain
 from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
@@ -33,9 +33,10 @@ from sequencer.engine.events import (
     RunEvent,
     Waiting,
 )
-from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
+from sequencer.history.view import FlowView, NodeState
+from sequencer.history.words import fact_lines, moment
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
 
@@ -147,7 +148,7 @@ class Table(Painter):
         self._notices: list[str] = []
         self._frame = Frame(stream)
 
-    def show(self, view: FlowView, facts: Sequence[Fact] | None = None) -> None:  # noqa: ARG002
+    def show(self, view: FlowView, facts: Sequence[Mapping[str, Any]] | None = None) -> None:  # noqa: ARG002
         """Take how the run stands; the table has all that counts of its *facts*."""
         with self._lock:
             self._view = view
@@ -230,13 +231,13 @@ class Lines:
         self._lock = threading.RLock()
         self._status = ""
 
-    def show(self, view: FlowView, facts: Sequence[Fact] | None = ()) -> None:
+    def show(self, view: FlowView, facts: Sequence[Mapping[str, Any]] | None = ()) -> None:
         """Tell the *facts* since the last call, and the end of *view*, a team's with its tasks.
 
         None: so the run stood before this process works on it, and nothing of that is news.
         """
         with self._lock:
-            for at, line in told(facts or (), view):
+            for at, line in fact_lines(facts or (), view):
                 self._say(line, parse_time(at))
             if facts is not None and view.status in OVER and view.status != self._status:
                 # Of another graph its facts have told all.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.cli.views.text import moment, one_line
+from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -24,6 +24,7 @@ from sequencer.errors import (
     run_option,
     typed,
 )
+from sequencer.history.words import moment
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.line.order import position_at

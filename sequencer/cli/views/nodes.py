@@ -21,7 +21,6 @@ from sequencer.cli.views.states import (
     LAST_LINE_COLUMNS,
     MARKS,
     STYLES,
-    amount,
     done,
     seconds,
     shown,
@@ -29,9 +28,9 @@ from sequencer.cli.views.states import (
 )
 from sequencer.cli.views.tables import lines, narrowed, widest
 from sequencer.cli.views.text import can_write, clock, cut, few, plural, width
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.limits import parse_time
-from sequencer.model.outcome import Usage, cost_words, duration
+from sequencer.model.outcome import Usage, amount, cost_words, duration
 
 if TYPE_CHECKING:
     from rich.text import Text

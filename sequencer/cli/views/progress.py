@@ -27,7 +27,6 @@ from sequencer.cli.views.text import (
     clock,
     file_size,
     fitted,
-    moment,
     one_line,
     plural,
     width,
@@ -49,6 +48,7 @@ from sequencer.engine.stint import Summary
 from sequencer.errors import SequencerError, StateRefused
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
+from sequencer.history.words import moment
 from sequencer.model.evidence import evidence_words
 from sequencer.model.outcome import Outcome, Usage, duration, spent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -15,12 +15,11 @@ from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
-from sequencer.history.timeline import BEGINNINGS
+from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.transitions import Event
 from sequencer.model.workflow import ensure_definition
 from sequencer.project.project import Project
 from sequencer.project.starts import starts_of
@@ -128,7 +127,7 @@ def _started_over(run: Run, *, is_far: bool) -> str | None:
     """Return when the run was started over last, looked for in all of its journal if *is_far*."""
     for facts in (newest_facts, Run.history) if is_far else (newest_facts,):
         with suppress(SequencerError):
-            found = [str(one["at"]) for one in facts(run) if one["event"] in BEGINNINGS]
+            found = [one.at for one in read(facts(run)) if one.meaning.starts_over]
             if found:
                 return found[-1]
     return None
@@ -223,7 +222,8 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
         text = text.partition("; ")[0]
     if here.kind is Readiness.REFUSED:
         verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
-        cause, log = _cause_of((newest_failure(run) or {}).get("outcome") or {})
+        failure = newest_failure(run)
+        cause, log = _cause_of({} if failure is None else failure.details)
         key += f" {head.expected_step} {head.step_index}"
         return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
     if here.kind is Readiness.NOT_YET:
@@ -330,29 +330,26 @@ def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
     return Need(here.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log"))
 
 
-def _newest_outcome(run: Run) -> dict[str, Any] | None:
+def _newest_outcome(run: Run) -> Mapping[str, Any] | None:
     """Return how the newest attempt ended."""
     found = None
     with suppress(SequencerError):
-        for fact in newest_facts(run):
-            found = fact.get("outcome") if fact["event"] in _ENDINGS else found
+        for fact in read(newest_facts(run)):
+            found = fact.details if fact.meaning.by_holder else found
     return found
 
 
-_ENDINGS = frozenset((Event.SUCCEEDED, Event.FAILED, Event.RELEASED))
-
-
-def newest_failure(run: Run) -> dict[str, Any] | None:
+def newest_failure(run: Run) -> RecordedFact | None:
     """Return the fact about the attempt that failed last; None: it can't be found."""
     for facts in (newest_facts, Run.history):
         with suppress(SequencerError):
-            for fact in reversed([*facts(run)]):
-                if fact["event"] == Event.FAILED:
-                    return dict(fact)
+            for fact in reversed([*read(facts(run))]):
+                if fact.meaning.ends is EndState.FAILED and not fact.meaning.by_hand:
+                    return fact
     return None
 
 
-def _cause_of(outcome: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+def _cause_of(outcome: Mapping[str, Any]) -> tuple[tuple[str, ...], str]:
     """Return the last lines of what an attempt of *outcome* said, and its log."""
     said = str(outcome.get("error") or "").splitlines()
     lines = [one_line(line)[:CAUSE_CHARS] for line in said if line.strip()]

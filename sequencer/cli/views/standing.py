@@ -22,18 +22,20 @@ from sequencer.cli.views.next_command import (
 )
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.tails import heard_of, last_failure
-from sequencer.cli.views.text import age_s, moment, one_line, plural
+from sequencer.cli.views.text import age_s, one_line, plural
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
-from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
     DefinitionChanged,
     SequencerError,
 )
+from sequencer.history.facts import read
+from sequencer.history.view import FlowView, NodeState, NodeView
+from sequencer.history.words import moment
 from sequencer.logs import FileLogs
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
@@ -558,17 +560,14 @@ def _without_gone(head: Head, holders: Iterable[tuple[Claim, Liveness]]) -> Head
     return head if held == head.claims else head.replace(claims=held)
 
 
-def _of(fact: Mapping[str, Any]) -> Mapping[str, Any]:
-    return fact.get("outcome") or {}
-
-
 def _newest_words(run: Run, head: Head | None) -> dict[str, Any]:
     """Return what people are told of the newest attempts, by field of `Snapshot`."""
-    newest = _newest(run, head)
-    outcomes = list(map(_of, newest))
+    newest = [*read(_newest(run, head))]
+    outcomes = [fact.details for fact in newest]
     notes = (str(one["note"]) for one in outcomes if one.get("agent") and one.get("note"))
-    found = zip(newest, outcomes, strict=True)
-    steps = [(fact["step"], one, evidence_words(evidence_of(one))) for fact, one in found]
+    steps = [
+        (fact.step, fact.details, evidence_words(evidence_of(fact.details))) for fact in newest
+    ]
     return {
         "denials": tuple(str(line) for one in outcomes for line in one.get("denials") or ()),
         "note": next(notes, ""),

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sequencer.cli.views.text import cut, one_line, width
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import duration
 
@@ -117,7 +117,6 @@ def wrapped(text: str, columns: int, lines: int, *, dots: str = "…") -> list[s
 
 
 LAST_LINE_COLUMNS = 80
-_THOUSAND, _MILLION = 1000, 1_000_000
 
 
 def state_words(view: NodeView, now: datetime) -> str:
@@ -142,18 +141,3 @@ def seconds(view: NodeView, now: datetime) -> float:
 def done(view: FlowView) -> int:
     """Return how many nodes are done."""
     return sum(node.state is NodeState.DONE for node in view.nodes)
-
-
-def amount(count: int) -> str:
-    """Return *count* in at most five characters, as a column of a table has room for it.
-
-    >>> amount(950), amount(1_234), amount(56_789), amount(999_999), amount(7_654_321)
-    ('950', '1.2k', '56.8k', '1.0M', '7.7M')
-    """
-    if count < _THOUSAND:
-        return str(count)
-    if count < 99_950:  # noqa: PLR2004 - would be 100.0k
-        return f"{count / _THOUSAND:.1f}k"
-    if count < 999_500:  # noqa: PLR2004 - would be 1000k
-        return f"{count / _THOUSAND:.0f}k"
-    return f"{count / _MILLION:.1f}M"

@@ -11,8 +11,9 @@ from sequencer.cli.views.runs import newest_failure
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, one_line, plain
 from sequencer.engine.run import Run
-from sequencer.engine.view import LINE_CHARS, FlowView, NodeState
 from sequencer.errors import in_one_line
+from sequencer.history.story import LINE_CHARS
+from sequencer.history.view import FlowView, NodeState
 from sequencer.logs import log_name, sent_texts
 from sequencer.model.head import Claim, Head
 from sequencer.store import folder as folders
@@ -86,8 +87,8 @@ def last_failure(run: Run, head: Head | None, view: FlowView | None) -> str:
         return one_line(", ".join((*words, *(f"{len(failed)} in all" for _ in failed[1:2]))))
     if head is None or not head.failures_in_row or (fact := newest_failure(run)) is None:
         return ""
-    error = str((fact.get("outcome") or {}).get("error") or "no reason given")
+    error = str(fact.details.get("error") or "no reason given")
     first = error.strip().partition("\n")[0]
     # By itself an exit code says nothing; the last words of the agent stand below it.
     why = cut(in_one_line(error), FAILURE_CHARS) if first.startswith("exit code ") else first
-    return one_line(f"{fact['step']!r} failed: {why}")
+    return one_line(f"{fact.step!r} failed: {why}")

@@ -263,21 +263,6 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def moment(at: str, now: datetime | None = None) -> str:
-    """Return the ISO time *at* on this machine's clock; of another day than *now* with the date.
-
-    >>> noon = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
-    >>> moment("2026-11-22T14:05:07.250", noon), moment("2026-11-23T08:00:00", noon)[:19]
-    ('14:05:07', '2026-11-23 08:00:00')
-    """
-    try:
-        due = datetime.fromisoformat(at).astimezone()
-    except ValueError:
-        return at
-    today = (now or datetime.now().astimezone()).date()
-    return f"{due:%H:%M:%S}" if due.date() == today else f"{due:%Y-%m-%d %H:%M:%S %Z}"
-
-
 def file_size(count: int) -> str:
     """Return *count* bytes in the largest unit that fits.
 

@@ -12,7 +12,7 @@ from sequencer.cli.views.tables import columns as table
 from sequencer.cli.views.text import can_write, columns_of, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import UsageRefused
-from sequencer.history.timeline import Timeline
+from sequencer.history.spans import Timeline
 from sequencer.model.head import Head
 from sequencer.plugins.drawing.diagram import print_drawing
 from sequencer.plugins.drawing.gantt import NEEDED, Gantt, drawn, gantt_of

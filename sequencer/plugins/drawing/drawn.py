@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.engine.view import FlowView
 from sequencer.errors import UsageRefused
+from sequencer.history.view import FlowView
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.drawing.diagram import print_diagram
 from sequencer.plugins.drawing.mermaid import chart, charted, classed

@@ -16,7 +16,7 @@ from sequencer.cli.views.text import cut, plural, short, width
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged, SequencerError
-from sequencer.history.timeline import (
+from sequencer.history.spans import (
     Execution,
     Figures,
     Span,
@@ -25,6 +25,7 @@ from sequencer.history.timeline import (
     figures_of,
     timeline_of,
 )
+from sequencer.history.story import story_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import duration
 from sequencer.model.workflow import Workflow
@@ -408,7 +409,7 @@ def gantt_of(
     """
     workflow = _workflow_of(run, head, warn)
     facts = run.history() if known is None else known
-    timeline = timeline_of(facts, time.time(), {} if head is None else _lost(run, head))
+    timeline = timeline_of(story_of(facts), time.time(), {} if head is None else _lost(run, head))
     figures = figures_of(timeline, _places(workflow))
     return chart_of(_title(run, head), timeline, figures, workflow), timeline
 

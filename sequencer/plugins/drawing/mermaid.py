@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from sequencer.cli.views.states import PICTURES, shown
-from sequencer.engine.view import FlowView, NodeState
+from sequencer.history.view import FlowView, NodeState
 from sequencer.model.net.graph import Graph, NodeKind
 from sequencer.model.workflow import Workflow
 

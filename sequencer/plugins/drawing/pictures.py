@@ -20,8 +20,8 @@ from sequencer.cli.options import save as save_file
 from sequencer.cli.views.nodes import node_summary
 from sequencer.cli.views.states import CLASSES, PICTURES, shown
 from sequencer.cli.views.text import width as columns_of
-from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.plugins.drawing.diagram import MOST_PLACES, Drawn, Texts, jumps
 from sequencer.plugins.drawing.layers import place_count
 from sequencer.plugins.drawing.layout import (

@@ -20,10 +20,12 @@ from sequencer.cli.options import save
 from sequencer.cli.views.runs import each_run
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
+from sequencer.history.story import story_of
+from sequencer.history.totals import Maker, Total, Totals
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.metrics.facts import Cap, Maker, Total, Totals, caps_of, totals_of
+from sequencer.plugins.metrics.facts import Cap, caps_of
 from sequencer.plugins.teams.section import teams_of
 from sequencer.project.project import Project
 
@@ -92,7 +94,7 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> See
     return Seen(
         run.name,
         head,
-        totals_of(run.history()),
+        story_of(run.history()).totals,
         tuple(caps_of(run.limits, head.usage, tasks, spent, rules)),
         {
             node.id: node.task.role

@@ -9,112 +9,19 @@ out then, the sums are the run's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Struct
 
-from sequencer.history.timeline import (
-    BEGINNINGS,
-    CLASSIFICATION,
-    Figures,
-    figures_of,
-    is_failed_by_hand,
-    timeline_of,
-)
+from sequencer.history.spans import Figures, figures_of, timeline_of
+from sequencer.history.story import Story
+from sequencer.history.totals import BY_HAND
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Node
 from sequencer.model.net.task import Budget
-from sequencer.model.outcome import Usage, duration, spent, used
-from sequencer.model.transitions import Event
+from sequencer.model.outcome import Usage, duration, spent
 from sequencer.plugins.teams.team import TeamRules
-
-BY_HAND = "by hand"
-"""The agent of a step that a person has stamped."""
-_COUNTED = {
-    Event.SUCCEEDED: "accepted",
-    Event.FIXED: "accepted",
-    Event.STAMPED: "accepted",
-    Event.FAILED: "failed",
-    Event.INVALID: "failed",
-    Event.RELEASED: "released",
-    Event.TAKEN_OVER: "taken_over",
-}
-"""What each event adds one to."""
-
-
-class Maker(NamedTuple):
-    """Whose attempts are summed up together."""
-
-    step: str
-    agent: str
-    model: str
-    """Empty: nobody asked for one, so it was the agent's own choice."""
-
-
-class Total(Struct):
-    """The sums."""
-
-    accepted: int = 0
-    failed: int = 0
-    """Those that judged "no" included."""
-    released: int = 0
-    taken_over: int = 0
-    usage: Usage = field(default_factory=Usage)
-
-
-class Totals(Struct):
-    """Of one run, since it began or was reset."""
-
-    by_maker: dict[Maker, Total] = field(default_factory=dict)
-    first_revision: int | None = None
-    """Of the oldest fact that is left; 1 where nothing was dropped."""
-    _makers: dict[str, Maker] = field(default_factory=dict)
-    """Who tried each step last, for facts that do not say."""
-
-    def keep(self, fact: Mapping[str, Any], known: Usage | None = None) -> None:
-        """Add one fact of the journal; *known* is its usage, if somebody has read that."""
-        if self.first_revision is None:
-            self.first_revision = fact["revision"]
-        event, step = fact["event"], fact["step"]
-        if event in BEGINNINGS:
-            self.by_maker.clear()
-            self._makers.clear()
-            step = CLASSIFICATION
-        outcome = fact.get("outcome") or {}
-        usage = outcome.get("usage")
-        counted = _COUNTED.get(event)
-        if not usage and counted is None:
-            return
-        if is_failed_by_hand(event, outcome):
-            counted = "failed"
-        total = self._total_of(event, step, outcome)
-        if counted is not None:
-            setattr(total, counted, getattr(total, counted) + 1)
-        if usage:
-            total.usage = total.usage.plus(known or used(usage))
-
-    def _total_of(self, event: str, step: str, outcome: Mapping[str, Any]) -> Total:
-        agent = outcome.get("agent")
-        if agent:
-            maker = Maker(step, str(agent), str(outcome.get("model") or ""))
-            self._makers[step] = maker
-        elif event == Event.STAMPED:
-            maker = Maker(step, BY_HAND, "")
-        else:
-            maker = self._makers.get(step) or Maker(step, "", "")
-        if maker not in self.by_maker:
-            self.by_maker[maker] = Total()
-        return self.by_maker[maker]
-
-
-def totals_of(facts: Iterable[Mapping[str, Any]]) -> Totals:
-    """Return the sums of *facts*, oldest first."""
-    found = Totals()
-    for fact in facts:
-        found.keep(fact)
-    return found
-
 
 Spent = Mapping[str, Sequence[float]]
 """By task: USD, tokens and seconds of all its attempts."""
@@ -263,22 +170,21 @@ def _counted(count: int, what: str) -> str:
     return f"1 {what}" if count == 1 else f"{count} {what}s"
 
 
-def metrics_of(facts: Iterable[Mapping[str, Any]], usage: Usage | None = None) -> Metrics:
-    """Return the metrics of the run that *facts*, oldest first, end with.
+def metrics_of(story: Story, usage: Usage | None = None) -> Metrics:
+    """Return the metrics of the run whose story is *story*.
 
-    *usage* is what its head has; None: the head is another run's by now, and the facts are summed.
+    *usage* is what its head has; None: the head is another run's by now, and the story is summed.
     """
-    facts = list(facts)
-    totals = totals_of(facts)
+    totals = story.totals
     makers = [maker.agent for maker in totals.by_maker]
     agents = tuple(dict.fromkeys(one for one in makers if one and one != BY_HAND))
     if usage is None:
         usage = Usage()
         for one in totals.by_maker.values():
             usage = usage.plus(one.usage, steps=one.accepted)
-    if not any(fact["event"] in BEGINNINGS for fact in facts):
+    if not story.has_beginning:
         return Metrics(usage=usage, agents=agents)
-    timeline = timeline_of(facts, 0.0)
+    timeline = timeline_of(story, 0.0)
     figures = figures_of(timeline)
     path = tuple(timeline.executions[number].step for number in figures.critical)
     failed = sum(one.failed for one in totals.by_maker.values())
@@ -289,6 +195,6 @@ def metrics_of(facts: Iterable[Mapping[str, Any]], usage: Usage | None = None) -
         attempts=failed + ended,
         failed=failed,
         figures=figures,
-        # In a line each step waits for the one before.
-        critical_path=path if any("from" in (fact.get("outcome") or ()) for fact in facts) else (),
+        # In a sequence each step waits for the one before.
+        critical_path=path if story.has_edges else (),
     )

@@ -24,8 +24,9 @@ from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
 from sequencer.engine.stint import Mode
-from sequencer.engine.view import view_of
 from sequencer.errors import ConfigurationError, UsageRefused, run_option
+from sequencer.history.story import Story
+from sequencer.history.view import view_of
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Usage, cost_words
@@ -303,7 +304,7 @@ def _draw(
 ) -> None:
     """Draw the run, and nothing else on standard output, so that a file can take it."""
     if graph := definition.workflow.graph:
-        present(invocation, view_of(name, graph, None, None, ()), None, draw)
+        present(invocation, view_of(name, graph, None, None, Story()), None, draw)
     else:
         hint = "--mermaid draws the procedure; --team lets a team work on it"
         draw_line(invocation, definition.workflow, draw, hint)

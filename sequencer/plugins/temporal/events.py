@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from sequencer.engine.dispatch import Made
 from sequencer.engine.events import MadeElsewhere, RunEvent
+from sequencer.history.facts import read
 from sequencer.model.evidence import evidence_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus, used
-from sequencer.model.transitions import Event
 from sequencer.plugins.temporal.wire import (
     BEFORE,
     FACTS,
@@ -24,20 +24,6 @@ from sequencer.plugins.temporal.wire import (
     fact_of,
     worker_name,
 )
-
-_ENDS = frozenset(
-    {
-        Event.SUCCEEDED,
-        Event.FAILED,
-        Event.RELEASED,
-        Event.TAKEN_OVER,
-        Event.INVALID,
-        Event.FIXED,
-        Event.TIMED_OUT,
-        Event.CANCELLED,
-    }
-)
-
 
 Tell = Callable[[str | None, RunEvent], None]
 """Hears, with the name of its run, what happens in an attempt."""
@@ -144,7 +130,7 @@ class EventReader:
         while self.records:
             fact = self.records.pop(0)
             yield fact
-            if fact["event"] in _ENDS:
+            if _is_end(fact):
                 for known in (self.makers, self.made, self.reports, self._attempts):
                     known.pop(fact["token"], None)
 
@@ -172,7 +158,7 @@ class Elsewhere:
         for fact in reader.taken():
             token = fact["token"]
             by = self.running.get(token) or reader.makers.get(token, "")
-            is_end = fact["event"] in _ENDS and fact["revision"] > self._revision
+            is_end = _is_end(fact) and fact["revision"] > self._revision
             if not is_end or token in self._ended or by in ("", self._own):
                 continue
             place = fact["step"], fact["step_index"], fact["attempt"]
@@ -182,6 +168,12 @@ class Elsewhere:
             self.running.pop(token, None)
             self._ended.add(token)
             yield begun._replace(outcome=_outcome_of(fact["outcome"] or {}))
+
+
+def _is_end(fact: Mapping[str, Any]) -> bool:
+    """Return whether *fact* ends an attempt, or all of them."""
+    (recorded,) = read([fact])
+    return recorded.meaning.ends is not None or recorded.meaning.cancels
 
 
 def _outcome_of(record: Mapping[str, Any]) -> Outcome:

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.cli.views.states import amount
-from sequencer.model.outcome import Usage, total
-from sequencer.plugins.metrics.facts import Cap, Maker, Total, caps_of
+from sequencer.history.facts import RecordedFact
+from sequencer.history.totals import Maker, Total
+from sequencer.model.outcome import Usage, amount, total
+from sequencer.plugins.metrics.facts import Cap, caps_of
 from sequencer.plugins.web.drawings import Series, stacked_svg
 from sequencer.plugins.web.pages import Page, Query, every_folder, look_of, took
 from sequencer.plugins.web.records import UNKNOWN, Spent
-from sequencer.plugins.web.site import Fact, RunRow, Site
+from sequencer.plugins.web.site import RunRow, Site
 from sequencer.store.identity import utc_now
 
 MOST_LISTED = 20
@@ -97,8 +98,8 @@ def costs(site: Site, query: Query) -> Page:
     used = [(row, look_of(row), row.head.usage) for row in rows if row.head]
     for row in rows:
         story = row.project.story(row)
-        _sum_up(sums, row, story.totals.by_maker)
-        cut += (story.totals.first_revision or 1) > 1
+        _sum_up(sums, row, story.told.totals.by_maker)
+        cut += (story.told.totals.first_revision or 1) > 1
         spent += [(row.name, one._replace(step=row.named(one.step))) for one in story.spent]
         reviews += reviews_of(row, story.judged)
     told = [one for row in rows for one in row.project.story(row).quotas.items()]
@@ -143,12 +144,12 @@ def _sum_up(
             known.usage = known.usage.plus(found.usage)
 
 
-def reviews_of(row: RunRow, judged: Iterable[Fact]) -> Iterator[Judge]:
+def reviews_of(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]:
     """Yield what each step of the run of *row* that judges has said."""
     found: dict[str, Judge] = {}
     for fact in judged:
-        verdict = fact["outcome"]["verdict"]
-        review = found.setdefault(fact["step"], Judge(row, row.named(fact["step"])))
+        verdict = fact.details["verdict"]
+        review = found.setdefault(fact.step, Judge(row, row.named(fact.step)))
         review.verdicts.append(bool(verdict["pass"]))
         if not verdict["pass"]:
             review.reason = str(verdict.get("reason", ""))

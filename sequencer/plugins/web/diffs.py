@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from sequencer.cli.views.text import plain
 from sequencer.errors import SequencerError
+from sequencer.history.story import Try
 from sequencer.plugins.git.process import Git, GitFailed
-from sequencer.plugins.web.records import Try
 from sequencer.plugins.web.site import RunRow
 
 MOST_LINES = 2000

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.views.states import CLASSES, MARKS, shown
 from sequencer.cli.views.text import short
-from sequencer.engine.view import FlowView, NodeState
+from sequencer.history.view import FlowView, NodeState
 from sequencer.plugins.drawing.gantt import Gantt
 from sequencer.plugins.drawing.gantt_picture import MARGIN, GanttPicture, ensure_drawable
 from sequencer.plugins.drawing.pictures import (

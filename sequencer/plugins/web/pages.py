@@ -20,17 +20,16 @@ from sequencer import extensions
 from sequencer.cli.views.next_command import next_command, situation_of
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.standing import holder_words
-from sequencer.cli.views.states import amount
 from sequencer.documents.textfile import slug
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import RemoteUnreachable, SequencerError
+from sequencer.history.story import StepTries
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
-from sequencer.model.outcome import Usage, duration
+from sequencer.model.outcome import Usage, amount, duration
 from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.schedules.section import schedules_of
-from sequencer.plugins.web.records import Tried
 from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
 from sequencer.project.project import Project
 from sequencer.project.starts import starts_of
@@ -59,6 +58,9 @@ STEP_LOOKS = {
     "ready": StateLook("○", "ready", "ready"),
     "skipped": StateLook("↷", "skipped", "skipped"),
     "released": StateLook("↷", "given back", "skipped"),
+    "expired": StateLook("↷", "not answered in time", "skipped"),
+    "lost": StateLook("↷", "taken over", "skipped"),
+    "cancelled": StateLook("↷", "cancelled", "skipped"),
     "pending": StateLook("○", "not started", "pending"),
     "next": StateLook("○", "next", "ready"),
 }
@@ -284,9 +286,9 @@ def _failure(row: RunRow) -> str:
     return max(failed, key=lambda one: one.revision).said if failed else ""
 
 
-def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, Tried]:
+def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepTries]:
     """Return the steps of the run of *row* that were begun; see `ShownProject.story`."""
-    return row.project.story(row, is_whole=is_whole).attempts.steps
+    return row.project.story(row, is_whole=is_whole).steps
 
 
 # --- runs --------------------------------------------------------------------------
@@ -346,7 +348,7 @@ class Hit(NamedTuple):
     """An attempt that said what was searched for."""
 
     row: RunRow
-    step: Tried
+    step: StepTries
     place: int
     """Of the attempt, from 1."""
     text: str

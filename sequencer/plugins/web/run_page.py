@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from sequencer.cli.views.standing import Snapshot, in_project, take
 from sequencer.cli.views.states import CLASSES
 from sequencer.cli.views.text import plural
-from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line
+from sequencer.history.story import StepTries
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.head import Head
 from sequencer.model.line.order import describe
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
@@ -37,7 +38,6 @@ from sequencer.plugins.web.pages import (
     step_words,
     tried_steps,
 )
-from sequencer.plugins.web.records import Tried
 from sequencer.plugins.web.site import RunRow, Site
 from sequencer.project.flows import written_of
 from sequencer.workflows.mermaid.chart import Chart
@@ -107,7 +107,7 @@ class StepRow(NamedTuple):
     key: str
     look: StateLook
     name: str
-    tried: Tried
+    tried: StepTries
     id: str = ""
     agent: str = ""
     line: str = ""
@@ -121,12 +121,12 @@ def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> di
     is_begun = head.status == "failed" or (bool(tried) and tried[-1].last.state == "running")
     if snapshot.next is not None and not before and not is_begun:
         name = snapshot.next["step"]
-        rows.insert(0, StepRow("", STEP_LOOKS["next"], name, Tried("", name, 0)))
+        rows.insert(0, StepRow("", STEP_LOOKS["next"], name, StepTries("", name, 0)))
     more = shown[STEPS_A_PAGE - 1].step_index if len(shown) > STEPS_A_PAGE else 0
     return {"rows": rows, "more": more, "total": tried[-1].step_index + 1 if tried else 0}
 
 
-def _tried_row(head: Head, one: Tried) -> StepRow:
+def _tried_row(head: Head, one: StepTries) -> StepRow:
     last, state = one.last, one.last.state
     if state == "running" and not head.claim_with(last.token):
         state = "released"
@@ -177,11 +177,11 @@ def _interest(view: NodeView) -> int:
     return _INTEREST.index(view.state) if view.state in _INTEREST else len(_INTEREST)
 
 
-def _node_row(view: NodeView, tried: Tried | None) -> StepRow:
+def _node_row(view: NodeView, tried: StepTries | None) -> StepRow:
     node = view.node
     agent = "you" if node.kind is NodeKind.HUMAN else "" if tried is None else tried.last.agent
     look, name = STEP_LOOKS[CLASSES[view.state]], node.label or node.id
-    tried = tried or Tried(node.id, name, 0)
+    tried = tried or StepTries(node.id, name, 0)
     return StepRow(node.id, look, name, tried, node.id, agent, view.last_line)
 
 

@@ -32,13 +32,14 @@ from sequencer.errors import (
     SequencerError,
     UnknownName,
 )
+from sequencer.history.facts import RecordedFact, read
+from sequencer.history.story import StepTries, Story
 from sequencer.model.head import Head
 from sequencer.model.net.source import differences
 from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.plugins.metrics.facts import Totals
 from sequencer.plugins.schedules.timers import TickPace, pace_of
-from sequencer.plugins.web.records import Spent, TriedSteps, spent_in
+from sequencer.plugins.web.records import Spent, spent_in
 from sequencer.project.diagnostics import Finding
 from sequencer.project.project import Project, open_project
 from sequencer.store import folder as folders
@@ -193,13 +194,12 @@ class RunStory(Struct):
     run_id: str = ""
     revision: int = 0
     facts: list[Fact] = field(default_factory=list)
-    attempts: TriedSteps = field(default_factory=lambda: TriedSteps(by_name=False))
-
-    totals: Totals = field(default_factory=Totals)
+    told: Story = field(default_factory=Story)
+    by_node: bool = False
     spent: list[Spent] = field(default_factory=list)
     quotas: dict[str, tuple[str, Quota]] = field(default_factory=dict)
     """Of each agent: when it last told of its quota, and what."""
-    judged: list[Fact] = field(default_factory=list)
+    judged: list[RecordedFact] = field(default_factory=list)
     """Those that tell of a verdict."""
     is_whole: bool = True
     """Whether it starts where the run does, as far as the journal goes back."""
@@ -212,9 +212,8 @@ class RunStory(Struct):
         is_same = (head.run_id, head.revision >= self.revision) == (self.run_id, True)
         if not is_same or (is_whole and not self.is_whole):
             self.run_id, self.revision, self.is_whole = head.run_id, 0, True
-            self.facts, self.spent, self.judged, self.totals = [], [], [], Totals()
-            self.quotas = {}
-            self.attempts = TriedSteps(by_name=head.begun_at is not None)
+            self.facts, self.spent, self.judged, self.quotas = [], [], [], {}
+            self.told, self.by_node = Story(), head.begun_at is not None
             if not is_whole and head.begun_at is None and head.revision > LONG:
                 self.is_whole = False
         if head.revision > self.revision:
@@ -227,18 +226,21 @@ class RunStory(Struct):
             for fact in found:
                 self._keep(_short(fact))
 
-    def _keep(self, fact: Fact) -> None:
-        self.revision = fact["revision"]
-        self.facts.append(fact)
-        self.attempts.keep(fact)
-        outcome, known = fact.get("outcome") or {}, None
-        if outcome.get("usage"):
-            self.spent.append(spent_in(fact))
-            known = self.spent[-1].usage
-        self.totals.keep(fact, known)
-        if quota := outcome.get("quota"):
-            self.quotas[str(outcome.get("agent"))] = fact["at"], Quota.model_validate(quota)
-        if outcome.get("verdict"):
+    @property
+    def steps(self) -> dict[str, StepTries]:
+        """Return the steps that were begun, in their order, by their keys in addresses."""
+        return self.told.steps(by_name=self.by_node)
+
+    def _keep(self, raw: Fact) -> None:
+        self.revision = raw["revision"]
+        self.facts.append(raw)
+        (fact,) = read([raw])
+        usage, details = self.told.keep(fact), fact.details
+        if usage is not None:
+            self.spent.append(spent_in(fact, usage))
+        if quota := details.get("quota"):
+            self.quotas[str(details.get("agent"))] = fact.at, Quota.model_validate(quota)
+        if details.get("verdict"):
             self.judged.append(fact)
 
 

@@ -17,13 +17,13 @@ from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, written
 from sequencer.cli.views.text import file_size, one_line, plain
 from sequencer.engine.recall import read_output
 from sequencer.errors import SequencerError, UnknownName, typed
+from sequencer.history.story import Try
 from sequencer.logs import sent_texts, token_of
 from sequencer.model.head import Head
 from sequencer.model.outcome import used
 from sequencer.plugins.web.diffs import diff_of
 from sequencer.plugins.web.live import lines_from
 from sequencer.plugins.web.pages import STEP_LOOKS, Page, Query, look_of, needs_of, number
-from sequencer.plugins.web.records import Try
 from sequencer.plugins.web.site import RunRow, Site, facts_after
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -49,8 +49,8 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     row = shown.row(run)
     head = row.head
     is_net = head is not None and head.begun_at is not None
-    found = shown.story(row, is_whole=False).attempts.steps.get(key)
-    found = found or shown.story(row).attempts.steps.get(key)
+    found = shown.story(row, is_whole=False).steps.get(key)
+    found = found or shown.story(row).steps.get(key)
     name = _name(row, key) if found is None else found.name
     title = row.titles.get(key, "") if is_net else ""
     which = found.tries[_place(query, len(found.tries))] if found else None
@@ -109,7 +109,7 @@ def _name(row: RunRow, key: str) -> str:
             described = row.run.next(1, int(key))
             if described:
                 return described[0]["step"]
-    raise UnknownName("step", key, row.project.story(row).attempts.steps)
+    raise UnknownName("step", key, row.project.story(row).steps)
 
 
 def _place(query: Query, count: int) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sequencer.history.timeline import figures_of, timeline_of
+from sequencer.history.spans import figures_of, timeline_of
+from sequencer.history.story import story_of
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
@@ -34,7 +35,7 @@ def chart(
     now: float = 1000,
 ) -> Gantt:
     """Return the chart of what was *told*, looked at *now*, in seconds since noon."""
-    timeline = timeline_of(told.facts, NOON_S + now)
+    timeline = timeline_of(story_of(told.facts), NOON_S + now)
     steps = () if graph is None else tuple(Step(name=node.id) for node in graph.nodes)
     workflow = None if graph is None else Workflow("demo", steps, kind="graph", graph=graph)
     return chart_of(title, timeline, figures_of(timeline, places), workflow)

@@ -13,10 +13,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
+from sequencer.history.story import story_of
+from sequencer.history.totals import Maker, Total, Totals
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.cli_metrics import DEFAULT_RUN, FORMATS, Seen, metrics_text
-from sequencer.plugins.metrics.facts import Cap, Maker, Total, Totals, totals_of
+from sequencer.plugins.metrics.facts import Cap
 from tests.unit.history.journal_facts import Told
 
 Read = Callable[[str], Iterable[Metric]]
@@ -55,7 +57,7 @@ def told() -> Told:
 def seen(
     name: str | None = None, head: Head = HEAD, tallies: Totals | None = None, **more: Any
 ) -> Seen:
-    return Seen(name, head, totals_of(told().facts) if tallies is None else tallies, **more)
+    return Seen(name, head, story_of(told().facts).totals if tallies is None else tallies, **more)
 
 
 def samples(
@@ -146,7 +148,7 @@ def test_any_name_comes_back_as_it_was(
     run: str, step: str, model: str, agent: str, text_format: str
 ) -> None:
     tallies = Totals()
-    tallies.by_maker[Maker(step, agent, model)] = totals_of(told().facts).by_maker[
+    tallies.by_maker[Maker(step, agent, model)] = story_of(told().facts).totals.by_maker[
         Maker("a", "claude", "opus")
     ]
     text = metrics_text([seen(run, tallies=tallies)], [], text_format).decode()

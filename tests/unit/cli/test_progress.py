@@ -18,10 +18,10 @@ from sequencer.cli.views.progress import (
     PlainProgress,
     progress,
 )
-from sequencer.cli.views.text import moment
 from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
+from sequencer.history.words import moment
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.unit import saying
 from tests.unit.cli.flow.terminals import Terminal, terminal

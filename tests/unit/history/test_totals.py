@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.plugins.metrics.facts import BY_HAND, Maker, Total, totals_of
+from sequencer.history.story import story_of
+from sequencer.history.totals import BY_HAND, Maker, Total
 from tests.unit.history.journal_facts import Told
 
 USAGE = {"input_tokens": 100, "output_tokens": 7, "cost_usd": 0.25}
 
 
 def tallies(told: Told) -> dict[Maker, Total]:
-    return totals_of(told.facts).by_maker
+    return story_of(told.facts).totals.by_maker
 
 
 def only(told: Told) -> Total:

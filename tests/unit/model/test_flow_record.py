@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from sequencer.history.trace import trace_line
 from sequencer.model.head import Flow, Status
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.record import Chain, Written, read, write
-from sequencer.model.net.rules import Course, line
+from sequencer.model.net.rules import Course
 from sequencer.model.transitions import Event
 from tests.contract.store_cases import new_head
 from tests.flows import graph
@@ -236,8 +237,8 @@ def test_names_of_other_scripts_do_not_make_the_head_larger() -> None:
 def test_an_event_has_its_line(
     event: str, node: str, details: dict[str, Any], expected: str
 ) -> None:
-    assert line(Event(event), node, details) == expected
-    assert line(event, node, details) == expected
+    assert trace_line(Event(event), node, details) == expected
+    assert trace_line(event, node, details) == expected
 
 
 # --- how large the operations in the head are: told without encoding them all at each transition

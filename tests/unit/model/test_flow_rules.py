@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.history.trace import trace_line
 from sequencer.model.fields import ValidationError
-from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.rules import Course
@@ -27,7 +27,7 @@ def begun(text: str, *names: str, **settings: Any) -> Course:
 
 
 def lines(made: Course) -> list[str | None]:
-    return [flow_trace.line(fact.event, fact.node, fact.details) for fact in made.facts]
+    return [trace_line(fact.event, fact.node, fact.details) for fact in made.facts]
 
 
 # --- the state -----------------------------------------------------------------------------

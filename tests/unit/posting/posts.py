@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sequencer.history.results import QUESTION
 from sequencer.plugins.posting.protocol import Activity, ActivityType, Post
-from sequencer.plugins.posting.results import QUESTION
 
 AT = "2027-01-31T08:00:00Z"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.history.results import QUESTION
 from sequencer.plugins.posting.protocol import Post, Refused, Unreachable
-from sequencer.plugins.posting.results import QUESTION
 from sequencer.plugins.posting.trackers import MUTATION, LinearSink, activity_id
 from tests.unit.posting.desk import Desk, Reply, open_desk
 from tests.unit.posting.posts import action, error, question, result, thought

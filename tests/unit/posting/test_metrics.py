@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sequencer.history.story import story_of
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Metrics, metrics_of
 from sequencer.plugins.posting.protocol import ActivityType, Post
@@ -50,7 +51,7 @@ RUN = [
 
 
 def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
-    told = metrics_of(RUN[4:], Usage(steps=9, seconds=99.0, unpriced=3)).document()
+    told = metrics_of(story_of(RUN[4:]), Usage(steps=9, seconds=99.0, unpriced=3)).document()
     assert (told["steps"], told["agent_seconds"], told["cost_usd"]) == (9, 99.0, None)
     # Nobody knows when it began.
     assert told["attempts"] is None
@@ -58,7 +59,7 @@ def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
 
 
 def test_people_read_it_as_a_line_or_two() -> None:
-    text = metrics_of(RUN).text()
+    text = metrics_of(story_of(RUN)).text()
     assert text == (
         "took 12.0 s · 2 steps · 3 attempts, 1 failed · 12.0 s of agents · 30 + 15 tokens, "
         "0.5000 USD and 2 calls of unknown cost · claude, codex\n\n"
@@ -68,7 +69,7 @@ def test_people_read_it_as_a_line_or_two() -> None:
 
 
 def test_a_tracker_shows_names_as_they_are_and_no_secret(store: FileStore) -> None:
-    metrics = replace(metrics_of(RUN), critical_path=("a_b", SECRET))
+    metrics = replace(metrics_of(story_of(RUN)), critical_path=("a_b", SECRET))
     end = activity(ActivityType.RESPONSE, event="completed", title="the end", metrics=metrics)
     clean = polished(end, REDACTION, store.folder, 1000)
     assert "a\\_b → " in result_text(clean)

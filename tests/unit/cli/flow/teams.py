@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.task import TaskTraits
 

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, PICTURES, shown, wrapped
 from sequencer.cli.views.text import cut, width
-from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import StorageFailed
+from sequencer.history.view import FlowView, NodeState
 from sequencer.model.net.graph import Graph
 from sequencer.plugins.drawing.diagram import drawing, listing, print_diagram
 from sequencer.plugins.drawing.mermaid import charted, classed

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.engine.view import FlowView
+from sequencer.history.view import FlowView
 from sequencer.plugins.drawing.columns import GAP, Port, middles, ports, spread
 from sequencer.plugins.drawing.diagram import Drawn, Texts
 from sequencer.plugins.drawing.layers import Group, Rows, arranged, crossings

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from sequencer.cli.views.board import MAX_NOTICES, Table
-from sequencer.engine.view import NodeState
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
+from sequencer.history.view import NodeState
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from tests.unit.cli.flow.terminals import Terminal, terminal

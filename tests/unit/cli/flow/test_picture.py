@@ -11,8 +11,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.plugins.drawing.pictures import flow_svg, png_of, save, without_font
 from sequencer.project.extras import extra_hint

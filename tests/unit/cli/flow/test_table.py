@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.states import state_words
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.views import graph, views
 

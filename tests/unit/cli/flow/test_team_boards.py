@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.views.facts import told
 from sequencer.cli.views.nodes import Frame, Heard
 from sequencer.cli.views.text import width
-from sequencer.engine.view import FlowView
+from sequencer.history.view import FlowView
+from sequencer.history.words import fact_lines
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.teams import NOW, at_work, numbered
@@ -67,7 +67,7 @@ def test_a_frame_fits(screen: Terminal, columns: int, count: int) -> None:
 
 
 def lines_of(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
-    return [line for _, line in told(facts, view or at_work())]
+    return [line for _, line in fact_lines(facts, view or at_work())]
 
 
 def test_what_only_teams_know() -> None:

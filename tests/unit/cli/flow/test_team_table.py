@@ -26,10 +26,10 @@ from sequencer.cli.views.nodes import (
     table_lines,
     task_cells,
 )
-from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import width
-from sequencer.engine.view import NodeState, NodeView
+from sequencer.history.view import NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
+from sequencer.model.outcome import amount
 from tests.unit.cli.flow.teams import NOW, TWO_MINUTES_AGO, at_work, numbered, view
 from tests.unit.cli.flow.views import HOSTILE, of, with_node
 from tests.unit.cli.flow.views import graph as chart

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.cli.views.facts import NewFacts, told
-from sequencer.cli.views.text import moment
-from sequencer.engine.view import FlowView, NodeState
+from sequencer.cli.views.facts import NewFacts
+from sequencer.history.view import FlowView, NodeState
+from sequencer.history.words import fact_lines, moment
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.views import graph, of, with_node
@@ -18,7 +18,7 @@ CHART = "a --> b{{Sure?}}\nb -->|no| a\nb -->|yes| c"
 
 
 def lines(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
-    return [line for _, line in told(facts, view or of(graph(CHART), "running"))]
+    return [line for _, line in fact_lines(facts, view or of(graph(CHART), "running"))]
 
 
 # --- words -------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sequencer.engine.view import FlowView, NodeState, NodeView
+from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.workflows.flowfile.reader import read_flow

@@ -23,10 +23,10 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, Listener, StepRequest
+from sequencer.history.trace import trace_line
 from sequencer.logs import FileLogs
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -280,7 +280,7 @@ class Lab:
     def trace(self) -> list[str]:
         """Return the lines that `history` shows."""
         found = self.facts()
-        lines = (flow_trace.line(f["event"], f["step"], f.get("outcome") or {}) for f in found)
+        lines = (trace_line(f["event"], f["step"], f.get("outcome") or {}) for f in found)
         return [line for line in lines if line is not None]
 
     def accepted(self) -> list[str]:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sequencer.history.trace import trace_line
 from sequencer.model.head import Flow, Head
 from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
-from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking, Reference, carried, text_of
 from sequencer.model.net.transition import OpenTransition, rest_of, transition_of
@@ -61,9 +61,7 @@ class Run:
         flow = Flow(status=str(self.marking.status), rest=rest_of(step.marking))
         self.head, self.facts = made.head.replace(flow=flow), made.facts
         self.granted = step.granted
-        return [
-            str(flow_trace.line(f.event, f.step, f.outcome or {}) or f.event) for f in made.facts
-        ]
+        return [str(trace_line(f.event, f.step, f.outcome or {}) or f.event) for f in made.facts]
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
         reference = carried(marking, name)

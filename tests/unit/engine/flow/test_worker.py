@@ -14,9 +14,10 @@ import pytest
 from sequencer.engine.attempt import Prepared, Running
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.view import FlowView, NodeView, view_of
 from sequencer.errors import MachineBusy, StepFailed
 from sequencer.executors.cancellation import StopReason
+from sequencer.history.story import story_of
+from sequencer.history.view import FlowView, NodeView, view_of
 from sequencer.model.head import Claim
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Output, Retry, Step
@@ -243,7 +244,9 @@ def seen(made: Lab) -> FlowView:
     flow = made.run().flow
     head, marking = flow.marking(made.head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
-    return view_of("t", marking.graph, head, marking, made.run().history(), questions=questions)
+    return view_of(
+        "t", marking.graph, head, marking, story_of(made.run().history()), questions=questions
+    )
 
 
 def nodes(made: Lab) -> dict[str, NodeView]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any
 
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
+from sequencer.history.facts import EndState
+from sequencer.history.story import StepStory, Story, last_line
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Node
 from sequencer.model.net.marking import Active, FlowStatus, Marking
-from sequencer.model.outcome import Usage, error_words, used
-from sequencer.model.transitions import Event
+from sequencer.model.outcome import Usage
 
 
 class NodeState(StrEnum):
@@ -83,81 +84,8 @@ class FlowView(Struct, frozen=True):
     """What making the run has used, which no node has."""
 
 
-LINE_CHARS = 200
-_BEGINNINGS = {Event.INITIALISED, Event.RESET}
-_ENDS = {Event.SUCCEEDED, Event.ANSWERED, Event.PASSED, Event.STAMPED, Event.SKIPPED}
-
-
-class _Told(Struct):
-    """What the journal tells of one node."""
-
-    attempt: int = 0
-    usage: Usage = field(default=Usage())
-    since: str | None = None
-    line: str = ""
-    end: NodeState = NodeState.PENDING
-    """How its latest execution ended; pending: none has."""
-
-
-class Story(Struct):
-    """What the facts of a run tell, node by node; they come oldest first."""
-
-    nodes: dict[str, _Told] = field(default_factory=dict)
-    followed: set[tuple[str, str]] = field(default_factory=set)
-    """Ends of the edges that were followed."""
-    began: str | None = None
-    """When the first node began."""
-    latest: str | None = None
-    before: Usage = field(default=Usage())
-    """What making the run has used."""
-
-    def keep(self, fact: Mapping[str, Any]) -> None:
-        """Take one fact of the journal."""
-        event, name = fact["event"], fact["step"]
-        outcome = fact.get("outcome") or {}
-        self.latest = fact["at"]
-        if event in _BEGINNINGS:
-            self.nodes.clear()
-            self.followed.clear()
-            self.began = None
-            self.before = used(outcome.get("usage") or {})
-            return
-        for name_again in outcome.get("again", ()) if event == Event.REWOUND else ():
-            self._told(name_again).end = NodeState.PENDING
-        for cancelled in outcome.get("cancelled", ()):
-            self._told(cancelled).end = NodeState.CANCELLED
-        if not name:
-            return
-        told = self._told(name)
-        if event in {Event.CLAIMED, Event.ASKED, Event.STARTED}:
-            told.attempt = fact.get("attempt") or 1
-            told.since, told.end = fact["at"], NodeState.PENDING
-            self.began = self.began or fact["at"]
-            self.followed |= {(source, name) for source in outcome.get("from", ())}
-        elif event in _ENDS:
-            told.end, told.line = NodeState.DONE, _line(outcome)
-        elif event == Event.FAILED:
-            told.end, told.line = NodeState.FAILED, error_words(outcome, LINE_CHARS)
-        elif event == Event.INVALID:
-            told.line = " ".join(str(outcome.get("reason", "")).split())[:LINE_CHARS]
-        told.usage = told.usage.plus(used(outcome.get("usage") or {}))
-
-    def ask(self, name: str, question: str) -> None:
-        """Let the node's last line be what is asked there now."""
-        lines = [line for line in question.splitlines() if line.strip()]
-        self._told(name).line = lines[-1].strip()[:LINE_CHARS] if lines else ""
-
-    def _told(self, name: str) -> _Told:
-        return self.nodes.setdefault(name, _Told())
-
-
-def _line(outcome: Mapping[str, Any]) -> str:
-    """Return the last line of what was said."""
-    lines = [line for line in str(outcome.get("output", "")).splitlines() if line.strip()]
-    if lines:
-        return lines[-1].strip()[:LINE_CHARS]
-    size = outcome.get("output_bytes")
-    return f"{size} bytes in {outcome.get('output_file')}" if size else ""
+_ENDED = {EndState.FAILED: NodeState.FAILED, EndState.CANCELLED: NodeState.CANCELLED}
+"""The state of a node that ended so; after any other ending it is done."""
 
 
 def view_of(
@@ -165,7 +93,7 @@ def view_of(
     graph: Graph,
     head: Head | None,
     marking: Marking | None,
-    history: Iterable[Mapping[str, Any]],
+    story: Story,
     *,
     questions: Mapping[str, str] | None = None,
 ) -> FlowView:
@@ -174,20 +102,29 @@ def view_of(
     With a marking its graph counts, to which nodes may have been added since *graph*.
     *questions* are what people are asked, by node, with their templates filled in.
     """
-    story = Story()
-    for fact in history:
-        story.keep(fact)
     if head is None or marking is None:
         return FlowView(title, graph, tuple(NodeView(node) for node in graph.nodes), "not-started")
     graph = marking.graph
     held = {claim.step for claim in head.claims}
-    for name, text in (questions or {}).items():
-        story.ask(name, text)
-    nodes = tuple(_node(node, marking, story, held) for node in graph.nodes)
+    asked, usage = questions or {}, story.totals.of_steps()
+    nodes = []
+    for node in graph.nodes:
+        told, active = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
+        state = _state(node, active, marking, told.ending, is_held=node.id in held)
+        view = _node(node, state, told, usage.get(node.id, Usage()))
+        question = asked.get(node.id)
+        nodes.append(
+            replace(
+                view,
+                runs=marking.done.get(node.id, 0),
+                due=None if active is None else active.due,
+                last_line=told.line if question is None else last_line(question),
+            )
+        )
     return FlowView(
         title,
         graph,
-        nodes,
+        tuple(nodes),
         _status(marking, nodes),
         marking.iterations,
         _followed(graph, story),
@@ -207,36 +144,30 @@ def _status(marking: Marking, nodes: Iterable[NodeView]) -> str:
     return "running"
 
 
-def _node(node: Node, marking: Marking, story: Story, held: set[str]) -> NodeView:
-    told = story.nodes.get(node.id, _Told())
-    active = marking.active.get(node.id)
-    state = _state(node, active, marking, told, is_held=node.id in held)
-    is_on = state in {NodeState.RUNNING, NodeState.ASKED}
+def _node(node: Node, state: NodeState, told: StepStory, used: Usage) -> NodeView:
+    """Return what the journal tells of *node*, which has *used* that."""
     return NodeView(
         node=node,
         state=state,
         attempt=told.attempt,
-        runs=marking.done.get(node.id, 0),
-        seconds=round(told.usage.seconds, 6),
-        cost_usd=round(told.usage.cost_usd, 6),
-        unpriced=told.usage.unpriced,
-        estimated_usd=round(told.usage.estimated_usd, 6),
-        tokens=told.usage.input_tokens + told.usage.output_tokens,
-        since=told.since if is_on else None,
-        due=active.due if active is not None else None,
-        last_line=told.line,
+        seconds=round(used.seconds, 6),
+        cost_usd=round(used.cost_usd, 6),
+        unpriced=used.unpriced,
+        estimated_usd=round(used.estimated_usd, 6),
+        tokens=used.input_tokens + used.output_tokens,
+        since=told.since if state in {NodeState.RUNNING, NodeState.ASKED} else None,
     )
 
 
 def _state(
-    node: Node, active: Active | None, marking: Marking, told: _Told, *, is_held: bool
+    node: Node, active: Active | None, marking: Marking, ending: EndState | None, *, is_held: bool
 ) -> NodeState:
     if active is not None:
         return _active_state(active, is_held=is_held)
     if node.id in marking.waiting:
         return NodeState.READY if marking.may_start(node.id) else NodeState.WAITING
-    if told.end is not NodeState.PENDING:
-        return told.end
+    if ending is not None:
+        return _ENDED.get(ending, NodeState.DONE)
     return NodeState.DONE if marking.done.get(node.id) else NodeState.PENDING
 
 

@@ -1,0 +1,167 @@
+"""The facts of a journal, read back, and the one table that says what each event means.
+
+Whoever wants to know what a fact means for an attempt, a step or a run asks `MEANINGS`; nothing
+else compares events. The format of a fact is in docs/reference/files.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct
+
+from sequencer.model.transitions import Event, Fact
+
+
+class StartKind(StrEnum):
+    """What an event starts."""
+
+    ATTEMPT = "attempt"
+    """An agent works."""
+    QUESTION = "question"
+    """A person is asked."""
+    PASSAGE = "passage"
+    """A node that does no work was reached."""
+
+
+class EndState(StrEnum):
+    """How an attempt, a question or a passage ended."""
+
+    DONE = "done"
+    PASSED = "passed"
+    """A node that does no work was left."""
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    """No one answered in time; the run continues as the question says."""
+    SKIPPED = "skipped"
+    """A person continued without it."""
+    FAILED = "failed"
+    REFUSED = "refused"
+    """A step that judges said no."""
+    RELEASED = "released"
+    """The attempt was given back; nothing failed."""
+    LOST = "lost"
+    """Its process was gone, or a person took the step away from it."""
+    CANCELLED = "cancelled"
+    """Something else ended it: an error elsewhere, a limit, a person."""
+
+
+class Meaning(Struct, frozen=True, kw_only=True):
+    """What one event means."""
+
+    starts: StartKind | None = None
+    ends: EndState | None = None
+    accepts: bool = False
+    """The step's turn is over, and the run continues after it."""
+    is_output: bool = False
+    """The fact has the answer of an agent that did what it was asked."""
+    starts_over: bool = False
+    """Nothing before it counts any more."""
+    resets: bool = False
+    """A person started the run over; the outcome names the run that ended."""
+    leaves_step: bool = False
+    """A sequence is at another step afterwards, or starts again at this one."""
+    decides_gate: bool = False
+    """A person has decided at the step's gate."""
+    ends_run: bool = False
+    cancels: bool = False
+    """It ends nodes, whose names are in its outcome."""
+    changes_course: bool = False
+    """A person changed something, so the next attempt is not a repetition."""
+    sets_fields: bool = False
+    """Any field of the head may have any value afterwards."""
+    is_edit: bool = False
+    """A person edited state.json."""
+    by_hand: bool = False
+    """A person reports the end of a step, whether someone worked at it or not."""
+    by_holder: bool = False
+    """Only the process that holds the claim, or takes it away, reports it."""
+
+
+MEANINGS: Mapping[Event, Meaning] = {
+    Event.INITIALISED: Meaning(starts_over=True, leaves_step=True, sets_fields=True),
+    Event.RESET: Meaning(starts_over=True, resets=True, leaves_step=True, sets_fields=True),
+    Event.CLAIMED: Meaning(starts=StartKind.ATTEMPT),
+    Event.ASKED: Meaning(starts=StartKind.QUESTION),
+    Event.STARTED: Meaning(starts=StartKind.PASSAGE),
+    Event.SUCCEEDED: Meaning(
+        ends=EndState.DONE, accepts=True, is_output=True, leaves_step=True, by_holder=True
+    ),
+    Event.FIXED: Meaning(ends=EndState.DONE, accepts=True, is_output=True, by_holder=True),
+    Event.INVALID: Meaning(ends=EndState.REFUSED, is_output=True, by_holder=True),
+    Event.FAILED: Meaning(ends=EndState.FAILED, by_holder=True),
+    Event.RELEASED: Meaning(ends=EndState.RELEASED, by_holder=True),
+    Event.TAKEN_OVER: Meaning(ends=EndState.LOST, by_holder=True),
+    Event.PASSED: Meaning(ends=EndState.PASSED, accepts=True),
+    Event.ANSWERED: Meaning(ends=EndState.ANSWERED, accepts=True, changes_course=True),
+    Event.EXPIRED: Meaning(ends=EndState.EXPIRED, accepts=True),
+    Event.STAMPED: Meaning(ends=EndState.DONE, accepts=True, leaves_step=True, by_hand=True),
+    Event.SKIPPED: Meaning(ends=EndState.SKIPPED, leaves_step=True, by_hand=True),
+    Event.APPROVED: Meaning(decides_gate=True),
+    Event.REJECTED: Meaning(decides_gate=True),
+    Event.FEEDBACK: Meaning(decides_gate=True, changes_course=True),
+    Event.REWOUND: Meaning(leaves_step=True, changes_course=True),
+    Event.RESUMED: Meaning(changes_course=True),
+    Event.ADOPTED: Meaning(changes_course=True, sets_fields=True),
+    Event.TOLD: Meaning(changes_course=True),
+    Event.DIVERTED: Meaning(cancels=True),
+    Event.EXHAUSTED: Meaning(cancels=True),
+    Event.TIMED_OUT: Meaning(cancels=True),
+    Event.CANCELLED: Meaning(cancels=True),
+    Event.COMPLETED: Meaning(ends_run=True),
+    Event.EDITED: Meaning(sets_fields=True, is_edit=True),
+    Event.PAUSED: Meaning(),
+    Event.LOOPED: Meaning(),
+    Event.GROWN: Meaning(),
+    Event.WARNED: Meaning(),
+}
+"""What each event means."""
+_STAMPED_AS_FAILED = Meaning(ends=EndState.FAILED, leaves_step=True, by_hand=True)
+_UNKNOWN = Meaning()
+"""Of an event that a later version has added."""
+_EVENTS: Mapping[str, Any] = {str(event): event for event in Event}
+_BY_NAME: Mapping[str, Meaning] = {str(event): meaning for event, meaning in MEANINGS.items()}
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class RecordedFact(Fact, frozen=True, kw_only=True):
+    """A fact as the journal has it."""
+
+    revision: int
+    at: str
+    """ISO 8601 UTC, whole seconds."""
+    details: Mapping[str, Any]
+    """The outcome; empty: there is none."""
+    meaning: Meaning
+    host: str = ""
+    """The machine that claimed the step; only claims have one."""
+
+
+def read(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
+    """Yield *facts*, in the form of ``history --json``, as structs."""
+    for fact in facts:
+        event, outcome = fact.get("event") or "", fact.get("outcome")
+        details = outcome if isinstance(outcome, dict) else _NOTHING
+        yield RecordedFact(
+            event=_EVENTS.get(event, event),
+            step=fact.get("step") or "",
+            step_index=fact.get("step_index") or 0,
+            token=fact.get("token") or 0,
+            attempt=fact.get("attempt") or 0,
+            outcome=outcome,
+            revision=fact.get("revision") or 0,
+            at=str(fact.get("at") or ""),
+            details=details,
+            meaning=meaning_of(event, details),
+            host=fact.get("host") or "",
+        )
+
+
+def meaning_of(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
+    """Return what *event* means; a step that a person stamped as failed has failed."""
+    if event == Event.STAMPED and str(details.get("note", "")).partition(":")[0] == "fail":
+        return _STAMPED_AS_FAILED
+    return _BY_NAME.get(event, _UNKNOWN)

@@ -1,0 +1,431 @@
+"""The story of a run: one fold over the facts of its journal, from which every view picks.
+
+An attempt that ended is known to the millisecond, from the record of its end. What has no such
+record (a person's answer, an attempt that was cut off or still runs) is known to the second, as
+the journal is.
+
+Not promised: that the clocks of two machines agree. Nothing decides by these times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from msgspec import Struct, field
+
+from sequencer.history.facts import EndState, RecordedFact, StartKind, read
+from sequencer.history.outputs import StepOutputs
+from sequencer.history.totals import Totals
+from sequencer.model.evidence import evidence_of, evidence_words
+from sequencer.model.outcome import Usage, error_words, total, used
+from sequencer.model.transitions import Event
+
+KEPT_CHARS = 600
+"""Of the output of an attempt; the end is kept."""
+LINE_CHARS = 200
+_SECOND = 1.0
+STATES: Mapping[EndState, str] = {
+    EndState.DONE: "done",
+    EndState.PASSED: "done",
+    EndState.ANSWERED: "done",
+    EndState.EXPIRED: "expired",
+    EndState.SKIPPED: "skipped",
+    EndState.FAILED: "failed",
+    EndState.REFUSED: "failed",
+    EndState.RELEASED: "released",
+    EndState.LOST: "lost",
+    EndState.CANCELLED: "cancelled",
+}
+"""The word for an attempt that ended so."""
+
+
+class Try(Struct):
+    """One attempt at a step, one question, or one wait at a gate."""
+
+    step: str
+    step_index: int
+    token: int
+    number: int
+    began: str
+    """ISO 8601 UTC, as the fact of its start has it."""
+    start: StartKind | None
+    """None: nothing was started; a person reported the end of a step."""
+    begin: float
+    """Seconds since 1970, UTC; more exact than `began` once it has ended."""
+    host: str = ""
+    """The machine that claimed it."""
+    is_gate: bool = False
+    """An accepted step waits for a person's decision."""
+    ending: EndState | None = None
+    """None: it runs."""
+    end: float = 0.0
+    ended: str = ""
+    """ISO 8601 UTC, of the fact that ended it; empty: it runs, or no fact of its own did."""
+    revision: int = 0
+    """Of that fact."""
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    """Long outputs are cut to their end."""
+
+    def report(self, fact: RecordedFact) -> None:
+        """Take what *fact* says about it, the one that ends it."""
+        self.ended, self.revision, details = fact.at, fact.revision, fact.details
+        output = details.get("output")
+        if isinstance(output, str) and len(output) > KEPT_CHARS:
+            details = {**details, "output": f"…{output[-KEPT_CHARS:]}"}
+        self.outcome = details
+
+    @property
+    def state(self) -> str:
+        """Return the word for how it stands."""
+        return "running" if self.ending is None else STATES[self.ending]
+
+    @property
+    def is_question(self) -> bool:
+        """Return whether a person is asked."""
+        return self.start is StartKind.QUESTION
+
+    @property
+    def usage(self) -> Usage:
+        """Return what it has used."""
+        return used(self.outcome.get("usage") or {})
+
+    @property
+    def shown(self) -> str:
+        """Return its evidence, in a line."""
+        return evidence_words(evidence_of(self.outcome))
+
+    @property
+    def agent(self) -> str:
+        """Return who made it, as far as the journal says."""
+        return str(self.outcome.get("agent") or ("you" if self.is_question else ""))
+
+    @property
+    def said(self) -> str:
+        """Return its answer, or its error."""
+        parts = (self.outcome.get(key) for key in ("output", "note", "reason"))
+        return error_words(self.outcome) or next((str(part) for part in parts if part), "")
+
+
+class StepTurn(Struct):
+    """One turn of a step: the attempts until one is accepted, or it is given up."""
+
+    step: str
+    sources: tuple[int, ...]
+    """Indexes in `Story.turns` of what had to be done before it."""
+    begin: float
+    step_index: int = 0
+    tries: list[Try] = field(default_factory=list)
+    """Those that ended, with the waits at a gate and without passages."""
+    is_accepted: bool = False
+    is_dead_end: bool = False
+    """It was accepted, but nothing can follow its answer."""
+
+    @property
+    def end(self) -> float:
+        """Return when its last attempt or wait ended."""
+        return self.tries[-1].end if self.tries else self.begin
+
+
+class StepTries(Struct):
+    """A step that was begun, with all its attempts since the run began."""
+
+    key: str
+    """What names it in an address: a node's id, or the step_index of a step of a sequence."""
+    name: str
+    step_index: int
+    tries: list[Try] = field(default_factory=list)
+
+    @property
+    def last(self) -> Try:
+        """Return the newest attempt."""
+        return self.tries[-1]
+
+    @property
+    def usage(self) -> Usage:
+        """Return what all attempts have used."""
+        return total(one.usage for one in self.tries)
+
+
+class StepStory(Struct):
+    """The newest about one step, by its name."""
+
+    attempt: int = 0
+    since: str | None = None
+    """When its newest attempt began."""
+    line: str = ""
+    """The last line of its newest output, or its error."""
+    ending: EndState | None = None
+    """None: it has not ended since it began."""
+
+
+class Story(Struct):
+    """The story of one run since it began or was reset; see `story_of`."""
+
+    tries: list[Try] = field(default_factory=list)
+    """In the order in which they began, without waits at a gate."""
+    turns: list[StepTurn] = field(default_factory=list)
+    """In the order in which they began."""
+    nodes: dict[str, StepStory] = field(default_factory=dict)
+    """By the name of the step."""
+    totals: Totals = field(default_factory=Totals)
+    outputs: StepOutputs = field(default_factory=StepOutputs)
+    followed: set[tuple[str, str]] = field(default_factory=set)
+    """Ends of the edges that were followed."""
+    began: str | None = None
+    """When the first step began."""
+    latest: str | None = None
+    """When the newest fact was recorded."""
+    before: Usage = field(default=Usage())
+    """What making the run has used."""
+    is_over: bool = False
+    has_beginning: bool = False
+    """Whether the journal still has the beginning of the run."""
+    has_edges: bool = False
+    """Whether its steps are the nodes of a graph."""
+    _open: dict[str, tuple[StepTurn, Try]] = field(default_factory=dict)
+    """What runs or waits, by step."""
+    _last: dict[str, int] = field(default_factory=dict)
+    """The index of the latest turn of each step."""
+    _diverted: dict[str, str] = field(default_factory=dict)
+    """By error node: the step whose failure leads there."""
+    _cancelled: dict[int, Try] = field(default_factory=dict)
+    """By token: attempts that were cancelled, and have not reported what they used."""
+
+    @property
+    def open(self) -> list[tuple[StepTurn, Try]]:
+        """Return what has not ended: attempts that run, and people who are waited for."""
+        return [*self._open.values()]
+
+    def steps(self, *, by_name: bool) -> dict[str, StepTries]:
+        """Return the steps in the order in which they began first.
+
+        With *by_name* all attempts at one node of a graph belong together, else those at one
+        step_index.
+        """
+        found: dict[str, StepTries] = {}
+        for attempt in self.tries:
+            key = attempt.step if by_name else str(attempt.step_index)
+            step = found.setdefault(key, StepTries(key, attempt.step, attempt.step_index))
+            step.name = attempt.step
+            step.tries.append(attempt)
+            attempt.number = attempt.number or len(step.tries)
+        return found
+
+    def keep(self, fact: RecordedFact) -> Usage | None:
+        """Add the next fact; return its usage, None if it has none."""
+        meaning, details, at = fact.meaning, fact.details, _seconds(fact.at)
+        usage = used(details["usage"]) if details.get("usage") else None
+        self.latest, self.has_edges = fact.at, self.has_edges or "from" in details
+        if meaning.starts_over:
+            self._start_over(usage)
+        elif meaning.starts is not None:
+            self._start(fact, meaning.starts, at)
+        elif meaning.ends is not None:
+            self._end(fact, meaning.ends, at)
+        elif meaning.decides_gate:
+            self._cut(fact.step, at)
+        if fact.event is Event.DIVERTED:
+            self._diverted[details["to"]] = fact.step
+        names = tuple(self._open) if meaning.ends_run else details.get("cancelled", ())
+        for name in names:
+            self._cut(name, at)
+        self.is_over = meaning.ends_run or (self.is_over and meaning.starts is None)
+        self._keep_step(fact)
+        self.totals.keep(fact, usage)
+        self.outputs.keep(fact)
+        return usage
+
+    def _start_over(self, usage: Usage | None) -> None:
+        for kept in (self.tries, self.turns):
+            kept.clear()
+        known = (self.nodes, self.followed, self._open, self._last, self._diverted)
+        for kept_by_name in (*known, self._cancelled):
+            kept_by_name.clear()
+        self.began, self.is_over, self.has_beginning = None, False, True
+        self.before = usage or Usage()
+
+    # --- starts --------------------------------------------------------------------
+
+    def _start(self, fact: RecordedFact, start: StartKind, at: float) -> None:
+        # A person moved the run while an attempt ran here, or skipped the gate.
+        self._cut(fact.step, at)
+        turn = self._turn(fact, at)
+        before = [self.turns[index].end for index in turn.sources]
+        before += [turn.end] if turn.tries else []
+        # The journal cuts seconds off; nothing begins before what it waited for.
+        begin = max(at, min(max(before, default=at), at + _SECOND))
+        if not turn.tries:
+            turn.begin = begin
+        number = fact.attempt or 1
+        attempt = Try(
+            fact.step, fact.step_index, fact.token, number, fact.at, start, begin, fact.host
+        )
+        self.tries.append(attempt)
+        self._open[fact.step] = turn, attempt
+
+    def _turn(self, fact: RecordedFact, at: float) -> StepTurn:
+        """Return the turn that continues with *fact*, or a new one."""
+        details, step = fact.details, fact.step
+        last = self._last.get(step)
+        is_of_graph = not details.keys().isdisjoint(("from", "retry", "again"))
+        if last is not None and "from" not in details:
+            turn = self.turns[last]
+            if is_of_graph or (turn.step_index == fact.step_index and not turn.is_accepted):
+                return turn
+        if is_of_graph:
+            names = list(dict.fromkeys(details.get("from") or ()))
+            if not names and step in self._diverted:
+                names = [self._diverted.pop(step)]
+            sources = tuple(self._last[name] for name in names if name in self._last)
+        else:
+            sources = (len(self.turns) - 1,) if self.turns else ()
+        turn = StepTurn(step, sources, at, fact.step_index)
+        self._last[step] = len(self.turns)
+        self.turns.append(turn)
+        return turn
+
+    # --- ends ----------------------------------------------------------------------
+
+    def _end(self, fact: RecordedFact, ending: EndState, at: float) -> None:
+        turn, attempt = self._open.get(fact.step, (None, None))
+        if turn is None or attempt is None:
+            self._end_by_hand(fact, ending, at)
+            return
+        if attempt.token and fact.token and attempt.token != fact.token:
+            self._end_by_hand(fact, ending, at)
+            return
+        del self._open[fact.step]
+        turn.is_accepted = fact.meaning.accepts
+        if attempt.is_gate:
+            self._report(fact, ending, at)
+        _finish(attempt, fact, ending, at)
+        if attempt.start is StartKind.PASSAGE:
+            return
+        if not turn.tries:
+            turn.begin = attempt.begin
+        turn.tries.append(attempt)
+        if fact.details.get("gate") is True:
+            wait = Try(
+                fact.step,
+                fact.step_index,
+                0,
+                0,
+                fact.at,
+                StartKind.QUESTION,
+                attempt.end,
+                is_gate=True,
+            )
+            self._open[fact.step] = turn, wait
+
+    def _end_by_hand(self, fact: RecordedFact, ending: EndState, at: float) -> None:
+        """Add the end of a step at which no one works."""
+        if (cancelled := self._cancelled.pop(fact.token, None)) is not None:
+            cancelled.report(fact)
+        else:
+            self._report(fact, ending, at)
+        last = self._last.get(fact.step)
+        if last is None:
+            return
+        turn = self.turns[last]
+        if fact.meaning.accepts:
+            turn.is_accepted = True
+        elif fact.event is Event.FAILED and turn.tries and turn.is_accepted:
+            turn.is_accepted, turn.is_dead_end = False, True
+
+    def _report(self, fact: RecordedFact, ending: EndState, at: float) -> None:
+        """Add what was reported about a step that no one ran: an attempt of its own."""
+        attempt = Try(fact.step, fact.step_index, fact.token, 0, fact.at, None, at)
+        _finish(attempt, fact, ending, at)
+        self.tries.append(attempt)
+
+    def _cut(self, step: str, at: float) -> None:
+        """End what is open at *step* without a fact of its own."""
+        turn, attempt = self._open.pop(step, (None, None))
+        if turn is None or attempt is None:
+            return
+        attempt.ending, attempt.end = EndState.CANCELLED, max(at, attempt.begin)
+        if attempt.token:
+            self._cancelled[attempt.token] = attempt
+        if attempt.start is not StartKind.PASSAGE:
+            turn.tries.append(attempt)
+
+    # --- the newest about each step ------------------------------------------------
+
+    def _keep_step(self, fact: RecordedFact) -> None:
+        details, meaning = fact.details, fact.meaning
+        if meaning.starts_over:
+            return
+        if fact.event is Event.REWOUND:
+            for name in details.get("again", ()):
+                self._step(name).ending = None
+        for name in details.get("cancelled", ()):
+            self._step(name).ending = EndState.CANCELLED
+        if not fact.step:
+            return
+        step = self._step(fact.step)
+        if meaning.starts is not None:
+            step.attempt, step.since, step.ending = fact.attempt or 1, fact.at, None
+            self.began = self.began or fact.at
+            for source in details.get("from", ()):
+                self.followed.add((source, fact.step))
+        elif meaning.ends is not None:
+            self._keep_end(step, fact, meaning.ends)
+
+    def _keep_end(self, step: StepStory, fact: RecordedFact, ending: EndState) -> None:
+        if ending is EndState.FAILED:
+            step.line = error_words(fact.details, LINE_CHARS)
+        elif ending is EndState.REFUSED:
+            step.line = " ".join(str(fact.details.get("reason", "")).split())[:LINE_CHARS]
+        elif ending in FINISHED:
+            step.line = _output_line(fact.details)
+        if ending is EndState.FAILED or ending in FINISHED:
+            step.ending = ending
+
+    def _step(self, name: str) -> StepStory:
+        return self.nodes.setdefault(name, StepStory())
+
+
+FINISHED = frozenset(
+    (EndState.DONE, EndState.PASSED, EndState.ANSWERED, EndState.EXPIRED, EndState.SKIPPED)
+)
+"""After these the run continues behind the step."""
+
+
+def story_of(facts: Iterable[Mapping[str, Any]]) -> Story:
+    """Return the story of *facts*, oldest first, in the form of ``history --json``."""
+    story = Story()
+    for fact in read(facts):
+        story.keep(fact)
+    return story
+
+
+def _finish(attempt: Try, fact: RecordedFact, ending: EndState, at: float) -> None:
+    """Let *attempt* end with *fact*."""
+    details = fact.details
+    usage = details.get("usage") or {}
+    began_at, took = details.get("began_at"), float(usage.get("seconds", 0.0))
+    if began_at:
+        attempt.begin = _seconds(began_at)
+    # A process that is gone has worked until its last sign of life.
+    is_known = began_at or took or ending is EndState.LOST
+    attempt.end = attempt.begin + took if is_known else max(at, attempt.begin)
+    attempt.ending = ending
+    attempt.report(fact)
+
+
+def last_line(text: str) -> str:
+    """Return the last line of *text* that is not blank, cut to `LINE_CHARS`."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip()[:LINE_CHARS] if lines else ""
+
+
+def _output_line(outcome: Mapping[str, Any]) -> str:
+    size = outcome.get("output_bytes")
+    named = f"{size} bytes in {outcome.get('output_file')}" if size else ""
+    return last_line(str(outcome.get("output", ""))) or named
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,94 @@
+"""What the attempts of a run have used, by step and agent.
+
+A cost that no one reported is unknown and never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from msgspec import Struct, field
+
+from sequencer.history.facts import EndState, RecordedFact
+from sequencer.model.outcome import Usage
+
+CLASSIFICATION = "(classification)"
+"""The step of what making a run has used; no step has such a name."""
+BY_HAND = "by hand"
+"""The agent of a step that a person has stamped."""
+_COUNTED: Mapping[EndState, str] = {
+    EndState.DONE: "accepted",
+    EndState.FAILED: "failed",
+    EndState.REFUSED: "failed",
+    EndState.RELEASED: "released",
+    EndState.LOST: "taken_over",
+}
+"""What each ending adds one to."""
+
+
+class Maker(NamedTuple):
+    """Whose attempts are summed up together."""
+
+    step: str
+    agent: str
+    model: str
+    """Empty: nobody asked for one, so it was the agent's own choice."""
+
+
+class Total(Struct):
+    """The sums."""
+
+    accepted: int = 0
+    failed: int = 0
+    """Those that judged "no" included."""
+    released: int = 0
+    taken_over: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+
+class Totals(Struct):
+    """The sums of one run since it began or was reset."""
+
+    by_maker: dict[Maker, Total] = field(default_factory=dict)
+    first_revision: int | None = None
+    """Of the oldest fact that is left; 1: nothing was dropped."""
+    _makers: dict[str, Maker] = field(default_factory=dict)
+    """The newest maker at each step, for facts that do not name one."""
+
+    def of_steps(self) -> dict[str, Usage]:
+        """Return what all attempts at each step have used, by its name."""
+        found: dict[str, Usage] = {}
+        for maker, total in self.by_maker.items():
+            known = found.get(maker.step)
+            found[maker.step] = total.usage if known is None else known.plus(total.usage)
+        return found
+
+    def keep(self, fact: RecordedFact, usage: Usage | None) -> None:
+        """Add one fact of the journal and its *usage*; None: it has none."""
+        if self.first_revision is None:
+            self.first_revision = fact.revision
+        step, meaning = fact.step, fact.meaning
+        if meaning.starts_over:
+            self.by_maker.clear()
+            self._makers.clear()
+            step = CLASSIFICATION
+        counted = _COUNTED.get(meaning.ends) if meaning.ends else None
+        if usage is None and counted is None:
+            return
+        total = self._total_of(fact, step)
+        if counted is not None:
+            setattr(total, counted, getattr(total, counted) + 1)
+        if usage is not None:
+            total.usage = total.usage.plus(usage)
+
+    def _total_of(self, fact: RecordedFact, step: str) -> Total:
+        details = fact.details
+        if agent := details.get("agent"):
+            maker = Maker(step, str(agent), str(details.get("model") or ""))
+            self._makers[step] = maker
+        elif fact.meaning.by_hand:
+            maker = Maker(step, BY_HAND, "")
+        else:
+            maker = self._makers.get(step) or Maker(step, "", "")
+        return self.by_maker.setdefault(maker, Total())

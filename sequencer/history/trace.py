@@ -1,0 +1,74 @@
+"""The trace of a graph's run, one line for each fact, as `simulate` and `history` print it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sequencer.model.transitions import Event
+
+
+def trace_line(event: str, node: str, details: Mapping[str, Any]) -> str | None:
+    """Return the line of one fact; None: it is no event of a graph.
+
+    >>> trace_line("claimed", "j", {"from": ["c", "d"]})
+    'start j <- c+d'
+    """
+    write = _LINES.get(event)
+    return None if write is None else write(node, details)
+
+
+def _begun(node: str, details: Mapping[str, Any]) -> str:
+    if number := details.get("retry"):
+        return f"retry {node} attempt {number}"
+    if details.get("again"):
+        return f"again {node}"
+    sources: Sequence[str] = details.get("from") or ()
+    merged = f" <- {'+'.join(sources)}" if len(sources) > 1 else ""
+    return f"start {node}{merged}"
+
+
+def _cancelled(details: Mapping[str, Any]) -> str:
+    names = details.get("cancelled")
+    return f"; cancelled {', '.join(names)}" if names else ""
+
+
+def _done(node: str, details: Mapping[str, Any]) -> str:
+    choice = details.get("choice")
+    return f"done {node}" if choice is None else f"done {node} = {choice}"
+
+
+def _failed(node: str, details: Mapping[str, Any]) -> str:
+    number = details.get("try")
+    attempt = f" attempt {number}" if number else ""
+    return f"fail {node}{attempt}: {details.get('error', '')}{_cancelled(details)}"
+
+
+def _expired(node: str, details: Mapping[str, Any]) -> str:
+    to = details.get("to")
+    return f"timeout {node} -> {to}" if to else f"timeout {node}"
+
+
+def _exhausted(node: str, details: Mapping[str, Any]) -> str:
+    text = f"maxIterations {details.get('limit')} exceeded at {node} -> {details.get('to')}"
+    return f"{text}{_cancelled(details)}"
+
+
+_LINES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+    **dict.fromkeys((Event.CLAIMED, Event.STARTED, Event.ASKED), _begun),
+    **dict.fromkeys((Event.SUCCEEDED, Event.ANSWERED, Event.PASSED), _done),
+    Event.STAMPED: lambda node, _: f"stamped {node}",
+    Event.SKIPPED: lambda node, _: f"skipped {node}",
+    Event.REWOUND: lambda node, _: f"back to {node}",
+    Event.FAILED: _failed,
+    Event.LOOPED: lambda node, more: f"loop {node} -> {more.get('to')} #{more.get('number')}",
+    Event.EXPIRED: _expired,
+    Event.DIVERTED: lambda _, more: f"onError -> {more.get('to')}{_cancelled(more)}",
+    Event.EXHAUSTED: _exhausted,
+    Event.TIMED_OUT: lambda _, more: f"workflow timeout{_cancelled(more)}",
+    Event.GROWN: lambda node, more: f"add {', '.join(more.get('tasks') or ())} <- {node}",
+    Event.INVALID: lambda node, _: f"no {node}",
+    Event.TOLD: lambda node, more: f"tell {node}: {more.get('output', '')}",
+    Event.WARNED: lambda _, __: "warning",
+    Event.CANCELLED: lambda _, more: f"stopped by hand{_cancelled(more)}",
+}
