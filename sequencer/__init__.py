@@ -24,6 +24,7 @@ _HOMES = {
     "Step": "sequencer.model.step",
     "Store": "sequencer.store.protocol",
     "Workflow": "sequencer.model.workflow",
+    "commands": "sequencer.model.commands",
     "hookimpl": "sequencer.hooks.points",
     "open_project": "sequencer.project.project",
     "open_run": "sequencer.project.project",
@@ -38,7 +39,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         message = f"module 'sequencer' has no attribute {name!r}"
         raise AttributeError(message)
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return home if name == "commands" else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ from sequencer.engine.stint import Mode
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.hooks.points import hookimpl
+from sequencer.model import commands
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import resolve
@@ -30,6 +31,7 @@ __all__ = [
     "Step",
     "Store",
     "Workflow",
+    "commands",
     "hookimpl",
     "open_project",
     "open_run",

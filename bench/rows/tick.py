@@ -16,6 +16,7 @@ from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, compared
 from bench.rows import Setting
 from sequencer.engine.stint import Mode
+from sequencer.model.commands import Pause
 from sequencer.model.limits import InvocationLimits
 
 BARS = {"doit": 0.6, "python": 4.0}
@@ -85,7 +86,7 @@ def _rows(
 def _make_paused(folder: Path) -> None:
     run = no_op_run(make_project(folder), Marks())
     run.work(Mode.COMBINED, InvocationLimits(max_steps=3))
-    run.control.pause()
+    run.do(Pause())
 
 
 def tick_command() -> list[str]:

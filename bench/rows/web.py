@@ -25,6 +25,7 @@ from bench.result import Row, absent, capped
 from bench.rows import Setting
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.stint import Mode
+from sequencer.model.commands import Pause, Resume
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.project import open_project
 from sequencer.project.sources import Given
@@ -141,7 +142,7 @@ def _followed(folder: Path, pid: int, port: int, cookie: str) -> list[Row]:
     control = open_project(folder, trust=True).run(None).control
     lags, used, started = list[float](), cpu_seconds_of(pid), time.monotonic()
     for number in range(CHANGES):
-        (control.resume if number % 2 else control.pause)()
+        control.do(Resume() if number % 2 else Pause())
         changed = time.monotonic()
         time.sleep(1)
         lags += [

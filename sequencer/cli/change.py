@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -25,9 +24,23 @@ from sequencer.errors import (
     command,
     run_option,
 )
-from sequencer.history.facts import read
+from sequencer.model.commands import (
+    Accept,
+    Adopt,
+    Fail,
+    Pause,
+    Reset,
+    Resume,
+    RetryNow,
+    Rewind,
+    RunCommand,
+    SetField,
+    Skip,
+    Stop,
+    StopNow,
+    TakeOver,
+)
 from sequencer.model.head import Head
-from sequencer.model.transitions import Event
 from sequencer.model.workflow import changed_params
 from sequencer.store.strictjson import parse_object
 
@@ -103,22 +116,11 @@ def retry(invocation: Invocation, node: str | None) -> None:
     """
     run = invocation.run()
     failures = _begun(run, "retry").failures_in_row
-    head = run.control.retry(node)
-    told = _last_note(run, Event.RESUMED)
+    done = run.do(RetryNow(node))
     # For a graph, the fact says which nodes are tried again.
+    note = done.note
     forgotten = f"failures in a row cleared ({failures})"
-    tell(invocation, run, head, forgotten if told in (None, "retry") else told)
-
-
-def _last_note(run: Run, event: Event) -> str | None:
-    """Return the detail of the newest fact of *event*."""
-    newest = _newest(run, event)
-    return str(newest["note"]) if newest else None
-
-
-def _newest(run: Run, event: Event) -> Mapping[str, Any]:
-    """Return the details of the newest fact of *event*; empty: there is none."""
-    return ([fact.details for fact in read(run.history()) if fact.event is event] or [{}])[-1]
+    tell(invocation, run, done.head, forgotten if note in ("", "retry") else note)
 
 
 @verb("skip")
@@ -154,13 +156,12 @@ def skip(
         raise UsageRefused("works only with NODE and --as-done", where="--output")
     run = invocation.run()
     here = _present(run, node)
+    command: RunCommand = Skip(note, node)
     if as_done:
-        redact = invocation.project().redaction.hide_text
-        head = run.control.stamp_ok(note, node, None if output is None else redact(output))
+        command = Accept(note, node, output)
     elif as_failed:
-        head = run.control.stamp_fail(note, node)
-    else:
-        head = run.control.skip(note, node)
+        command = Fail(note, node)
+    head = run.do(command).head
     done = "accepted" if as_done else "marked as failed" if as_failed else "skipped"
     tell(invocation, run, head, f"{done}: {here}")
 
@@ -186,7 +187,7 @@ def set_(invocation: Invocation, assignment: str) -> None:
     if not separator or not field.strip():
         raise UsageRefused(f"{assignment!r} is not FIELD=VALUE", where="sequencer set")
     run = invocation.run()
-    head = run.control.set_field(field.strip(), _value(text))
+    head = run.do(SetField(field.strip(), _value(text))).head
     value = json.dumps(head.model_dump(mode="json").get(field.strip()), ensure_ascii=False)
     tell(invocation, run, head, f"{field.strip()} is {value}")
 
@@ -229,7 +230,7 @@ def reset(
         if not click.confirm(f"{one_line(question)}; start over?", err=True):
             invocation.say("nothing was changed")
             return
-    head = run.control.reset()
+    head = run.do(Reset()).head
     done = f"a new run of {head.workflow_name!r}; it was at {_where(before)}"
     if before.status == "paused" or before.exit:
         done += f", {'stopped' if before.exit else 'paused'}, and the new one is not"
@@ -260,11 +261,11 @@ def rewind(invocation: Invocation, to: str) -> None:
     """
     run = invocation.run()
     before = _begun(run, "rewind")
-    head = run.control.rewind(to)
-    told = _newest(run, Event.REWOUND)
-    if "again" in told:
-        names = ", ".join(told["again"][:MAX_LISTED_STEPS])
-        more = len(told["again"]) - MAX_LISTED_STEPS
+    done = run.do(Rewind(to))
+    head, again_names = done.head, done.details.get("again")
+    if again_names is not None:
+        names = ", ".join(again_names[:MAX_LISTED_STEPS])
+        more = len(again_names) - MAX_LISTED_STEPS
         names += f" and {more} more" if more > 0 else ""
         tell(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
         return
@@ -273,8 +274,8 @@ def rewind(invocation: Invocation, to: str) -> None:
     listed = run.next(min(again, MAX_LISTED_STEPS)) if again else []
     names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in listed)
     rest = f" and {again - len(listed)} more" if again > len(listed) else ""
-    done = f"{again} steps run again: {names}{rest}" if again else "no step runs again"
-    tell(invocation, run, head, f"back from step_index {was} to {head.step_index}; {done}")
+    said = f"{again} steps run again: {names}{rest}" if again else "no step runs again"
+    tell(invocation, run, head, f"back from step_index {was} to {head.step_index}; {said}")
 
 
 @verb("adopt")
@@ -296,7 +297,8 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     run = invocation.run()
     before = _begun(run, "adopt")
     new = run.workflow_for(before)
-    head = run.control.adopt()
+    done = run.do(Adopt())
+    head = done.head
     changes = [
         f"{what} {old} -> {now}"
         for what, old, now in (
@@ -307,9 +309,9 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         if old != now
     ]
     changes += changed_params(before.params, new.params)
-    if new.nodes and (note := _last_note(run, Event.ADOPTED)) is not None:
-        # A digest doesn't say what changed; the history does.
-        changes.append(note)
+    if new.nodes and done.note:
+        # A digest doesn't say what changed; the fact does.
+        changes.append(done.note)
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
         invocation.say("notice: set the same in orchestration.yaml, or pass it to run and tick too")
@@ -337,7 +339,7 @@ def takeover(invocation: Invocation, force: bool) -> None:
             "; ".join(held),
             hint="--force takes the step over; the holder's result is then refused",
         )
-    head = run.control.take_over()
+    head = run.do(TakeOver()).head
     tokens = ", ".join(str(claim.token) for claim in before.claims)
     tell(invocation, run, head, f"taken over: results with token {tokens} are refused from now on")
 
@@ -384,10 +386,10 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
             hint=f"{command(others[0], 'stop')} stops that one; "
             "'sequencer status --all' lists the runs",
         )
-    head = run.control.pause() if pause else run.control.stop(reason)
+    head = run.do(Pause() if pause else Stop(reason)).head
     done = "paused" if pause else "stopped"
     if now and head.claims:
-        head = run.control.take_over(stops=True)
+        head = run.do(StopNow()).head
         tell(invocation, run, head, f"the run is {done}; the running step was taken away")
         return
     after = ""
@@ -408,5 +410,5 @@ def resume(invocation: Invocation) -> None:
       sequencer resume && sequencer run
     """
     run = invocation.run()
-    head = run.control.resume()
+    head = run.do(Resume()).head
     tell(invocation, run, head, "the run continues")

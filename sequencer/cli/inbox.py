@@ -29,6 +29,7 @@ from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.events import Noticed, RunEvent
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
+from sequencer.model.commands import AnswerQuestion, Approve, Feedback, Reject, Tell
 from sequencer.model.head import Gate, Head, Status
 from sequencer.store.identity import is_inside_agent
 
@@ -39,11 +40,6 @@ if TYPE_CHECKING:
 GATE_LINES, QUESTION_LINES = 12, 24
 VALUES_CHARS = 200
 LATER = "later"
-
-
-def hidden(invocation: Invocation, text: str) -> str:
-    """Return *text* without secrets, as it may stand in a journal and in a prompt."""
-    return invocation.project().redaction.hide_text(text)
 
 
 def _run_that_waits(invocation: Invocation, question: str | None) -> Run:
@@ -143,9 +139,9 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
     if node is not None:
         if note is not None:
             raise UsageRefused("works only with approve and reject", where="--note")
-        said = hidden(invocation, said)
-        after = run.answer(node, said, by=decider())
-        tell(invocation, run, after, f"{node} was answered: {one_line(said)[:80]}")
+        answered = run.do(AnswerQuestion(node, said), by=decider())
+        text = str((answered.facts[0].outcome or {}).get("output", ""))
+        tell(invocation, run, answered.head, f"{node} was answered: {one_line(text)[:80]}")
         return
     _decide(invocation, run, gate, said, note)
 
@@ -186,10 +182,10 @@ def _decide(
             if isinstance(event, Noticed):
                 invocation.say(f"notice: {event.text}")
 
-        act, done = (run.approve, "approved") if word == "approve" else (run.reject, "rejected")
-        text = None if note is None else hidden(invocation, note)
-        after = act(text, by=decider(), token=token, on_event=notice)
-        done += ": "
+        is_approved = word == "approve"
+        decision = Approve(note, token) if is_approved else Reject(note, token)
+        after = run.do(decision, by=decider(), on_event=notice).head
+        done = "approved: " if is_approved else "rejected: "
     else:
         if note is not None:
             raise UsageRefused("works only with approve and reject", where="--note")
@@ -199,7 +195,7 @@ def _decide(
                 where="sequencer answer",
                 hint="feedback needs more than one word",
             )
-        after = run.feedback(hidden(invocation, said), by=decider(), token=token)
+        after = run.do(Feedback(said, token), by=decider()).head
         done = "feedback was given to "
     try:
         if (posting := invocation.project().posting) is not None:
@@ -367,8 +363,7 @@ def ask(invocation: Invocation, run: Run, head: Head) -> bool:
         if said == LATER and LATER not in {one.value for one in question.options}:
             continue
         try:
-            text = hidden(invocation, said)
-            run.answer(question.node.id, text, by=decider(), token=question.token)
+            run.do(AnswerQuestion(question.node.id, said, question.token), by=decider())
         except (TransitionRefused, UnknownName) as error:
             invocation.say(f"notice: {error.message}")
         has_answered = True
@@ -435,15 +430,15 @@ def _answered(invocation: Invocation, run: Run, token: int) -> bool:
     word = click.prompt(prompt, type=choices, show_choices=False, err=True)
     chosen = CHOICES.get(word, word)
     if chosen == "approve":
-        run.approve(by=decider(), token=token)
+        run.do(Approve(token=token), by=decider())
         invocation.say("approved")
     elif chosen == "feedback":
         text = click.prompt("What should be different", err=True)
-        run.feedback(hidden(invocation, text), by=decider(), token=token)
+        run.do(Feedback(text, token), by=decider())
         invocation.say("feedback was given")
     elif chosen == "reject":
         note = click.prompt("Why (may be empty)", default="", show_default=False, err=True)
-        run.reject(hidden(invocation, note) or None, by=decider(), token=token)
+        run.do(Reject(note or None, token), by=decider())
         return True  # the run then says how it ended
     return chosen != "later"
 
@@ -469,7 +464,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         raise UsageRefused("expected [STEP] TEXT", hint="put a text of several words in quotes")
     step, text = words[0] if len(words) > 1 else None, words[-1]
     run = invocation.run()
-    after = run.control.tell(step, hidden(invocation, said(text)), by=decider())
+    after = run.do(Tell(said(text), step), by=decider()).head
     runs = any(step in (None, claim.step) for claim in after.claims)
     if invocation.is_json:
         invocation.print_json({"step": step, "is_running": runs, "revision": after.revision})

@@ -36,6 +36,7 @@ from sequencer.errors import (
     UsageRefused,
     WaitsForPerson,
 )
+from sequencer.model.commands import SkipTo, StartAt
 from sequencer.model.head import Head
 from sequencer.model.kind import FINAL
 from sequencer.model.kind import Readiness as Answer
@@ -239,7 +240,7 @@ def _started_at(
         if name not in workflow.names:
             raise UnknownName("node", name, workflow.names, where="--start-at")
         if not is_dry:
-            run.control.start_at(name)
+            run.do(StartAt(name))
             invocation.say(f"notice: the run starts with node {name!r}")
         return replace(plan, node=name)
     present = (plan.step_index or 0) if head is None else head.step_index
@@ -247,7 +248,7 @@ def _started_at(
     if plan.mode is Mode.ASYNC or is_dry:
         return replace(plan, step_index=index)
     if index > present:
-        head = run.control.skip_to(index, f"--start-at {name}", present=present)
+        head = run.do(SkipTo(index, present, f"--start-at {name}")).head
         step = f"step {head.expected_step!r} (step_index {index})"
         invocation.say(f"notice: {index - present} skipped; the run starts with {step}")
     return plan

@@ -7,18 +7,31 @@ pages, MCP server, webhooks. So an agent is refused here (`ensure_may_decide`).
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cached_property, partial
-from types import MappingProxyType
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+
+from msgspec.structs import replace
 
 from sequencer.engine.kinds import changes_of
 from sequencer.engine.patience import Changes, of_run
 from sequencer.errors import DecisionRefused, TransitionRefused
 from sequencer.model import kind, transitions
+from sequencer.model.commands import (
+    Adopt,
+    AnswerQuestion,
+    CommandResult,
+    Reset,
+    RunCommand,
+    SetField,
+    Skip,
+    SkipTo,
+    StopNow,
+    TakeOver,
+)
 from sequencer.model.head import Head
-from sequencer.model.kind import Kind
+from sequencer.model.kind import Kind, Supplies
 from sequencer.model.limits import utc
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import DEFINITION_FILE, Definition
@@ -31,25 +44,6 @@ from sequencer.store.protocol import Store
 if TYPE_CHECKING:
     from sequencer.engine.markings import NetChanges
     from sequencer.model.net.source import FlowSource
-
-_WITHOUT_RUN = {
-    "answer": ("there is no question to answer", None),
-    "tell": (
-        "nobody would read it",
-        "'sequencer run' starts it; 'sequencer status --all' lists the others, --run names one",
-    ),
-}
-"""Decision about a run that has not started -> why it is useless, and what helps."""
-
-
-_FREE = frozenset({"stop", "pause", "tell"})
-"""What an agent may do as well; see docs/how-to/trust-a-project.md."""
-_PERMISSIONS = {
-    **dict.fromkeys(("stamp", "fail"), "skip"),
-    **dict.fromkeys(("approve", "reject", "feedback"), "answer"),
-    "start-at": "run",
-}
-"""Verb of the model -> the verb that `agents_may_decide` has for it, if it has another name."""
 
 AgentsMay = Callable[[str], bool]
 """Whether agents may use a verb that is for people."""
@@ -100,19 +94,23 @@ class Control:
         store: Store,
         workflow: Workflow,
         name: str | None = None,
+        *,
         source: FlowSource | None = None,
         agents_may: AgentsMay = agents_may_nothing,
+        redact: Callable[[str], str] = str,
     ) -> None:
         """Change the run *name* in *store*, which has *workflow* or is to have it.
 
         *source* says where the workflow of a graph comes from, if not from the settings. Where
-        only people decide, *agents_may* is asked about an agent.
+        only people decide, *agents_may* is asked about an agent. *redact* removes secrets from
+        what people write.
         """
         self._store = store
         self._name = name
         self._workflow = workflow
         self._source = source
         self._agents_may = agents_may
+        self._redact = redact
 
     def __repr__(self) -> str:
         """Return which run it changes."""
@@ -215,175 +213,131 @@ class Control:
         """Return what decides over the run."""
         return self._changes.kind
 
-    def _change(self, change: Callable[[Head], Transition]) -> Head:
-        def apply(head: Head | None) -> Transition:
-            if head is not None:
-                return change(head)
-            begun = self._first(self._fresh_head())
-            made = begun.then(change(begun.head))
-            # Not if it is refused: a run that never started leaves no trace.
-            self._keep_source()
-            return made
+    def do(self, command: RunCommand, by: str = "") -> CommandResult:
+        """Do what *command* says; *by* is who decides, answers or sends a message.
 
-        return self._store.update(apply)
+        Every change by a person passes here: secrets are removed from what they wrote, and an
+        agent is refused.
 
-    def _by_hand(self, verb: str, by: str = "", **words: Any) -> Head:
-        return self._change(partial(self._decided, verb=verb, by=by, words=words))
-
-    def _decided(
-        self,
-        head: Head,
-        *,
-        verb: str,
-        by: str = "",
-        words: Mapping[str, Any] = MappingProxyType({}),
-        permission: str = "",
-    ) -> Transition:
-        """Return what *verb* makes of *head*; every change by hand passes here.
-
-        *permission* is the verb of which an agent needs the permission if not of this one.
+        Raises:
+            DecisionRefused: an agent asks.
+            TransitionRefused: the run does not allow it as it stands, or its kind never does.
+            UnknownName: there is no such node or question.
         """
-        if verb not in _FREE:
-            self.ensure_may_decide(permission or _PERMISSIONS.get(verb, verb))
-        if verb != "set":
+        command = command.redacted(self._redact)
+        self.kind.ensure_may(command.verb)
+        if isinstance(command, AnswerQuestion):
+            graph_of(self._workflow)
+        head = None if command.without_run is None else self._started(command)
+        if isinstance(command, AnswerQuestion) and head is not None:
+            command = self._answer(head, command)
+        made: list[Transition] = []
+
+        def change(found: Head | None) -> Transition:
+            if head is None:
+                transition = self._changed(found, command, by)
+            elif isinstance(command, AnswerQuestion):
+                transition = self._made(of_run(self._store, head.run_id, found), command, by)
+            else:
+                transition = self._made(self._started(command, found), command, by)
+            made.append(transition)
+            return transition
+
+        after = self._store.update(change)
+        # Another process may have been faster: the last one was accepted.
+        return CommandResult(after, made[-1].facts)
+
+    def _started(self, command: RunCommand, head: Head | None = None) -> Head:
+        """Return *head*, or the run's newest.
+
+        Raises:
+            TransitionRefused: the run has not started, so there is nothing to decide.
+        """
+        found = head or self._store.view().head
+        if found is None:
+            what, hint = command.without_run or ("", None)
+            message = f"{command.verb}: the run has not started, so {what}"
+            raise TransitionRefused(message, hint=hint)
+        return found
+
+    def _answer(self, head: Head, command: AnswerQuestion) -> AnswerQuestion:
+        """Return *command* about the question that is asked now; one that is wrong is refused.
+
+        This is before the lock: a wrong answer leaves no trace.
+        """
+        flow = self.nodes
+        ensure_definition(head, self._workflow)
+        _, marking = flow.marking(head)
+        token = flow.net.asked(marking, command.node, command.text)
+        return command if command.token is not None else replace(command, token=token)
+
+    def _changed(self, head: Head | None, command: RunCommand, by: str) -> Transition:
+        """Return what *command* makes of *head*; without one, the run starts with it."""
+        if head is not None:
+            return self._made(head, command, by)
+        started = self._first(self._fresh_head())
+        made = started.then(self._made(started.head, command, by))
+        # Not if it is refused: a run that never started leaves no trace.
+        self._keep_source()
+        return made
+
+    def _made(self, head: Head, command: RunCommand, by: str) -> Transition:
+        if not command.is_free:
+            self.ensure_may_decide(command.permission or command.verb)
+        if not isinstance(command, SetField):
             # It is your way out if the other store is gone for good.
             ensure_here(head)
-        made = self.kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
+        if isinstance(command, SkipTo):
+            return self._skipped_to(head, command)
+        if isinstance(command, Reset):
+            return self._reset(head, command)
+        used = {}
+        if isinstance(command, (TakeOver, StopNow)):
+            leases = leases_of(self._store.state_path)
+            used = {claim.token: leases.used(claim) for claim in head.claims}
+        made = self._applied(head, command, by=by, used=used)
+        if isinstance(command, Adopt):
+            self._keep_source(head)
+        return made
+
+    def _applied(self, head: Head, command: RunCommand, **supplies: Any) -> Transition:
+        made = self.kind.apply(head, command, Supplies(at=datetime.now(UTC), **supplies))
         self._changes.keep_document(made)
         return made
 
-    def stamp_ok(
-        self, note: str | None = None, node: str | None = None, output: str | None = None
-    ) -> Head:
-        """Accept the current step by hand; for a fixer, only the fix is accepted.
-
-        In a graph accept *node*, as if it had answered *output*.
-        """
-        return self._by_hand("stamp", note=note, node=node, output=output)
-
-    def stamp_fail(self, note: str | None = None, node: str | None = None) -> Head:
-        """Mark the current step, or *node*, as failed."""
-        return self._by_hand("fail", note=note, node=node)
-
-    def skip(self, note: str | None = None, node: str | None = None) -> Head:
-        """Skip the current step, or *node*; after a fixer, the verdict is asked again."""
-        return self._by_hand("skip", note=note, node=node)
-
-    def skip_to(self, step_index: int, note: str, *, present: int) -> Head:
-        """Skip the steps from *present* up to *step_index*, in one change; see `skip`.
+    def _skipped_to(self, head: Head, command: SkipTo) -> Transition:
+        """Return the steps of *command* skipped, in one change.
 
         Raises:
             ClaimHeld: another process works on the run and would lose its step.
-            TransitionRefused: the run is no longer at *present*.
+            TransitionRefused: the run is no longer where it was seen.
         """
-        skip = partial(self._decided, verb="skip", words={"note": note}, permission="run")
+        for claim in head.claims:
+            if not self._store.liveness(claim).allows_take_over:
+                raise transitions.held_by(claim)
+        if head.step_index != command.present:
+            message = f"skip: the run has moved to step_index {head.step_index} in the meantime"
+            raise TransitionRefused(message, hint="look at 'sequencer plan'")
+        skip = Skip(command.note)
+        made = self._applied(head, skip)
+        while made.head.step_index < command.step_index:
+            made = made.then(self._applied(made.head, skip))
+        return made
 
-        def change(head: Head) -> Transition:
-            for claim in head.claims:
-                if not self._store.liveness(claim).allows_take_over:
-                    raise transitions.held_by(claim)
-            if head.step_index != present:
-                message = f"skip: the run has moved to step_index {head.step_index} in the meantime"
-                raise TransitionRefused(message, hint="look at 'sequencer plan'")
-            made = skip(head)
-            while made.head.step_index < step_index:
-                made = made.then(skip(made.head))
-            return made
-
-        return self._change(change)
-
-    def retry(self, node: str | None = None) -> Head:
-        """Let failed steps be tried again at once; in a graph, also nodes that its end stopped.
-
-        With *node*, only that one.
-        """
-        return self._by_hand("retry", node=node)
-
-    def rewind(self, to: int | str) -> Head:
-        """Go back to the step_index *to*, whose step runs next; in a graph to the node *to*.
-
-        Whatever the node leads to runs again as well.
-        """
-        return self._by_hand("rewind", to=str(to))
-
-    def start_at(self, node: str) -> Head:
-        """Start the run of a graph, in which nothing has started, at *node*.
-
-        Only this node and the nodes after it run.
-        """
-        return self._by_hand("start-at", node=node)
-
-    def set_field(self, field: str, value: Any) -> Head:
-        """See `by_hand.edit_field`."""
-        return self._by_hand("set", field=field, value=value)
-
-    def reset(self, *, ended: str | None = None) -> Head:
-        """Start over with the configured workflow.
+    def _reset(self, head: Head, command: Reset) -> Transition:
+        """Return a new run.
 
         Raises:
-            TransitionRefused: the run with the id *ended* is complete no more, or another has
+            TransitionRefused: the run that *command* names is complete no more, or another has
                 been started since.
         """
-
-        def change(head: Head) -> Transition:
-            if ended is not None and (head.run_id != ended or head.status != "complete"):
-                raise TransitionRefused("reset: somebody started the run over in the meantime")
-            made = self._decided(head, verb="reset", words={"fresh": self._fresh_head()})
-            # Not if it is refused: the run then continues from what it started with.
-            self._keep_source()
-            return made
-
-        return self._change(change)
-
-    def adopt(self) -> Head:
-        """Continue with the configured workflow."""
-
-        def change(head: Head) -> Transition:
-            made = self._decided(head, verb="adopt")
-            self._keep_source(head)
-            return made
-
-        return self._change(change)
-
-    def approve(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
-        """Let the run continue after its gate; *token* belongs to the gate that was read."""
-        self.kind.ensure_may("approve")
-        return self._decide("approve", by, note=note, token=token)
-
-    def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
-        """End the run at its gate; a graph's run is canceled, wherever it is."""
-        return self._decide("reject", by, note=note, token=token)
-
-    def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
-        """Send the run back with *text*; it will come to the gate again."""
-        self.kind.ensure_may("feedback")
-        return self._decide("feedback", by, text=text, token=token)
-
-    def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
-        """Answer the question of *node* with *said*: an option's value or label, or a text.
-
-        Raises:
-            UnknownName: no node of this name is waiting, or there is no such option.
-            TransitionRefused: by now another question is waiting, not the one with *token*.
-        """
-        flow, head = self.nodes, self._begun("answer")
-        ensure_definition(head, self._workflow)
-        head, marking = flow.marking(head)
-        # Before the lock: an invalid answer leaves no trace.
-        asked = flow.net.asked(marking, node, said)
-        token = asked if token is None else token
-        return self._decide("answer", by, run_id=head.run_id, node=node, text=said, token=token)
-
-    def tell(self, node: str | None, text: str, *, by: str) -> Head:
-        """Send *text* to the step, position or node *node*; its next attempt has it in its prompt.
-
-        None, in a run without a graph: to the next attempt, whatever its step.
-
-        Raises:
-            UnknownName: the run has no such step.
-            TransitionRefused: the step is done and never runs again, so nobody would read it.
-        """
-        return self._decide("tell", by, node=node, text=text)
+        ended = command.ended
+        if ended is not None and (head.run_id != ended or head.status != "complete"):
+            raise TransitionRefused("reset: somebody started the run over in the meantime")
+        made = self._applied(head, command, fresh=self._fresh_head())
+        # Not if it is refused: the run then continues from what it started with.
+        self._keep_source()
+        return made
 
     def lapse(self) -> Head:
         """Record the configured decision if nobody decided in time."""
@@ -394,53 +348,3 @@ class Control:
             return self.kind.lapse(head, at=datetime.now(UTC))
 
         return self._store.update(change)
-
-    def _begun(self, verb: str, head: Head | None = None) -> Head:
-        """Return *head*, or the run's newest.
-
-        Raises:
-            TransitionRefused: the run has not started, so there is nothing to decide.
-        """
-        found = head or self._store.view().head
-        if found is None:
-            what, hint = _WITHOUT_RUN.get(verb, ("no gate is waiting", None))
-            raise TransitionRefused(f"{verb}: the run has not started, so {what}", hint=hint)
-        return found
-
-    def _decide(self, verb: str, by: str, run_id: str | None = None, **words: Any) -> Head:
-        """Apply a decision about the run *run_id*. A run that has not started has nothing open."""
-        # Before the lock, whose file would be the first trace of a run.
-        self._begun(verb)
-
-        def apply(head: Head | None) -> Transition:
-            there = self._begun(verb, head)
-            if run_id is not None:
-                of_run(self._store, run_id, there)
-            return self._decided(there, verb=verb, by=by, words=words)
-
-        return self._store.update(apply)
-
-    def take_over(self, *, stops: bool = False) -> Head:
-        """Drop every claim; the results of their holders are then refused.
-
-        *stops* says that it is a part of ``stop --now``, for which there is another permission.
-        """
-        permission, leases = "stop" if stops else "takeover", leases_of(self._store.state_path)
-
-        def drop(head: Head) -> Transition:
-            words = {"used": {claim.token: leases.used(claim) for claim in head.claims}}
-            return self._decided(head, verb="takeover", permission=permission, words=words)
-
-        return self._change(drop)
-
-    def stop(self, reason: str | None = None) -> Head:
-        """Let the running step end, and start no other."""
-        return self._by_hand("stop", reason=reason)
-
-    def pause(self) -> Head:
-        """Pause the run after the running step; waiting processes keep waiting."""
-        return self._by_hand("pause")
-
-    def resume(self) -> Head:
-        """Undo `pause` and `stop`."""
-        return self._by_hand("resume")

@@ -18,6 +18,7 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.worker import LineWorker, NewestLimits, Worker
 from sequencer.errors import SequencerError, UsageRefused
+from sequencer.model.commands import Approve, CommandResult, Reject, RunCommand
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind, Standing, standing
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -80,12 +81,18 @@ class Run:
         limits: RunLimits,
         resolve: Callable[[Head | None], Resolution],
         live_limits: Callable[[], NewestLimits] | None = None,
+        *,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        """Join the parts; `Project.run` makes them. Without *live_limits*, *limits* stay."""
+        """Join the parts; `Project.run` makes them.
+
+        Without *live_limits*, *limits* stay. *redact* removes secrets from what people write.
+        """
         self.name = name
         self.store = store
         self.limits = limits
         self._resolve, self._live_limits = resolve, live_limits
+        self._redact = redact
         self._resolved: tuple[object, Resolution] | None = None
 
     @cached_property
@@ -206,47 +213,31 @@ class Run:
 
     def _control_of(self, resolved: Resolution) -> Control:
         workflow, source = resolved.workflow, resolved.source
-        return Control(self.store, workflow, self.name, source, resolved.agents_may)
+        return Control(
+            self.store,
+            workflow,
+            self.name,
+            source=source,
+            agents_may=resolved.agents_may,
+            redact=self._redact,
+        )
 
-    def approve(
-        self,
-        note: str | None = None,
-        *,
-        by: str,
-        token: int | None = None,
-        on_event: Emit = ignore,
-    ) -> Head:
-        """Let the run continue after its gate; *token* belongs to the gate that was read."""
-        return self._decided(self.control.approve(note, by=by, token=token), on_event)
+    def do(self, command: RunCommand, *, by: str = "", on_event: Emit = ignore) -> CommandResult:
+        """Do what *command* says and return what became of it; *by* is who decides.
 
-    def reject(
-        self,
-        note: str | None = None,
-        *,
-        by: str,
-        token: int | None = None,
-        on_event: Emit = ignore,
-    ) -> Head:
-        """End the run at its gate; see `approve`."""
-        return self._decided(self.control.reject(note, by=by, token=token), on_event)
+        If a decision at a gate ends the run, the hooks are told; it stands even if they fail.
 
-    def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
-        """Answer the question of *node*; see `Control.answer`."""
-        return self.control.answer(node, said, by=by, token=token)
-
-    def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
-        """Send the run back with *text*; see `approve`."""
-        return self.control.feedback(text, by=by, token=token)
-
-    def _decided(self, head: Head, on_event: Emit) -> Head:
-        """Tell the hooks that the run ended; the decision stands even if they fail."""
-        if head.status is Status.COMPLETE and head.step_index:
+        Raises: see `Control.do`.
+        """
+        done = self.control.do(command, by)
+        is_over = done.head.status is Status.COMPLETE and done.head.step_index
+        if is_over and isinstance(command, (Approve, Reject)):
             try:
                 performer = self._current().performer(on_event)
-                performer.tell_completed(head.step_index - 1, head)
+                performer.tell_completed(done.head.step_index - 1, done.head)
             except SequencerError as error:
                 on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
-        return head
+        return done
 
     # --- working -------------------------------------------------------------------
 

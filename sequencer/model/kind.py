@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct, field
 
 from sequencer.errors import SequencerError, TooManyFailures, command
+from sequencer.model.commands import RunCommand
 from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
 from sequencer.model.limits import RunLimits, parse_time, utc
 from sequencer.model.line.order import Description, place, present
@@ -29,7 +31,20 @@ from sequencer.model.workflow import Workflow
 
 STAGNATED = "stagnated"
 """Key of an attempt's record that says why the run pauses after it: its step repeats itself."""
-Words = Mapping[str, Any]
+
+
+class Supplies(Struct, frozen=True, kw_only=True):
+    """What a command needs besides the run: it is not what the person says."""
+
+    at: datetime
+    by: str = ""
+    """Who decides at a gate, answers or sends a message."""
+    fresh: Head | None = None
+    """For `commands.Reset`: the head of the new run."""
+    used: Mapping[int, Usage] = MappingProxyType({})
+    """For a take-over: what was seen of the attempts that lose their claims, by token."""
+
+
 """What a person has said with a verb, by name."""
 
 
@@ -413,8 +428,8 @@ class Kind(Protocol):
         del head
         return self.workflow
 
-    def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
-        """Return what a person makes of *head* with *verb*.
+    def apply(self, head: Head, command: RunCommand, supplies: Supplies) -> Transition:
+        """Return what *command* makes of *head*.
 
         Raises:
             TransitionRefused: the run does not allow it as it stands, or its kind never does.

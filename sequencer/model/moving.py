@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from sequencer.errors import TransitionRefused
-from sequencer.model.by_hand import fact_at
 from sequencer.model.head import MOVED, Head, Work
-from sequencer.model.transitions import Event, Transition, changed, held_by
+from sequencer.model.transitions import Event, Transition, changed, fact_at, held_by
 
 
 def ensure_here(head: Head) -> None:

@@ -451,3 +451,16 @@ def pause_after(head: Head, ended: Fact, why: str) -> Transition:
     if head.claims:
         return Transition(head.replace(pause_requested=True, exit_reason=why), (fact,))
     return Transition(head.replace(status=Status.PAUSED, exit_reason=why), (fact,))
+
+
+def fact_at(event: Event, head: Head, note: str | None = None) -> Fact:
+    """Return that *event* has happened where *head* is."""
+    outcome = {"note": note} if note else None
+    return Fact(event, head.expected_step, head.step_index, head.token, head.attempt, outcome)
+
+
+def with_end(fact: Fact, head: Head) -> tuple[Fact, ...]:
+    """Return *fact*, and that the run is complete if *head* is."""
+    if head.status is not Status.COMPLETE:
+        return (fact,)
+    return (fact, Fact(Event.COMPLETED, fact.step, fact.step_index, fact.token, fact.attempt))

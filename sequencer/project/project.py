@@ -190,6 +190,7 @@ class Project(Struct, frozen=True, dict=True):
             self.settings.limits,
             lambda head: ResolvedRun(self, name, store, head, definition, source),
             partial(LiveLimits, self.settings, self.trust, is_trusted=self.rehearses),
+            redact=lambda text: self.redaction.hide_text(text),  # noqa: PLW0108 - made when needed
         )
 
     def store(self, run: str | None) -> Store:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sequencer.engine.events import Emit
 from sequencer.executors.redaction import Redaction
-from sequencer.model.by_hand import Placed
+from sequencer.model.edits import Placed
 from sequencer.model.head import Head
 from sequencer.project.settings import Settings
 from sequencer.store.protocol import Store

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.history.facts import RecordedFact, StartKind, read
-from sequencer.model.by_hand import accept_edit
+from sequencer.model.edits import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import documents as flow_documents
 from sequencer.store.folder import read_regular

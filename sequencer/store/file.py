@@ -21,7 +21,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed, command
-from sequencer.model.by_hand import Placed, accept_edit
+from sequencer.model.edits import Placed, accept_edit
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialise
 from sequencer.store import documents, results

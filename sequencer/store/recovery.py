@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
 from sequencer.history.facts import meaning_of
-from sequencer.model.by_hand import accept_edit
+from sequencer.model.edits import accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Place
 from sequencer.store import folder as folders

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import TransitionRefused
+from sequencer.model.commands import Reset
 from sequencer.plugins.schedules import check as timer_check
 from sequencer.plugins.schedules import schedules
 from sequencer.plugins.schedules.dates import Schedule
@@ -146,11 +147,11 @@ def test_a_tick_that_decided_long_ago_starts_nothing(folder: Path, later: Later)
     run = open_project(folder).run("night")
     assert run.head is not None
     ended = run.head.run_id
-    run.control.reset(ended=ended)
+    run.do(Reset(ended))
     tick(folder)
     tick(folder)
     with pytest.raises(TransitionRefused):
-        run.control.reset(ended=ended)
+        run.do(Reset(ended))
 
 
 def test_a_clock_that_was_set_back_starts_nothing(folder: Path, later: Later) -> None:

@@ -34,7 +34,8 @@ def library(node: str) -> str:
     import sequencer  # noqa: PLC0415 - as an agent's own program does
 
     try:
-        sequencer.open_run(".", "f", trust=True).answer(node, "yes", by="a program")
+        answer = sequencer.commands.AnswerQuestion(node, "yes")
+        sequencer.open_run(".", "f", trust=True).do(answer, by="a program")
     except Exception as error:  # noqa: BLE001 - it is told
         return repr(error)
     return "done"

@@ -162,11 +162,12 @@ def decide(*argv, **marks):
 for verb in (["answer", "approve"], ["skip", "--as-done"], ["reset", "--yes"], ["trust", "--yes"],
              ["start", "more", "--no-run"], ["run", "--start-at", "main"]):
     decide(*plan["sequencer"][1:], *verb, SEQUENCER_TOKEN="")
-for code in ("run.approve(by='x')", "run.control.skip()", "run.control.reset()",
-             "run.control.set_field('step_index', 9)", "run.turn().__enter__()",
+for code in ("run.do(c.Approve(), by='x')", "run.do(c.Skip())", "run.do(c.Reset())",
+             "run.do(c.SetField('step_index', 9))", "run.turn().__enter__()",
              "sequencer.open_project('.').trust.keep()",
              "sequencer.open_run('.', 'other', trust=True).work()"):
-    decide("-c", f"import sequencer; run = sequencer.open_run('.', trust=True); {code}")
+    decide("-c", f"import sequencer; c = sequencer.commands; "
+           f"run = sequencer.open_run('.', trust=True); {code}")
 """
 _HOOKS = """
 (project / "hooks.py").write_text(f"import os\\nos.system({plan['evil']!r})\\n")

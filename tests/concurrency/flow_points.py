@@ -15,6 +15,7 @@ from typing import Any
 from sequencer.engine.by_hand import Control
 from sequencer.engine.markings import NetChanges
 from sequencer.errors import SequencerError
+from sequencer.model.commands import AnswerQuestion, RetryNow
 from sequencer.model.head import Head
 from sequencer.model.kind import Room
 from sequencer.model.net import record as flow_record
@@ -144,9 +145,9 @@ SCENARIOS: Mapping[str, tuple[Act, Act]] = {
     "accept and claim three": (started, lambda flow: accept(flow, "s")),
     "accept": (forked, lambda flow: accept(flow, "b")),
     "fail": (forked, fail),
-    "answer": (asked, lambda flow: by_hand(flow).answer("h", "yes", by="ann")),
+    "answer": (asked, lambda flow: by_hand(flow).do(AnswerQuestion("h", "yes"), by="ann")),
     "take over": (lambda flow: in_a_child(flow, forked), claim),
-    "retry": (failed, lambda flow: by_hand(flow).retry()),
+    "retry": (failed, lambda flow: by_hand(flow).do(RetryNow())),
 }
 
 
@@ -256,14 +257,14 @@ def _end(flow: NetChanges) -> None:
             _check_outputs(flow, head)
             return
         if head.flow.status == "failed":
-            by_hand(flow).retry()
+            by_hand(flow).do(RetryNow())
         flow.update(None, lambda now: room(flow, now))
         head = flow.store.view().head
         assert head is not None
         if head.claims:
             accept(flow, head.claims[0].step)
         elif flow.questions(head):
-            by_hand(flow).answer("h", "yes", by="bob")
+            by_hand(flow).do(AnswerQuestion("h", "yes"), by="bob")
     raise AssertionError("it does not end")
 
 

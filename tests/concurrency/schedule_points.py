@@ -19,6 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from sequencer.errors import SequencerError
+from sequencer.model.commands import Skip
 from sequencer.plugins.schedules import schedules
 from sequencer.project.project import Project, open_project
 from sequencer.store.user_state import STATE_VARIABLE
@@ -58,7 +59,7 @@ def tick(project: Project) -> None:
 def finish(project: Project) -> None:
     """Bring the run to its end, at a time before the date."""
     for _ in range(2):
-        project.run("night").control.skip()
+        project.run("night").do(Skip())
 
 
 def seen_first(project: Project) -> None:

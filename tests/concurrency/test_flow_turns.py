@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.markings import NetChanges
+from sequencer.model.commands import Pause
 from tests.acceptance.cli_process import cli, launched, until
 from tests.concurrency import children, flow_points, flow_runs
 from tests.concurrency.crash_points import Injector
@@ -140,7 +141,7 @@ def test_a_paused_run_waits_and_goes_on(tmp_path: Path) -> None:
     flow.hold(*flow.nodes[1:-1])
     process = started(flow)
     until(lambda: len(flow.began()) >= 2)
-    flow.run().control.pause()
+    flow.run().do(Pause())
     flow.let_go()
     assert ended(process)[0] == 0
     before = len(flow.began())

@@ -13,7 +13,7 @@ import pytest
 
 from sequencer.errors import ClaimHeld, StaleClaim
 from sequencer.model import by_hand as decisions
-from sequencer.model import transitions
+from sequencer.model import edits, transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.state.store import GitStore
@@ -127,7 +127,7 @@ def test_unknown_fields_of_the_head_are_kept(peer: Peers) -> None:
     store = peer()
     cases.begin(store)
     store.update(
-        cases.on_run(lambda head: decisions.edit_field(head, "note", {"a": [1]}, at=cases.now()))
+        cases.on_run(lambda head: edits.edit_field(head, "note", {"a": [1]}, at=cases.now()))
     )
     granted = cases.claim(store)
     head = cases.commit(store, granted.token)

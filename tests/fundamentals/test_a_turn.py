@@ -6,6 +6,7 @@ import pytest
 
 import sequencer
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused
+from sequencer.model.commands import Reset, Rewind, TakeOver
 from tests.fundamentals.scratch import Project
 
 
@@ -41,10 +42,10 @@ def test_a_token_is_never_granted_again(project: Project) -> None:
     for _ in range(2):
         with run.turn() as turn:
             tokens.append(turn.token)
-    run.control.rewind(0)
+    run.do(Rewind("0"))
     with run.turn() as turn:
         tokens.append(turn.token)
-    run.control.reset()
+    run.do(Reset())
     with run.turn() as turn:
         tokens.append(turn.token)
     assert tokens == [1, 2, 3, 4]
@@ -54,7 +55,7 @@ def test_whoever_lost_the_claim_can_not_have_the_step_accepted(project: Project)
     run, other = sequencer.open_run(project.folder), sequencer.open_run(project.folder)
     turn = run.turn()
     opened = turn.__enter__()
-    other.control.take_over()
+    other.do(TakeOver())
     with other.turn() as theirs:
         theirs.output = "from the one who went on"
     opened.output = "too late"

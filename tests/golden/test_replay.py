@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +13,24 @@ from typing import Any
 import pytest
 
 from sequencer.engine.run import Run
+from sequencer.model.commands import (
+    Accept,
+    AnswerQuestion,
+    Approve,
+    Fail,
+    Feedback,
+    Pause,
+    Reject,
+    Resume,
+    RetryNow,
+    Rewind,
+    RunCommand,
+    Skip,
+    TakeOver,
+    Tell,
+)
 from sequencer.model.head import Head
+from sequencer.model.kind import Supplies
 from sequencer.model.line.line import Line
 from sequencer.model.line.order import present
 from sequencer.model.net.net import Net
@@ -22,17 +39,6 @@ from sequencer.project.project import open_run
 from tests.golden.recording import FOLDER, bring_back, steady
 from tests.golden.stories import STORIES
 
-_VERBS = {
-    "paused": "pause",
-    "skipped": "skip",
-    "approved": "approve",
-    "rejected": "reject",
-    "cancelled": "reject",
-    "feedback": "feedback",
-    "taken-over": "takeover",
-    "answered": "answer",
-    "told": "tell",
-}
 _OF_THE_STORE = {"revision", "journal_offset"}
 
 
@@ -45,18 +51,24 @@ def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transi
     """Return what the kind makes of *before* where *record* tells of one decision or one claim."""
     event, told = record["event"], record["outcome"] or {}
     at, note = datetime.fromisoformat(record["at"]), told.get("note") or ""
-    words = {"note": note or None, "text": note or told.get("output"), "node": None}
-    if not kind.has_one_place:
-        words["node"] = record["step"] or None
-    verb = _VERBS.get(event)
-    if event == "resumed":
-        verb = "retry" if note.startswith("retry") else "resume"
-    elif event == "stamped":
-        word, _, rest = note.partition(": ")
-        verb, words["note"] = ("stamp" if word == "ok" else "fail"), rest or None
-    elif event == "rewound":
-        verb, words["to"] = "rewind", re.sub(r"\D", "", note)
-    elif event == "claimed" and isinstance(kind, Line) and not before.claims:
+    node = None if kind.has_one_place else record["step"] or None
+    commands: dict[str, Callable[[], RunCommand]] = {
+        "paused": Pause,
+        "skipped": lambda: Skip(note or None, node),
+        "approved": lambda: Approve(note or None),
+        "rejected": lambda: Reject(note or None),
+        "cancelled": lambda: Reject(note or None),
+        "feedback": lambda: Feedback(note),
+        "taken-over": TakeOver,
+        "answered": lambda: AnswerQuestion(str(node), note or told["output"]),
+        "told": lambda: Tell(note or told["output"], node),
+        "resumed": lambda: RetryNow(node) if note.startswith("retry") else Resume(),
+        "stamped": lambda: _stamp(note, node),
+        "rewound": lambda: Rewind(re.sub(r"\D", "", note)),
+    }
+    if event in commands:
+        return kind.apply(before, commands[event](), Supplies(at=at, by=told.get("by", "")))
+    if event == "claimed" and isinstance(kind, Line) and not before.claims:
         claim = Head.model_validate(record["head"]).claims[0]
         return kind.begin(
             before,
@@ -66,9 +78,12 @@ def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transi
             ttl_s=claim.ttl_s,
             boottime=claim.claimed_boottime,
         )
-    if verb is None:
-        return None
-    return kind.by_hand(before, verb, words, at=at, by=told.get("by", ""))
+    return None
+
+
+def _stamp(note: str, node: str | None) -> RunCommand:
+    word, _, rest = note.partition(": ")
+    return Accept(rest or None, node) if word == "ok" else Fail(rest or None, node)
 
 
 @pytest.mark.parametrize("name", [name for name in STORIES if name != "diverted"])

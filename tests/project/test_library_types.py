@@ -23,7 +23,8 @@ PROGRAM = """
 from pathlib import Path
 
 import sequencer
-from sequencer import Decision, Executor, Head, HookContext, InvocationLimits, Mode, Move, Outcome
+from sequencer import commands, Decision, Executor, Head, HookContext, InvocationLimits
+from sequencer import Mode, Move, Outcome
 from sequencer import Review, Run, SequencerError, Step, Store, Workflow, hookimpl
 from sequencer import open_project, open_run, resolve
 
@@ -61,6 +62,7 @@ WORKFLOW = Workflow("demo", (Step(name="a"),), Review(every=2, step=Step(name="b
 NAME: str = resolve(WORKFLOW, 0).name
 RUN: Run = open_run(".", "nightly", trust=True, config=Path("orchestration.yaml"))
 OTHER: Run = open_project(".").run("nightly")
+NOTE: str = RUN.do(commands.Skip("later")).note
 VERSION: str = sequencer.__version__
 """
 REFUSED = (

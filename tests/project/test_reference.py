@@ -17,7 +17,8 @@ from sequencer.cli.program import COMMANDS, group
 from sequencer.engine.by_hand import Control
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import EVERY_EXECUTOR
-from sequencer.model.by_hand import EDITABLE
+from sequencer.model.commands import RunCommand
+from sequencer.model.edits import EDITABLE
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Claim, Head, Owner, Session, Status
 from sequencer.model.limits import RunLimits
@@ -182,8 +183,16 @@ def test_the_members_of_a_run() -> None:
     members = {re.split(r"\W", words(row[0])[0].removeprefix("run."))[0]: row[1] for row in rows}
     own = {name for name in vars(Run) if not name.startswith("_")}
     assert set(members) == own
-    controls = {name for name in vars(Control) if not name.startswith("_")} - {"begin"}
+    controls = {name for name in vars(Control) if not name.startswith("_")} - {"do", "lapse"}
     assert set(words(members["control"])) == controls
+
+
+def test_the_commands_of_a_run() -> None:
+    listed = " ".join(row[0] for row in table(section(LIBRARY, "Commands")))
+    own = {
+        f"{one.__name__}({', '.join(one.__struct_fields__)})" for one in RunCommand.__subclasses__()
+    }
+    assert set(words(listed)) == own
 
 
 def test_the_numbers_of_the_protocol() -> None:

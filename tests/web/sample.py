@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import SequencerError
+from sequencer.model.commands import Approve, Pause
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.project import open_project
 from sequencer.project.sources import Given
@@ -163,12 +164,12 @@ def make_all(folder: Path, pace_s: float = 0.002) -> list[Path]:
     work(shop, "login-timeout", "code-review", 20)
     work(shop, "release-1.4", "ship", 10)
     work(shop, "release-1.3", "ship", 10)
-    open_project(shop, trust=True).run("release-1.3").approve(by="ada")
+    open_project(shop, trust=True).run("release-1.3").do(Approve(), by="ada")
     work(shop, "release-1.3", "ship", 3)
     work(docs, "nightly", "nightly", 3)
     work(docs, "polish", "polish", 4)
     work(docs, None, "loop", 4)
-    open_project(docs, trust=True).run(None).control.pause()
+    open_project(docs, trust=True).run(None).do(Pause())
     return [shop, docs]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.model.commands import Skip
 from sequencer.model.head import Head
 from sequencer.plugins.web.site import RunRow
 from tests.web.conftest import Client, words
@@ -55,7 +56,7 @@ def test_after_an_answer_the_pages_say_what_continues_the_run(client: Client) ->
 def test_a_page_says_that_a_run_was_taken_back(client: Client, tmp_path: Path) -> None:
     folder = tmp_path / "shop" / "sync"
     older = shutil.copytree(folder, tmp_path / "older")
-    row_of(client, None).run.control.skip()
+    row_of(client, None).run.do(Skip())
     shutil.rmtree(folder)
     shutil.copytree(older, folder)
     page = words(client.get("/p/shop/-").text)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from sequencer.model.commands import Pause, Resume
 from sequencer.plugins.web.live import Channels, MadePage, Wakes, followed_log
 from sequencer.plugins.web.server import Answers
 from sequencer.project.project import open_project
@@ -59,7 +60,7 @@ def test_a_change_sends_the_parts_that_changed_made_once_for_all(
         before = made.count
         # By another process than the pages, as it were: nothing tells the channel but the files.
         control = open_project(tmp_path / "shop", trust=True).run("login-timeout").control
-        await asyncio.to_thread(control.pause)
+        await asyncio.to_thread(lambda: control.do(Pause()))
         for stream in streams:
             # The timeline of a run that waits ends at the present, so it may come before that.
             parts = {"time": ""}
@@ -131,7 +132,7 @@ def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_p
     def render(address: str) -> MadePage:
         found = made(address)
         if made.count == 1:
-            control.resume()
+            control.do(Resume())
         return found
 
     async def work() -> None:
@@ -156,7 +157,7 @@ def test_a_reader_who_has_seen_it_gets_only_what_is_new(client: Client, tmp_path
         await asyncio.sleep(0.3)
         assert not waiting.done()
         project = open_project(tmp_path / "docs", trust=True)
-        await asyncio.to_thread(project.run(None).control.resume)
+        await asyncio.to_thread(lambda: project.run(None).do(Resume()))
         number, parts = await waiting
         assert number != seen
         assert "paused" not in parts["list"]

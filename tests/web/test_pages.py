@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from sequencer.cli.program import run
 from sequencer.engine.run import Run
+from sequencer.model.commands import Pause, Reset, Resume, Stop
 from sequencer.model.head import Head
 from sequencer.plugins.web.pages import needs_of, took
 from sequencer.plugins.web.site import RunStory
@@ -45,7 +46,7 @@ def test_needs_you_lists_questions_and_failures_oldest_first(looking: Client) ->
 def test_a_page_without_needs_says_so(client: Client) -> None:
     for row in [*client.site.rows()]:
         if row.head is not None and row.head.status != "complete":
-            row.project.acting().run(row.run.name).control.stop("enough")
+            row.project.acting().run(row.run.name).do(Stop("enough"))
     page = words(client.get("/").text)
     assert "deploy failed" in page
     assert "Approve" not in page
@@ -310,7 +311,7 @@ def tick(folder: Path, *words: str) -> None:
 
 def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     docs = tmp_path / "docs"
-    open_project(docs, trust=True).run(None).control.resume()
+    open_project(docs, trust=True).run(None).do(Resume())
     log = docs / "logs/tick.log"
     tick(docs)
     text, now = log.read_text().splitlines(keepends=True)[0], time.time()
@@ -328,7 +329,7 @@ def test_a_timer_that_stopped_needs_you(client: Client, tmp_path: Path) -> None:
     due = datetime.fromtimestamp(int(now), UTC).isoformat()
     assert f'tick <time datetime="{due}" data-due>' in client.get("/runs").text
     assert "timer has stopped" not in ticked(9000, 5400), "two tell no pace"
-    open_project(docs, trust=True).run(None).control.pause()
+    open_project(docs, trust=True).run(None).do(Pause())
     assert "data-due" not in client.get("/runs").text
     assert "timer has stopped" not in ticked(9000, 7200, 5400), "a person wants it to rest"
 
@@ -350,7 +351,7 @@ def test_a_page_that_is_made_again_reads_no_journal_as_a_whole(client: Client) -
         client.get(address)
         assert len(opened) <= count, (address, opened)
     row = next(row for row in client.site.rows() if row.run.name == "login-timeout")
-    row.project.acting().run(row.run.name).control.stop("enough")
+    row.project.acting().run(row.run.name).do(Stop("enough"))
     opened.clear()
     client.get(RUN)
     is_counting = False
@@ -426,7 +427,7 @@ def test_a_run_that_waits_for_a_date_says_when(client: Client, tmp_path: Path) -
 
 def test_a_run_that_was_reset_has_only_what_came_after(client: Client, tmp_path: Path) -> None:
     assert "supervisor" in client.get("/p/shop/-/step/0").text
-    open_project(tmp_path / "shop", trust=True).run(None).control.reset()
+    open_project(tmp_path / "shop", trust=True).run(None).do(Reset())
     page = words(client.get("/p/shop/-").text)
     assert "0 started" in page
     row = client.site.project("shop").row("-")

@@ -7,7 +7,7 @@ gate goes before whatever the agent says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -19,6 +19,19 @@ from msgspec.structs import replace
 
 from sequencer.errors import UnknownName, UsageRefused
 from sequencer.model import by_hand, transitions
+from sequencer.model.commands import (
+    Accept,
+    Adopt,
+    Approve,
+    Fail,
+    Feedback,
+    Reject,
+    RetryNow,
+    Rewind,
+    RunCommand,
+    Skip,
+    Tell,
+)
 from sequencer.model.head import Claim, Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import (
     STAGNATED,
@@ -27,7 +40,7 @@ from sequencer.model.kind import (
     Performed,
     Readiness,
     Room,
-    Words,
+    Supplies,
     standing,
 )
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
@@ -479,36 +492,34 @@ class Line(Kind):
             found.append(describe_at(self.workflow, there))
         return found
 
-    def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
-        """See `Kind.by_hand`; words: note, token, text, step_index, field and value."""
-        when, note, token = utc(at), words.get("note"), words.get("token")
-        if verb == "tell":
-            return gates.tell(head, self.workflow, words["node"], words["text"], at=when, by=by)
-        ways: dict[str, Callable[[], Transition]] = {
-            "stamp": lambda: self._passed(head, verb, note, when),
-            "skip": lambda: self._passed(head, verb, note, when),
-            "fail": lambda: by_hand.stamp_fail(head, note, at=when),
-            "retry": lambda: by_hand.retry(head, at=when),
-            "rewind": lambda: self._rewound(head, words["to"], when),
-            "approve": lambda: gates.approve(
-                head, self._at(head, head.step_index), note, at=when, by=by, token=token
-            ),
-            "reject": lambda: gates.reject(head, note, at=when, by=by, token=token),
-            "feedback": lambda: gates.feedback(
-                head, words["text"], self._back(head), at=when, by=by, token=token
-            ),
-        }
-        if words.get("node") is not None:
+    def apply(self, head: Head, command: RunCommand, supplies: Supplies) -> Transition:
+        """See `Kind.apply`."""
+        if isinstance(command, Tell):
+            node, text, at = command.node, command.text, utc(supplies.at)
+            return gates.tell(head, self.workflow, node, text, at=at, by=supplies.by)
+        if (node := getattr(command, "node", None)) is not None:
             raise UsageRefused(
-                f"{verb}: the run goes from step to step, so it has no node {words['node']!r}",
+                f"{command.verb}: the run goes from step to step, so it has no node {node!r}",
                 hint="leave the name out; the command is about the present step",
             )
-        if verb in ways:
-            return ways[verb]()
-        if verb == "adopt" and head.flow is not None:
+        if (way := _WAYS.get(type(command))) is not None:
+            return way(self, head, command, supplies)
+        if isinstance(command, Adopt) and head.flow is not None:
             raise by_hand.other_kind(head)
         here = present(self.workflow, head)
-        return by_hand.of_every_kind(head, verb, words, self.workflow, here, at=when)
+        return by_hand.of_every_kind(head, command, self.workflow, here, supplies)
+
+    def approve(self, head: Head, command: Approve, supplies: Supplies) -> Transition:
+        """Return *head* after its gate."""
+        following, at = self._at(head, head.step_index), utc(supplies.at)
+        return gates.approve(
+            head, following, command.note, at=at, by=supplies.by, token=command.token
+        )
+
+    def feedback(self, head: Head, command: Feedback, supplies: Supplies) -> Transition:
+        """Return *head* at the step that the feedback goes to."""
+        back, at = self._back(head), utc(supplies.at)
+        return gates.feedback(head, command.text, back, at=at, by=supplies.by, token=command.token)
 
     def _at(self, head: Head, step_index: int) -> Place:
         """Return the place at *step_index*, if the run of *head* still has this definition."""
@@ -519,17 +530,20 @@ class Line(Kind):
         ensure_definition(head, self.workflow)
         return place(self.workflow, gates.open_gate(head, "feedback").feedback_to)
 
-    def _passed(self, head: Head, verb: str, note: str | None, at: str) -> Transition:
+    def passed(self, head: Head, command: Accept | Skip, supplies: Supplies) -> Transition:
         """Accept the present step or leave it out; after a fixer the judgement comes again."""
-        following = self._at(head, head.step_index + 1)
+        following, at, note = self._at(head, head.step_index + 1), utc(supplies.at), command.note
+        is_skip = isinstance(command, Skip)
         if head.loop is not None and head.loop.stage == "fix":
             judge = place(self.workflow, head.step_index)
-            event = Event.SKIPPED if verb == "skip" else Event.STAMPED
+            event = Event.SKIPPED if is_skip else Event.STAMPED
             return by_hand.pass_fixer(head, judge, event, note, at=at)
-        decide = by_hand.skip if verb == "skip" else by_hand.stamp_ok
+        decide = by_hand.skip if is_skip else by_hand.stamp_ok
         return decide(head, following, note, at=at)
 
-    def _rewound(self, head: Head, to: str, at: str) -> Transition:
+    def rewound(self, head: Head, command: Rewind, supplies: Supplies) -> Transition:
+        """Return *head* at the step_index that *command* names."""
+        to = command.to
         ensure_definition(head, self.workflow)
         if not to.isdecimal():
             raise UsageRefused(
@@ -539,4 +553,19 @@ class Line(Kind):
         # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.
         is_behind = step_index <= head.step_index
         here = place(self.workflow, step_index) if is_behind else Place(step_index, "", "")
-        return by_hand.rewind(head, here, at=at)
+        return by_hand.rewind(head, here, at=utc(supplies.at))
+
+
+_WAYS: Mapping[type[RunCommand], Callable[..., Transition]] = {
+    Accept: Line.passed,
+    Skip: Line.passed,
+    Fail: lambda _, head, command, more: by_hand.stamp_fail(head, command.note, at=utc(more.at)),
+    RetryNow: lambda _, head, _command, more: by_hand.retry(head, at=utc(more.at)),
+    Rewind: Line.rewound,
+    Approve: Line.approve,
+    Reject: lambda _, head, command, more: gates.reject(
+        head, command.note, at=utc(more.at), by=more.by, token=command.token
+    ),
+    Feedback: Line.feedback,
+}
+"""What a command does that only this kind has."""

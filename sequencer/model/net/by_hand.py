@@ -13,10 +13,22 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, command
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import command as typed_line
 from sequencer.model.by_hand import other_kind
+from sequencer.model.commands import (
+    Accept,
+    AnswerQuestion,
+    Fail,
+    Reject,
+    RetryNow,
+    Rewind,
+    RunCommand,
+    Skip,
+    StartAt,
+    Tell,
+)
 from sequencer.model.head import Head
-from sequencer.model.kind import Words
 from sequencer.model.line.gates import ensure_message
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.choices import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
@@ -78,8 +90,8 @@ def value_said(node: Node, said: str) -> str:
     return said
 
 
-def _answer(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> None:
-    name, token = words["node"], words.get("token")
+def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: Outputs) -> None:
+    name, token = command.node, command.token
     node, asked = asked_at(step.marking, name)
     if token is not None and asked != token:
         raise TransitionRefused(
@@ -92,23 +104,23 @@ def _answer(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) ->
             f"answer: the time to answer {name!r} ended at {expires}",
             hint="'sequencer run' or 'tick' continues as the flow says for that",
         )
-    value = value_said(node, words["text"])
+    value = value_said(node, command.text)
     # Of two answers one counts.
     reference = outputs.keep_output(step.head.step_index, asked, value)
     step.answer(name, value, reference, {"by": by, "output": value[:1000]})
 
 
-def _tell(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> None:
-    marking, text = step.marking, words["text"]
+def _tell(step: OpenTransition, *, command: Tell, by: str, outputs: Outputs) -> None:
+    marking, text = step.marking, command.text
     ensure_message(text)
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(f"tell: the run has ended as {marking.status}")
     what = "task" if marking.graph.has_tasks else "node"
-    if words["node"] is None:
+    if command.node is None:
         raise TransitionRefused(
             f"tell: several {what}s may run at once", hint=f"name the {what} that should read it"
         )
-    name = words["node"]
+    name = command.node
     if name not in marking.graph.by_id:
         raise UnknownName(what, name, marking.graph.by_id, where="sequencer tell")
     if marking.graph.by_id[name].kind is not NodeKind.AGENT:
@@ -122,40 +134,40 @@ def _tell(step: OpenTransition, *, words: Words, by: str, outputs: Outputs) -> N
     step.tell(name, str(reference), {"by": by, "output": text[:1000]})
 
 
-def _retry(step: OpenTransition, *, words: Words, **_: Any) -> None:
-    name = words.get("node")
+def _retry(step: OpenTransition, *, command: RetryNow, **_: Any) -> None:
+    name = command.node
     if name is not None:
         _ensure_known(step.marking, name)
         _ensure_nobody_runs(step, "retry", (name,))
     step.restore(name)
 
 
-def _reject(step: OpenTransition, *, words: Words, by: str, **_: Any) -> None:
+def _reject(step: OpenTransition, *, command: Reject, by: str, **_: Any) -> None:
     if step.marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(f"reject: the run has ended as {step.marking.status}")
-    note = words.get("note")
+    note = command.note
     step.cancel({"by": by, **({"note": note} if note else {})})
 
 
-def _stamp(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -> None:
-    name, text = _begun(step, "stamp", words), words.get("output") or ""
+def _stamp(step: OpenTransition, *, command: Accept, outputs: Outputs, **_: Any) -> None:
+    name, text = _begun(step, command), command.output or ""
     if step.marking.graph.by_id[name].kind is NodeKind.HUMAN:
         raise TransitionRefused(
-            f"stamp: {name!r} asks a person",
-            hint=f"{command(None, 'answer', name, 'VALUE')} answers",
+            f"skip: {name!r} asks a person",
+            hint=f"{typed_line(None, 'answer', name, 'VALUE')} answers",
         )
-    _ensure_way(step.marking.graph, name, text, "stamp")
-    told = _noted("ok", words.get("note"))
+    _ensure_way(step.marking.graph, name, text, "skip")
+    told = _noted("ok", command.note)
     step.pass_by_hand(name, Event.STAMPED, text, _kept(step, text, outputs), told)
 
 
-def _fail(step: OpenTransition, *, words: Words, **_: Any) -> None:
-    name, note = _begun(step, "stamp", words), words.get("note")
+def _fail(step: OpenTransition, *, command: Fail, **_: Any) -> None:
+    name, note = _begun(step, command), command.note
     step.fail_by_hand(name, note or "failed by hand", _noted("fail", note))
 
 
-def _skip(step: OpenTransition, *, words: Words, **_: Any) -> None:
-    name, note = _begun(step, "skip", words), words.get("note")
+def _skip(step: OpenTransition, *, command: Skip, **_: Any) -> None:
+    name, note = _begun(step, command), command.note
     reference = step.hand_on(step.marking, name)[1]
     _ensure_way(step.marking.graph, name, "", "skip")
     step.pass_by_hand(name, Event.SKIPPED, "", reference, {"note": note} if note else {})
@@ -167,9 +179,9 @@ def _was_reached(marking: Marking, name: str) -> bool:
     )
 
 
-def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -> None:
+def _rewind(step: OpenTransition, *, command: Rewind, outputs: Outputs, **_: Any) -> None:
     """Take back a node and all behind it."""
-    name = _named(step.marking, "rewind", {"node": words.get("to")})
+    name = _named(step.marking, "rewind", command.to)
     if step.marking.ended_at:
         step.put_back()
     marking = step.marking
@@ -193,9 +205,9 @@ def _rewind(step: OpenTransition, *, words: Words, outputs: Outputs, **_: Any) -
     step.rewind(name, sorted(region, key=graph.order.__getitem__), tokens, again)
 
 
-def _start_at(step: OpenTransition, *, words: Words, **_: Any) -> None:
+def _start_at(step: OpenTransition, *, command: StartAt, **_: Any) -> None:
     """Start at a node instead of at the entries; only it and what it leads to run."""
-    name, marking = _named(step.marking, "start", words), step.marking
+    name, marking = _named(step.marking, "start", command.node), step.marking
     if marking.done or marking.active or marking.ended_at:
         raise TransitionRefused(
             "start: the run has already started",
@@ -219,8 +231,7 @@ def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> Non
 # --- which nodes are meant ---------------------------------------------------------------
 
 
-def _named(marking: Marking, verb: str, words: Words) -> str:
-    name: str | None = words.get("node")
+def _named(marking: Marking, verb: str, name: str | None) -> str:
     if name is None:
         raise TransitionRefused(
             f"{verb}: the run follows a graph, and may be at several nodes at once",
@@ -244,9 +255,10 @@ def _ensure_nobody_runs(step: OpenTransition, verb: str, names: Collection[str])
             )
 
 
-def _begun(step: OpenTransition, verb: str, words: Words) -> str:
+def _begun(step: OpenTransition, command: Accept | Fail | Skip) -> str:
     """Return the node that is meant, once it has begun; one that may start begins here."""
-    name = _named(step.marking, verb, words)
+    verb = command.verb
+    name = _named(step.marking, verb, command.node)
     _ensure_nobody_runs(step, verb, (name,))
     if step.marking.ended_at:
         step.put_back()
@@ -273,7 +285,7 @@ def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
     except NoMatchingBranch as error:
         raise TransitionRefused(
             f"{verb}: the output of {name!r} picks the way: {error}",
-            hint=f"{command(None, 'skip --as-done --output TEXT', name)} gives it",
+            hint=f"{typed_line(None, 'skip --as-done --output TEXT', name)} gives it",
         ) from None
 
 
@@ -335,18 +347,18 @@ def _kept(step: OpenTransition, text: str, outputs: Outputs) -> Reference | None
     return outputs.keep_output(step.head.step_index, token, text)
 
 
-ACTS: Mapping[str, Callable[..., None]] = {
-    "answer": _answer,
-    "tell": _tell,
-    "retry": _retry,
-    "reject": _reject,
-    "stamp": _stamp,
-    "fail": _fail,
-    "skip": _skip,
-    "rewind": _rewind,
-    "start-at": _start_at,
+CHANGES: Mapping[type[RunCommand], Callable[..., None]] = {
+    AnswerQuestion: _answer,
+    Tell: _tell,
+    RetryNow: _retry,
+    Reject: _reject,
+    Accept: _stamp,
+    Fail: _fail,
+    Skip: _skip,
+    Rewind: _rewind,
+    StartAt: _start_at,
 }
-"""Verb -> what a person does to the marking with it."""
+"""What a command does to the marking."""
 
 
 MAX_TOLD = 20

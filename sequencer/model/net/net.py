@@ -16,8 +16,9 @@ from msgspec import Struct
 
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
+from sequencer.model.commands import Adopt, RunCommand
 from sequencer.model.head import FLOW_DOCUMENT, Head, Owner, Work
-from sequencer.model.kind import STAGNATED, Ended, Kind, Room, Words
+from sequencer.model.kind import STAGNATED, Ended, Kind, Room, Supplies
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, tries_of, utc
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
@@ -215,16 +216,15 @@ class Net(Kind):
 
     # --- by hand -------------------------------------------------------------------
 
-    def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
-        """See `Kind.by_hand`; words: node, text, token, note and output."""
-        if (refusal := self.refusal(verb)) is not None:
-            raise refusal
-        if verb in hands.ACTS:
-            act = partial(hands.ACTS[verb], words=words, by=by, outputs=self._outputs)
-            return self._made(head, act, None, at)
+    def apply(self, head: Head, command: RunCommand, supplies: Supplies) -> Transition:
+        """See `Kind.apply`."""
+        self.ensure_may(command.verb)
+        if (change := hands.CHANGES.get(type(command))) is not None:
+            act = partial(change, command=command, by=supplies.by, outputs=self._outputs)
+            return self._made(head, act, None, supplies.at)
         here = present(self.workflow, head)
-        made = by_hand.of_every_kind(head, verb, words, self.workflow, here, at=utc(at))
-        if verb != "adopt":
+        made = by_hand.of_every_kind(head, command, self.workflow, here, supplies)
+        if not isinstance(command, Adopt):
             return made
         return adopted(head, made, self.workflow, self._markings.begun(head))
 

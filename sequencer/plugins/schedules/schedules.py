@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, WorkTreeRefused
+from sequencer.model.commands import Reset
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, Standing
 from sequencer.model.limits import parse_time
@@ -290,7 +291,7 @@ def start_due(
         return None
     project.due.add(run.name)
     with suppress(TransitionRefused):  # another tick was faster
-        run.control.reset(ended=head.run_id)
+        run.do(Reset(head.run_id))
     _write(project, run, note.made())
     return None
 

@@ -10,8 +10,20 @@ import threading
 from collections.abc import Callable, Mapping
 
 from sequencer.cli.views.runs import decider
-from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UsageRefused
+from sequencer.model.commands import (
+    Adopt,
+    AnswerQuestion,
+    Approve,
+    Feedback,
+    Pause,
+    Reject,
+    Resume,
+    RetryNow,
+    RunCommand,
+    Stop,
+    Tell,
+)
 from sequencer.model.head import Head
 from sequencer.plugins.posting.section import activity_of
 from sequencer.plugins.web.pages import number
@@ -19,7 +31,6 @@ from sequencer.plugins.web.site import Site
 from sequencer.project.project import Project
 
 Form = Mapping[str, str]
-Act = Callable[[Run, Form, str], Head]
 
 
 def _token(form: Form) -> int:
@@ -35,37 +46,24 @@ def _text(form: Form, what: str) -> str:
     return text
 
 
-def _approve(run: Run, form: Form, by: str) -> Head:
-    return run.approve(form.get("text") or None, by=by, token=_token(form))
+def _answer(form: Form) -> RunCommand:
+    text = form.get("value") or _text(form, "answer")
+    return AnswerQuestion(form.get("node", ""), text, _token(form))
 
 
-def _reject(run: Run, form: Form, by: str) -> Head:
-    return run.reject(form.get("text") or None, by=by, token=_token(form))
-
-
-def _feedback(run: Run, form: Form, by: str) -> Head:
-    return run.feedback(_text(form, "feedback"), by=by, token=_token(form))
-
-
-def _answer(run: Run, form: Form, by: str) -> Head:
-    said = form.get("value") or _text(form, "answer")
-    return run.answer(form.get("node", ""), said, by=by, token=_token(form))
-
-
-ACTS: Mapping[str, Act] = {
-    "approve": _approve,
-    "reject": _reject,
-    "feedback": _feedback,
+COMMANDS: Mapping[str, Callable[[Form], RunCommand]] = {
+    "approve": lambda form: Approve(form.get("text") or None, _token(form)),
+    "reject": lambda form: Reject(form.get("text") or None, _token(form)),
+    "feedback": lambda form: Feedback(_text(form, "feedback"), _token(form)),
     "answer": _answer,
-    "pause": lambda run, _form, _by: run.control.pause(),
-    "resume": lambda run, _form, _by: run.control.resume(),
-    "stop": lambda run, form, _by: run.control.stop(form.get("text") or None),
-    "tell": lambda run, form, by: run.control.tell(
-        form.get("node") or None, _text(form, "message"), by=by
-    ),
-    "adopt": lambda run, _form, _by: run.control.adopt(),
-    "retry": lambda run, form, _by: run.control.retry(form.get("node") or None),
+    "pause": lambda _: Pause(),
+    "resume": lambda _: Resume(),
+    "stop": lambda form: Stop(form.get("text") or None),
+    "tell": lambda form: Tell(_text(form, "message"), form.get("node") or None),
+    "adopt": lambda _: Adopt(),
+    "retry": lambda form: RetryNow(form.get("node") or None),
 }
+"""The command that each form of a page asks for."""
 _POSTED = frozenset({"approve", "reject", "feedback", "stop"})
 """What the activity sinks are told of at once, as by the commands."""
 
@@ -81,8 +79,8 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
         NotTrusted: nobody has said that the project may act on this machine.
         SequencerError: the run refuses it; nothing was changed.
     """
-    if verb not in ACTS:
-        raise UnknownName("change", verb, ACTS)
+    if verb not in COMMANDS:
+        raise UnknownName("change", verb, COMMANDS)
     with site.lock:
         shown = site.project(project)
         name = shown.row(run).run.name
@@ -97,9 +95,7 @@ def decide(project: Project, run: str | None, verb: str, form: Form, by: str) ->
 
     Returns the head that stands afterwards.
     """
-    # What a person writes may hold a secret that they have copied along.
-    said = {key: project.redaction.hide_text(text) for key, text in form.items()}
-    head = ACTS[verb](project.run(run), said, by)
+    head = project.run(run).do(COMMANDS[verb](form), by=by).head
     if verb in _POSTED and activity_of(project.settings).sinks:
         threading.Thread(target=_deliver, args=(project, run), daemon=True).start()
     return head

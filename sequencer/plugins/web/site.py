@@ -34,7 +34,9 @@ from sequencer.errors import (
 )
 from sequencer.history.facts import RecordedFact, read
 from sequencer.history.story import StepTries, Story
+from sequencer.model.commands import Adopt
 from sequencer.model.head import Head
+from sequencer.model.kind import Supplies
 from sequencer.model.net.source import differences
 from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -161,7 +163,7 @@ class RunRow(Struct, dict=True):
         else:
             return None
         try:
-            self.run.control.kind.by_hand(head, "adopt", {}, at=datetime.now(UTC), by="")
+            self.run.control.kind.apply(head, Adopt(), Supplies(at=datetime.now(UTC)))
         except SequencerError as error:
             why = f"{why}\n{error.message}"
             return Changed(why, f"sequencer {option}reset", may_adopt=False)

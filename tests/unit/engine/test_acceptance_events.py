@@ -11,6 +11,7 @@ from sequencer.engine.events import AttemptAccepted, AttemptEnded, RunEvent
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode
 from sequencer.errors import StaleClaim, StepFailed
+from sequencer.model.commands import TakeOver
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.flow.labs import lab
 from tests.unit.engine.projects import FAILED, OK, open_scripted, reopen
@@ -60,7 +61,7 @@ def test_an_attempt_whose_claim_was_taken_is_not_told_as_accepted(tmp_path: Path
         hear(event)
         if isinstance(event, AttemptEnded):
             assert event.outcome.is_accepted
-            other.control.take_over()
+            other.do(TakeOver())
 
     with pytest.raises(StaleClaim):
         run.work(limits=InvocationLimits(max_steps=1), on_event=lose)

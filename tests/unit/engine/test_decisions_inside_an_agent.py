@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -14,6 +13,29 @@ from sequencer.engine.by_hand import Control
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode
 from sequencer.errors import DecisionRefused, NotTrusted, TransitionRefused, WaitsForPerson
+from sequencer.model.commands import (
+    Accept,
+    Adopt,
+    AnswerQuestion,
+    Approve,
+    Fail,
+    Feedback,
+    Pause,
+    Reject,
+    Reset,
+    Resume,
+    RetryNow,
+    Rewind,
+    RunCommand,
+    SetField,
+    Skip,
+    SkipTo,
+    StartAt,
+    Stop,
+    StopNow,
+    TakeOver,
+    Tell,
+)
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.flows import run_of
@@ -41,38 +63,31 @@ flowchart TD
  q -->|no| f((Other))
 ```
 """
-Change = Callable[[Control], Any]
-FOR_PEOPLE: dict[str, Change] = {
-    "adopt": lambda control: control.adopt(),
-    "answer": lambda control: control.answer("q", "yes", by="x"),
-    "approve": lambda control: control.approve(by="x"),
-    "feedback": lambda control: control.feedback("more", by="x"),
-    "reject": lambda control: control.reject(by="x"),
-    "reset": lambda control: control.reset(),
-    "resume": lambda control: control.resume(),
-    "retry": lambda control: control.retry(),
-    "rewind": lambda control: control.rewind(0),
-    "set_field": lambda control: control.set_field("exit", value=True),
-    "skip": lambda control: control.skip(),
-    "skip_to": lambda control: control.skip_to(9, "x", present=1),
-    "stamp_fail": lambda control: control.stamp_fail(),
-    "stamp_ok": lambda control: control.stamp_ok(),
-    "start_at": lambda control: control.start_at("q"),
-    "take_over": lambda control: control.take_over(),
-}
-OF_NEW_RUNS = {"begin", "start"}
-FOR_AGENTS = {"pause", "stop", "tell"}
+FOR_PEOPLE: tuple[RunCommand, ...] = (
+    Adopt(),
+    AnswerQuestion("q", "yes"),
+    Approve(),
+    Feedback("more"),
+    Reject(),
+    Reset(),
+    Resume(),
+    RetryNow(),
+    Rewind("0"),
+    SetField("exit", value=True),
+    Skip(),
+    SkipTo(9, 1, "x"),
+    Fail(),
+    Accept(),
+    StartAt("q"),
+    TakeOver(),
+    StopNow(),
+)
+FOR_AGENTS: tuple[RunCommand, ...] = (Pause(), Stop("enough"), Tell("mind the gap"))
 """Also inside of an agent."""
+OF_NEW_RUNS = {"begin", "start"}
 OF_THE_ENGINE = {"lapse"}
 """What the configuration has decided."""
 LOOKS = {"ensure_may_begin", "ensure_may_decide", "kind", "nodes"}
-RUN_FOR_PEOPLE: dict[str, Callable[[Run], Any]] = {
-    "answer": lambda run: run.answer("q", "yes", by="x"),
-    "approve": lambda run: run.approve(by="x"),
-    "feedback": lambda run: run.feedback("more", by="x"),
-    "reject": lambda run: run.reject(by="x"),
-    "turn": lambda run: run.turn().__enter__(),
-}
 RUN_LOOKS = {
     *(
         "control",
@@ -87,7 +102,7 @@ RUN_LOOKS = {
     ),
     *("makers", "next", "standing", "stopped_by", "view", "workflow", "workflow_for"),
 }
-RUN_OF_THE_ENGINE = {"work", "worker"}
+RUN_OF_THE_ENGINE = {"turn", "work", "worker"}
 """They make the steps that the run's definition decides; see the tests of new runs."""
 
 
@@ -95,11 +110,12 @@ def public(of: type) -> set[str]:
     return {name for name, _ in inspect.getmembers(of) if not name.startswith("_")}
 
 
-def test_every_public_method_is_known_here() -> None:
-    """A new one fails this until somebody has said whether an agent may use it."""
-    known = {*FOR_PEOPLE, *OF_NEW_RUNS, *FOR_AGENTS, *OF_THE_ENGINE, *LOOKS}
-    assert public(Control) == known
-    assert public(Run) == {*RUN_FOR_PEOPLE, *RUN_LOOKS, *RUN_OF_THE_ENGINE}
+def test_every_command_and_public_method_is_known_here() -> None:
+    """A new one fails this until it is decided whether an agent may use it."""
+    known = [type(command) for command in (*FOR_PEOPLE, *FOR_AGENTS)]
+    assert sorted(map(str, known)) == sorted(map(str, RunCommand.__subclasses__()))
+    assert public(Control) == {"do", *OF_NEW_RUNS, *OF_THE_ENGINE, *LOOKS}
+    assert public(Run) == {"do", *RUN_LOOKS, *RUN_OF_THE_ENGINE}
 
 
 @pytest.fixture
@@ -119,9 +135,9 @@ def asking(folder: Path) -> Run:
     return opened.run(name, source=source)
 
 
-def runs(folder: Path) -> dict[str, Run]:
-    return {name: asking(folder) if name in ("answer", "start_at") else open_run(folder)
-            for name in (*FOR_PEOPLE, *RUN_FOR_PEOPLE)}  # fmt: skip
+def run_for(folder: Path, command: RunCommand) -> Run:
+    """Return the run that *command* makes sense for."""
+    return asking(folder) if isinstance(command, (AnswerQuestion, StartAt)) else open_run(folder)
 
 
 def heads(folder: Path) -> list[bytes]:
@@ -129,32 +145,34 @@ def heads(folder: Path) -> list[bytes]:
 
 
 def test_an_agent_decides_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, opened = heads(project), runs(project)
+    before = heads(project)
+    opened = [(run_for(project, command), command) for command in FOR_PEOPLE]
+    turning = open_run(project)
     monkeypatch.setenv(INSIDE_AGENT, "")
-    for name, change in FOR_PEOPLE.items():
-        with pytest.raises(DecisionRefused):
-            change(opened[name].control)
-        assert heads(project) == before, name
-    for name, act in RUN_FOR_PEOPLE.items():
-        with pytest.raises(DecisionRefused):
-            act(opened[name])
-        assert heads(project) == before, name
+    for run, command in opened:
+        for asked in (run, run.control):
+            with pytest.raises(DecisionRefused):
+                asked.do(command, by="x")
+            assert heads(project) == before, command
+    with pytest.raises(DecisionRefused):
+        turning.turn().__enter__()
+    assert heads(project) == before
 
 
 def test_what_agents_may_do_they_can(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     control = open_run(project).control
     monkeypatch.setenv(INSIDE_AGENT, "7")
-    assert control.tell(None, "mind the gap", by="x").revision
-    assert control.pause().status == "paused"
-    assert control.stop("enough").exit
+    assert control.do(Tell("mind the gap"), by="x").head.revision
+    assert control.do(Pause()).head.status == "paused"
+    assert control.do(Stop("enough")).head.exit
     control.lapse()
 
 
 def test_a_person_decides_all_of_it(project: Path) -> None:
     """So that what is refused above is refused for the agent's sake, and not for another."""
-    assert asking(project).control.answer("q", "yes", by="x").status == "complete"
-    assert open_run(project).control.approve(by="x").gate is None
-    assert open_run(project).control.skip().step_index == 2
+    assert asking(project).do(AnswerQuestion("q", "yes"), by="x").head.status == "complete"
+    assert open_run(project).do(Approve(), by="x").head.gate is None
+    assert open_run(project).do(Skip()).head.step_index == 2
 
 
 def test_an_agent_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +199,7 @@ def test_a_run_that_no_project_has_made_is_no_way_around(
     store = FileStore(project / "sync" / "state.json")
     monkeypatch.setenv(INSIDE_AGENT, "7")
     with pytest.raises(DecisionRefused):
-        Control(store, workflow).approve(by="x")
+        Control(store, workflow).do(Approve(), by="x")
     fresh = Control(FileStore(project / "other" / "state.json"), workflow)
     with pytest.raises(DecisionRefused):
         fresh.begin()
@@ -197,15 +215,15 @@ def test_an_agent_may_what_its_project_was_trusted_to_allow(
     monkeypatch.setenv(INSIDE_AGENT, "7")
     for trust in (False, True):
         with pytest.raises(NotTrusted):
-            open_run(project, trust=trust).approve(by="x")
+            open_run(project, trust=trust).do(Approve(), by="x")
     monkeypatch.delenv(INSIDE_AGENT)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "own"))
     monkeypatch.delenv("SEQUENCER_TRUST")
     open_project(project).trust.keep()
     monkeypatch.setenv(INSIDE_AGENT, "7")
-    head: Head = open_run(project).approve(by="x")
+    head: Head = open_run(project).do(Approve(), by="x").head
     assert head.gate is None
     with pytest.raises(TransitionRefused, match="no process holds a step"):
-        open_run(project).control.take_over(stops=True)
+        open_run(project).do(StopNow())
     with pytest.raises(DecisionRefused, match="takeover"):
-        open_run(project).control.take_over()
+        open_run(project).do(TakeOver())

@@ -15,6 +15,7 @@ from sequencer.errors import (
     TransitionRefused,
     WaitsForPerson,
 )
+from sequencer.model.commands import Accept, Adopt, Approve, Feedback, Reject, Reset, RetryNow, Skip
 from sequencer.model.head import Loop, Status
 from sequencer.model.line.order import last_no
 from sequencer.plugins.requests.project_requests import starter_of
@@ -38,10 +39,10 @@ from tests.unit.engine.projects import Recorder, events, head_of, write_project
 def test_a_rejected_run_is_over(tmp_path: Path) -> None:
     run = started(tmp_path)
     until_gate(run)
-    assert run.reject("no", by="ann").was_rejected
+    assert run.do(Reject("no"), by="ann").head.was_rejected
     assert work(reopened(tmp_path)).reason == "the run was rejected at 'ask': no"
     with pytest.raises(TransitionRefused, match="already"):
-        run.approve(by="bob")
+        run.do(Approve(), by="bob")
 
 
 def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:
@@ -52,7 +53,7 @@ def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:
     assert (head.status, head.step_index, head.failures_in_row) == (Status.FAILED, 0, 1)
     assert head.loop == Loop(stage="verify", round=1, reason="2 fail", exhausted=1)
     assert events(run).count("fixed") == 3
-    run.control.retry()
+    run.do(RetryNow())
     with pytest.raises(StepFailed, match="said no 4 times"):
         work(reopened(tmp_path))
     assert events(run).count("fixed") == 6
@@ -142,7 +143,7 @@ def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Pa
         "verify said no in all 4 rounds, 3 times: 2 fail"
     )
     calls = events(run).count("claimed")
-    run.control.retry()
+    run.do(RetryNow())
     with pytest.raises(StepFailed, match="said no 4 times"):
         work(reopened(tmp_path))
     assert events(run).count("claimed") == calls + 7
@@ -227,7 +228,7 @@ def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) ->
     path.write_text(path.read_text().replace('"tell"', '"build"'))
     with pytest.raises(Exception, match="started differently"):
         work(reopened(tmp_path))
-    reopened(tmp_path).control.adopt()
+    reopened(tmp_path).do(Adopt())
     work(reopened(tmp_path))
     assert [f["step"] for f in run.history() if f["event"] == "succeeded"] == ["reproduce", "build"]
     path.write_text("{}")
@@ -241,14 +242,14 @@ def test_a_run_without_its_definition_goes_nowhere(tmp_path: Path) -> None:
     with pytest.raises(CorruptState, match="its definition is missing"):
         work(reopened(tmp_path))
     with pytest.raises(CorruptState):
-        reopened(tmp_path).control.reset()
+        reopened(tmp_path).do(Reset())
 
 
 def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
     run.work(Mode.TICK, UNLIMITED)
-    for number, verb in enumerate(("stamp_ok", "skip"), start=2):
-        head = getattr(reopened(tmp_path).control, verb)("by hand")
+    for number, command in enumerate((Accept("by hand"), Skip("by hand")), start=2):
+        head = reopened(tmp_path).do(command).head
         assert head.loop is not None
         assert (head.expected_step, head.loop.stage, head.loop.round) == (
             "verify",
@@ -272,11 +273,11 @@ def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:
     run = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"}).run()
     with pytest.raises(WaitsForPerson):
         work(run)
-    run.approve(by="ann")
+    run.do(Approve(), by="ann")
     with pytest.raises(WaitsForPerson):
         work(run)
     assert head_of(run).step_index == 4
-    assert run.feedback("make it blue", by="ann").step_index == 2
+    assert run.do(Feedback("make it blue"), by="ann").head.step_index == 2
     with pytest.raises(WaitsForPerson):
         work(run)
     assert "make it blue" in (tmp_path / "prompt-2-main.txt").read_text()

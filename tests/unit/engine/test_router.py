@@ -10,6 +10,7 @@ import pytest
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, StepFailed
+from sequencer.model.commands import RetryNow
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import OK, Recorder, head_of, open_scripted
 
@@ -38,7 +39,7 @@ def test_a_router_that_fails_fails_the_step(tmp_path: Path) -> None:
         one_step(run)
     limited = {"step": "router", "status": "limited", "not_before": "2999-01-01T00:00:00Z"}
     run = open_scripted(tmp_path, limited, OK, router=settings)
-    run.control.retry()
+    run.do(RetryNow())
     run.work(Mode.TICK)
     assert head_of(run).not_before_reason == "usage limit of agent 'canned'"
 

@@ -16,6 +16,7 @@ from sequencer.engine.stint import Mode
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefused
 from sequencer.logs import FileLogs
+from sequencer.model.commands import Reset
 from sequencer.model.head import Work
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import place
@@ -134,7 +135,7 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
 def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     first = run.control.begin()
-    second = run.control.reset()
+    second = run.do(Reset()).head
     assert followed(run.store, first, second) is second
     assert still_there(run.store, second) is second
     with pytest.raises(StaleClaim, match="another one was started in its place"):

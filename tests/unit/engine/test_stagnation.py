@@ -12,6 +12,7 @@ from sequencer.engine.events import AttemptStarted, RunEvent
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import WaitsForPerson
+from sequencer.model.commands import Resume
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import Recorder, events, head_of, open_scripted, reopen, until
 
@@ -113,7 +114,7 @@ def test_after_a_resume_the_count_starts_again(tmp_path: Path) -> None:
         with pytest.raises(WaitsForPerson):
             run.work(limits=most(LOOP))
         assert head_of(run).usage.steps == steps
-        resumed = run.control.resume()
+        resumed = run.do(Resume()).head
         assert (resumed.status, resumed.exit_reason) == ("waiting-next", None)
 
 

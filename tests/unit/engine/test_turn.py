@@ -20,6 +20,7 @@ from sequencer.errors import (
     UnsafeFolder,
 )
 from sequencer.executors.cancellation import StopReason
+from sequencer.model.commands import SetField, TakeOver
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import (
     FAILED,
@@ -63,7 +64,7 @@ def test_a_claim_that_was_lost_is_heard_of_and_the_output_kept(tmp_path: Path) -
     def lose() -> None:
         with run.turn() as turn:
             turn.output = "my work"
-            other.control.take_over()
+            other.do(TakeOver())
             assert turn.cancellation.wait(3)
             assert turn.cancellation.reason is StopReason.CLAIM_LOST
 
@@ -113,7 +114,7 @@ def test_turns_that_wait_alternate(tmp_path: Path) -> None:
 def test_a_turn_that_waits_for_a_date_starts_when_it_comes(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
     soon = (datetime.now(UTC) + timedelta(seconds=0.5)).isoformat()
-    run.control.set_field("not_before", soon)
+    run.do(SetField("not_before", soon))
     with pytest.raises(TransitionRefused, match="nothing starts before"):
         _try_position(run, "supervisor")
     started = time.monotonic()

@@ -11,6 +11,7 @@ import pytest
 from sequencer.engine.stint import Mode
 from sequencer.errors import ClaimHeld, DefinitionChanged, Interrupted, StepFailed
 from sequencer.model import by_hand as decisions
+from sequencer.model.commands import Accept, Adopt, Fail, SetField, Stop
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.transitions import Place
 from tests.unit.engine.projects import (
@@ -33,7 +34,7 @@ def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> Non
     """The step that had failed was accepted and the next one failed between two looks."""
     run = open_scripted(tmp_path)
     run.control.begin()
-    run.control.stamp_fail()
+    run.do(Fail())
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
     until_queued(tmp_path, positions=["main"])
 
@@ -50,8 +51,8 @@ def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("decide", "words"),
     [
-        (lambda run: run.control.stop("enough"), "stopped: enough"),
-        (lambda run: run.control.set_field("status", "complete"), "complete"),
+        (lambda run: run.do(Stop("enough")), "stopped: enough"),
+        (lambda run: run.do(SetField("status", "complete")), "complete"),
     ],
 )
 def test_who_waits_ends_when_the_run_does(tmp_path: Path, decide: Any, words: str) -> None:
@@ -95,8 +96,8 @@ def test_a_worker_that_waited_while_the_definition_changed_does_not_go_on(tmp_pa
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
     until_queued(tmp_path, positions=["main"])
     other = open_scripted(tmp_path, workflow={"name": "review_cadence", "review_every_n": 1})
-    other.control.adopt()
-    other.control.stamp_ok()
+    other.do(Adopt())
+    other.do(Accept())
     thread.join(10)
     assert isinstance(answers[0], DefinitionChanged)
     assert events(run).count("claimed") == 0

@@ -11,6 +11,7 @@ import pytest
 from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.model import limits as due
+from sequencer.model.commands import Accept, Adopt
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
 
@@ -84,10 +85,10 @@ def test_another_definition_is_refused_until_it_is_adopted(tmp_path: Path) -> No
     run.work(limits=steps(1))
     settings = {"workflow": {"name": "review_cadence", "review_every_n": 3}}
     other = open_scripted(tmp_path, **settings)
-    for verb in (other.work, lambda: other.workflow, other.control.stamp_ok):
+    for verb in (other.work, lambda: other.workflow, lambda: other.do(Accept())):
         with pytest.raises(DefinitionChanged, match="standard"):
             verb()
-    other.control.adopt()
+    other.do(Adopt())
     other.work(limits=steps(1))
     head = head_of(other)
     assert (head.workflow_name, head.step_index) == ("review_cadence", 2)

@@ -7,6 +7,7 @@ import pytest
 
 from sequencer.errors import EditRefused, TransitionRefused
 from sequencer.model import by_hand as decisions
+from sequencer.model import edits
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place, Transition
@@ -125,21 +126,21 @@ def test_taking_over_by_force_drops_every_claim() -> None:
 def test_edits_that_break_the_order_are_refused(update: dict[str, Any]) -> None:
     head = held_head(revision=2)
     with pytest.raises(EditRefused, match=next(iter(update))):
-        decisions.accept_edit(head, head.replace(**update), at=AT)
+        edits.accept_edit(head, head.replace(**update), at=AT)
 
 
 def test_fields_that_can_be_set() -> None:
     head = new_head()
-    assert decisions.edit_field(head, "exit", value=True, at=AT).head.exit
-    assert decisions.edit_field(head, "note", [1], at=AT).head.model_dump()["note"] == [1]
+    assert edits.edit_field(head, "exit", value=True, at=AT).head.exit
+    assert edits.edit_field(head, "note", [1], at=AT).head.model_dump()["note"] == [1]
     with pytest.raises(EditRefused, match="can't be set by hand"):
-        decisions.edit_field(head, "token", 9, at=AT)
+        edits.edit_field(head, "token", 9, at=AT)
     for field, value in (("exit", "yes"), ("step_index", -1), ("step_index", 1.0)):
         with pytest.raises(EditRefused, match=f"^{field}: "):
-            decisions.edit_field(head, field, value, at=AT)
+            edits.edit_field(head, field, value, at=AT)
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "2027-13-30T00:00:00Z", "1795300000"])
 def test_a_date_that_nobody_can_wait_for_is_refused(text: str) -> None:
     with pytest.raises(EditRefused, match=r"not_before '.*' is not a date"):
-        decisions.edit_field(new_head(), "not_before", text, at=AT)
+        edits.edit_field(new_head(), "not_before", text, at=AT)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import EditRefused
-from sequencer.model import by_hand as decisions
+from sequencer.model import edits
 from sequencer.model.head import Gate, Head, Loop, Status, Work
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place
@@ -51,7 +51,7 @@ def test_a_decision_in_the_file_is_refused(
     head = Head.model_validate({**new_head(**HEAD).model_dump(), **_plain(before)})
     edited = Head.model_validate({**head.model_dump(), **_plain(edit)})
     with pytest.raises(EditRefused, match="refused") as refused:
-        decisions.accept_edit(head, edited, at=AT)
+        edits.accept_edit(head, edited, at=AT)
     assert f"'sequencer {command}" in str(refused.value.hint)
 
 
@@ -76,7 +76,7 @@ def _plain(fields: dict[str, Any]) -> dict[str, Any]:
 def test_what_stops_or_moves_a_run_stays_possible(edit: dict[str, Any]) -> None:
     head = new_head(**HEAD)
     edited = Head.model_validate({**head.model_dump(), **edit})
-    assert decisions.accept_edit(head, edited, at=AT).facts
+    assert edits.accept_edit(head, edited, at=AT).facts
 
 
 IN: dict[Status, dict[str, Any]] = {
@@ -111,10 +111,10 @@ def test_a_status_can_be_stated_where_that_is_what_it_does(
     edited = head.replace(status=stated, ticket="ABC-1")
     if stated is not was and stated not in STATED.get(was, ()):
         with pytest.raises(EditRefused, match=rf"status went from {was} to {stated}\b") as refused:
-            decisions.accept_edit(head, edited, at=AT, by_command=by_command)
+            edits.accept_edit(head, edited, at=AT, by_command=by_command)
         assert "'sequencer " in str(refused.value.hint)
         return
-    made = decisions.accept_edit(head, edited, at=AT, by_command=by_command)
+    made = edits.accept_edit(head, edited, at=AT, by_command=by_command)
     # The step that runs ends before the run is held.
     is_asked = (was, stated) == (Status.RUNNING, Status.PAUSED)
     assert (made.head.status, made.head.pause_requested) == (was if is_asked else stated, is_asked)
@@ -144,7 +144,7 @@ def test_a_status_can_be_stated_where_that_is_what_it_does(
 def test_the_status_follows_what_was_edited(was: str, edit: dict[str, Any], becomes: str) -> None:
     head = in_status(Status(was))
     edited = Head.model_validate({**head.model_dump(), **edit})
-    made = decisions.accept_edit(head, edited, at=AT, by_command=True).head
+    made = edits.accept_edit(head, edited, at=AT, by_command=True).head
     assert made.status == becomes
     assert made.pause_requested == (was == "running" and "pause_requested" in edit)
 
@@ -152,7 +152,7 @@ def test_the_status_follows_what_was_edited(was: str, edit: dict[str, Any], beco
 def test_a_complete_run_is_not_moved_by_an_edit() -> None:
     head = in_status(Status.COMPLETE)
     with pytest.raises(EditRefused, match="complete run") as refused:
-        decisions.edit_field(head, "step_index", 0, at=AT)
+        edits.edit_field(head, "step_index", 0, at=AT)
     assert refused.value.hint == "'sequencer rewind' or 'reset' decides"
 
 
@@ -163,14 +163,14 @@ def test_another_step_index_expects_the_step_that_is_there(edit: dict[str, Any])
     def placed(moved: Head) -> Place:
         return Place(moved.step_index, f"step {moved.step_index}", "")
 
-    made = decisions.accept_edit(head, head.replace(**edit), at=AT, placed=placed)
+    made = edits.accept_edit(head, head.replace(**edit), at=AT, placed=placed)
     assert made.head.expected_step == "step 4"
     assert (made.facts[0].step, made.facts[0].step_index) == (head.expected_step, 1)
 
 
 def test_a_person_may_still_set_what_counts_failures() -> None:
     head = new_head(failures_in_row=3)
-    assert decisions.edit_field(head, "failures_in_row", 0, at=AT).head.failures_in_row == 0
+    assert edits.edit_field(head, "failures_in_row", 0, at=AT).head.failures_in_row == 0
 
 
 @pytest.mark.parametrize(
@@ -187,16 +187,16 @@ def test_an_edit_keeps_no_run_waiting_for_longer_than_a_day(
 ) -> None:
     head = new_head(**HEAD, not_before="2026-11-21T20:00:00Z", not_before_since=AT)
     edited = head.replace(not_before=written)
-    new = decisions.accept_edit(head, edited, at=AT).head
+    new = edits.accept_edit(head, edited, at=AT).head
     assert (new.not_before, new.not_before_since) == (kept, None)
     # Who looks at it later compares with the clock, and keeps the time of the last change.
-    seen = decisions.accept_edit(head, edited, at=AT, now="2126-01-01T00:00:00Z").head
+    seen = edits.accept_edit(head, edited, at=AT, now="2126-01-01T00:00:00Z").head
     assert seen.not_before == written
 
 
 def test_a_person_waits_for_any_date_and_what_the_journal_has_stays() -> None:
     head = new_head(**HEAD)
-    far = decisions.edit_field(head, "not_before", "2126-01-01T00:00:00Z", at=AT).head
+    far = edits.edit_field(head, "not_before", "2126-01-01T00:00:00Z", at=AT).head
     assert far.not_before == "2126-01-01T00:00:00Z"
     edited = far.replace(last_prompt="another")
-    assert decisions.accept_edit(far, edited, at=AT).head.not_before == far.not_before
+    assert edits.accept_edit(far, edited, at=AT).head.not_before == far.not_before

@@ -8,8 +8,10 @@ import pytest
 
 from sequencer.errors import EditRefused, StaleClaim, TransitionRefused, UsageRefused
 from sequencer.model import by_hand as decisions
-from sequencer.model import transitions
+from sequencer.model import edits, transitions
+from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Gate, Head, Loop, Owner, Status
+from sequencer.model.kind import Supplies
 from sequencer.model.line import gates
 from sequencer.model.line import order as loops
 from sequencer.model.line.line import Line
@@ -26,12 +28,12 @@ NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RUN = LINE.fresh("r", at=NOW)
 
 
-@pytest.mark.parametrize(("verb", "event"), [("skip", Event.SKIPPED), ("stamp", Event.STAMPED)])
+@pytest.mark.parametrize(("command", "event"), [(Skip(), Event.SKIPPED), (Accept(), Event.STAMPED)])
 def test_after_a_fixer_that_was_passed_by_hand_the_judge_comes_again(
-    verb: str, event: Event
+    command: RunCommand, event: Event
 ) -> None:
     head = RUN.replace(loop=Loop(stage="fix", round=2), expected_step="fix")
-    made = LINE.by_hand(head, verb, {}, at=NOW, by="me")
+    made = LINE.apply(head, command, Supplies(at=NOW, by="me"))
     assert made.facts[0].event is event
     assert (made.head.step_index, made.head.expected_step) == (0, "check")
 
@@ -208,10 +210,10 @@ def test_no_way_by_hand_leads_past_a_gate() -> None:
     end = at_gate(following=END)
     adopted = decisions.adopt(end, "new", "sha256:0", {}, END, at=AT).head
     assert adopted.status is Status.WAITING_APPROVAL
-    edited = decisions.edit_field(head, "step_index", 0, at=AT).head
+    edited = edits.edit_field(head, "step_index", 0, at=AT).head
     assert (edited.gate, edited.status) == (None, Status.WAITING_NEXT)
     with pytest.raises(EditRefused, match="gate changed"):
-        decisions.edit_field(head, "step_index", head.step_index + 1, at=AT)
+        edits.edit_field(head, "step_index", head.step_index + 1, at=AT)
 
 
 def test_who_decides_about_a_step_by_hand_has_to_decide_about_the_gate_first() -> None:
@@ -228,5 +230,5 @@ def test_who_decides_about_a_step_by_hand_has_to_decide_about_the_gate_first() -
 def test_going_back_by_hand_leaves_the_gate() -> None:
     rewound = decisions.rewind(at_gate(), FIRST, at=AT).head
     assert (rewound.gate, rewound.step_index) == (None, 0)
-    edited = decisions.edit_field(at_gate(), "step_index", 0, at=AT).head
+    edited = edits.edit_field(at_gate(), "step_index", 0, at=AT).head
     assert edited.gate is None

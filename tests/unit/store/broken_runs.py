@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.by_hand import Control
+from sequencer.model.commands import Accept
 from sequencer.model.head import Head, Owner
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition, claim
@@ -29,7 +30,7 @@ def begun(folder: Path, steps: int, *, rotate_bytes: int = 4 * 1024 * 1024, keep
     control = Control(store, WORKFLOW)
     control.begin()
     for number in range(steps):
-        control.stamp_ok(f"step {number}")
+        control.do(Accept(f"step {number}"))
     store.close()
     return state_path
 
@@ -38,7 +39,7 @@ def go_on(state_path: Path) -> Head:
     """Accept one more step as any process would."""
     store = FileStore(state_path)
     try:
-        return Control(store, WORKFLOW).stamp_ok("after the repair")
+        return Control(store, WORKFLOW).do(Accept("after the repair")).head
     finally:
         store.close()
 

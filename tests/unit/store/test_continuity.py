@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.stint import Mode
+from sequencer.model.commands import Accept, Pause, Reset, Resume, Rewind, SetField, Skip, Stop
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.checks import check_state
 from sequencer.project.diagnostics import Level
@@ -84,15 +85,15 @@ def test_a_run_in_which_everything_happens_is_one_history(tmp_path: Path) -> Non
     )
     work(tmp_path, 3)
     changes: tuple[Callable[[], object], ...] = (
-        lambda: run.control.stamp_ok("by hand"),
-        lambda: run.control.skip("no use"),
-        run.control.pause,
-        run.control.resume,
-        lambda: run.control.rewind(2),
-        lambda: run.control.set_field("note", 1),
-        lambda: run.control.stop("enough"),
-        run.control.resume,
-        run.control.reset,
+        lambda: run.do(Accept("by hand")),
+        lambda: run.do(Skip("no use")),
+        lambda: run.do(Pause()),
+        lambda: run.do(Resume()),
+        lambda: run.do(Rewind("2")),
+        lambda: run.do(SetField("note", 1)),
+        lambda: run.do(Stop("enough")),
+        lambda: run.do(Resume()),
+        lambda: run.do(Reset()),
     )
     for change in changes:
         change()

@@ -28,7 +28,7 @@ from sequencer.errors import (
     StateRefused,
     StorageFailed,
 )
-from sequencer.model.by_hand import Placed
+from sequencer.model.edits import Placed
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.process import Git, GitFailed

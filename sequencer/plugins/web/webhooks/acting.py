@@ -35,6 +35,7 @@ from sequencer.errors import (
     TransitionRefused,
 )
 from sequencer.logs import current_branch
+from sequencer.model.commands import Resume
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
@@ -237,7 +238,7 @@ class Clerk:
         if run is not None and head is not None:
             if head.status is not Status.COMPLETE:
                 if head.exit:
-                    run.control.resume()
+                    run.do(Resume())
                 self._want(run.name or "")
                 return f"run {run.name} already exists and continues"
             if not is_later(event.at, head.last_update, datetime.now(UTC)):

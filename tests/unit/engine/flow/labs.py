@@ -25,6 +25,7 @@ from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, Listener, StepRequest
 from sequencer.history.trace import trace_line
 from sequencer.logs import FileLogs
+from sequencer.model.commands import AnswerQuestion
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -272,7 +273,7 @@ class Lab:
         return flow.status
 
     def answer(self, node: str, text: str) -> Head:
-        return self.run().answer(node, text, by="ann")
+        return self.run().do(AnswerQuestion(node, text), by="ann").head
 
     def facts(self, *events: str) -> list[dict[str, Any]]:
         return [f for f in self.run().history() if not events or f["event"] in events]

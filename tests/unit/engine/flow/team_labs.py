@@ -16,6 +16,7 @@ from sequencer.engine.workplaces import OneWorkplace, Workplaces
 from sequencer.errors import SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, StepRequest
+from sequencer.model.commands import RetryNow, Tell
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
@@ -105,10 +106,10 @@ class TeamLab(Lab):
             return str(error)
 
     def retry(self) -> None:
-        self.run().control.retry()
+        self.run().do(RetryNow())
 
     def tell(self, name: str, text: str) -> None:
-        self.run().control.tell(name, text, by="ann")
+        self.run().do(Tell(text, name), by="ann")
 
     def warnings(self) -> list[str]:
         return [fact["outcome"]["note"] for fact in self.facts("warned")]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import CorruptState, DefinitionChanged, TransitionRefused
+from sequencer.model.commands import Adopt, RetryNow
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.by_hand import MAX_TOLD
 from sequencer.model.step import Step
@@ -29,7 +30,7 @@ def adopted(made: Lab, text: str, **settings: Any) -> Lab:
     after = made.changed(workflow(text, **settings))
     with pytest.raises(DefinitionChanged):
         after.work()
-    after.run().control.adopt()
+    after.run().do(Adopt())
     return after
 
 
@@ -70,7 +71,7 @@ def test_where_the_run_stands_must_be_there(tmp_path: Path, text: str, message: 
     before = (tmp_path / "sync" / "flow.json").read_bytes(), made.head
     after = made.changed(workflow(text))
     with pytest.raises(TransitionRefused, match=message) as refused:
-        after.run().control.adopt()
+        after.run().do(Adopt())
     assert refused.value.hint == "answer what is asked first"
     assert ((tmp_path / "sync" / "flow.json").read_bytes(), made.head) == before
     # And it goes on as it was.
@@ -82,7 +83,7 @@ def test_a_token_that_waits_must_have_its_node(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> a & b; a & b --> j")
     made.work(limits={"max_steps": 1})
     with pytest.raises(TransitionRefused, match="is at 'b'"):
-        made.changed(workflow("s --> a; a --> j")).run().control.adopt()
+        made.changed(workflow("s --> a; a --> j")).run().do(Adopt())
 
 
 def test_what_a_failure_has_stopped_must_have_its_node(tmp_path: Path) -> None:
@@ -90,11 +91,11 @@ def test_what_a_failure_has_stopped_must_have_its_node(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> a", {"a": ValueError()})
     made.refused()
     with pytest.raises(TransitionRefused, match="is at 'a'"):
-        made.changed(workflow("s --> b")).run().control.adopt()
+        made.changed(workflow("s --> b")).run().do(Adopt())
     after = adopted(made, "s --> a --> b")
     assert after.status == "failed"
     after.actor.says.clear()
-    after.run().control.retry()
+    after.run().do(RetryNow())
     after.work()
     assert after.accepted() == ["s", "a", "b"]
 
@@ -103,7 +104,7 @@ def test_a_line_of_steps_is_no_graph(tmp_path: Path) -> None:
     made = waiting(tmp_path)
     line = made.changed(Workflow("flow", (Step(name="a"),)))
     with pytest.raises(TransitionRefused, match="line of steps"):
-        line.run().control.adopt()
+        line.run().do(Adopt())
 
 
 def test_what_it_was_begun_with_must_be_there(tmp_path: Path) -> None:
@@ -113,12 +114,12 @@ def test_what_it_was_begun_with_must_be_there(tmp_path: Path) -> None:
     kept = path.read_bytes()
     path.write_bytes(kept[:-10])
     with pytest.raises(CorruptState):
-        after.run().control.adopt()
+        after.run().do(Adopt())
     path.unlink()
     with pytest.raises(CorruptState, match="is missing"):
-        after.run().control.adopt()
+        after.run().do(Adopt())
     path.write_bytes(kept)
-    after.run().control.adopt()
+    after.run().do(Adopt())
     assert "node 'd' is new" in note(after)
 
 
@@ -140,7 +141,7 @@ def test_while_an_agent_works_nothing_is_adopted(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b")
     made.claimed()
     with pytest.raises(TransitionRefused):
-        made.changed(workflow("a --> c")).run().control.adopt()
+        made.changed(workflow("a --> c")).run().do(Adopt())
 
 
 def test_who_was_killed_while_adopting_adopts_once_more(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from sequencer.engine.attempt import Running
 from sequencer.engine.net_worker import NetWorker
+from sequencer.model.commands import Reject, Reset, Stop, TakeOver
 from sequencer.model.head import Head
 from sequencer.store.protocol import Store
 from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited
@@ -122,7 +123,7 @@ def test_a_paid_attempt_that_others_cancel_is_counted_once(tmp_path: Path) -> No
     other = lab(tmp_path / "other", "s --> a", {"s": paid(0.25)})
     with at_work(other, 1) as worker:
         ended = taken(worker, 1)
-        other.run().control.reject("enough", by="ann")
+        other.run().do(Reject("enough"), by="ann")
         worker.record(ended, no_limit)
     assert other.head.usage.cost_usd == 0.25
 
@@ -134,9 +135,9 @@ def test_an_attempt_of_the_run_before_a_reset_takes_no_other_with_it(
     made = lab(tmp_path, "s --> a")
     with at_work(made, 1) as worker:
         old = taken(worker, 1)
-        made.run().control.stop()
-        made.run().control.take_over()
-        made.run().control.reset()
+        made.run().do(Stop())
+        made.run().do(TakeOver())
+        made.run().do(Reset())
         head = made.begun()
         worker.update(None, no_limit, head.run_id)
         new = taken(worker, 1)

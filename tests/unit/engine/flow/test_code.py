@@ -26,6 +26,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import StepRequest
+from sequencer.model.commands import TakeOver
 from sequencer.model.head import Claim
 from sequencer.model.outcome import Outcome
 from tests.contract.store_cases import new_head
@@ -169,7 +170,7 @@ def test_what_comes_too_late_is_kept(tmp_path: Path) -> None:
     cart = carried(made, moves=True)
     with at_work(made, 2) as worker:
         ended = taken(worker, 2)
-        made.run().control.take_over()
+        made.run().do(TakeOver())
         assert worker.record(ended, no_limit) is None
         assert cart.kept == [1, 2]
         assert made.head.work is None

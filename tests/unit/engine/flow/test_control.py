@@ -16,6 +16,7 @@ from sequencer.errors import (
     StaleClaim,
     UsageRefused,
 )
+from sequencer.model.commands import AnswerQuestion
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry
@@ -62,7 +63,7 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
     other = made.changed(workflow("a --> h{{H}} --> c"))
     control = Control(other.store(), other.workflow)
     with pytest.raises(DefinitionChanged, match="sequencer adopt"):
-        control.answer("h", "yes", by="ann")
+        control.do(AnswerQuestion("h", "yes"), by="ann")
     with pytest.raises(DefinitionChanged):
         other.work()
     assert made.accepted() == ["a"]

@@ -10,6 +10,7 @@ from typing import Any
 from sequencer.errors import WaitsForPerson
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
+from sequencer.model.commands import Resume
 from sequencer.model.evidence import Evidence
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Retry, Step
@@ -66,7 +67,7 @@ def test_a_loop_whose_node_repeats_itself_is_paused(tmp_path: Path) -> None:
     again = made.refused()
     assert isinstance(again, WaitsForPerson)
     assert made.accepted().count("a") == 5
-    made.run().control.resume()
+    made.run().do(Resume())
     made.work(limits={"max_steps": 4})
     assert made.accepted().count("a") == 7
 

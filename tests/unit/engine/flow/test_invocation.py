@@ -9,6 +9,7 @@ import pytest
 
 from sequencer.engine.stint import Mode
 from sequencer.errors import StepFailed, StorageFailed
+from sequencer.model.commands import RetryNow
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage
@@ -101,7 +102,7 @@ def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> N
     reason = made.work(Mode.TICK).reason
     assert reason.startswith("nothing due: the next try is at ")
     assert made.head.status is Status.WAITING_NEXT
-    made.run().control.retry()
+    made.run().do(RetryNow())
     with pytest.raises(StepFailed):
         made.work()
     assert made.trace()[-2:] == ["retry a attempt 2", "fail a attempt 2: boom"]

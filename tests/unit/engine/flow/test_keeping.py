@@ -11,6 +11,7 @@ import pytest
 from sequencer.engine.by_hand import Control
 from sequencer.engine.markings import Keeper
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
+from sequencer.model.commands import AnswerQuestion
 from sequencer.model.head import Head
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.marking import Marking
@@ -86,7 +87,7 @@ def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
         monkeypatch.setattr(store, "update", full)
         monkeypatch.setattr(store, "forget_documents", _counting(store, forgotten))
         with pytest.raises(StorageFailed):
-            Control(store, made.workflow).answer("h", "no", by="ann")
+            Control(store, made.workflow).do(AnswerQuestion("h", "no"), by="ann")
         assert made.run().flow.marking(made.head)[1].iterations == rounds
         made.answer("h", "no")
     assert forgotten

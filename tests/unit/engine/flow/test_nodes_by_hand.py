@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,18 @@ import pytest
 from sequencer.engine.by_hand import Control
 from sequencer.engine.markings import NetChanges
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName
+from sequencer.model.commands import (
+    Accept,
+    Approve,
+    Fail,
+    Feedback,
+    Reject,
+    RetryNow,
+    Rewind,
+    RunCommand,
+    Skip,
+    StartAt,
+)
 from sequencer.model.head import Head, Status
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.marking import Marking
@@ -48,7 +59,7 @@ def test_a_node_and_what_it_leads_to_run_again(tmp_path: Path, to: str, again: s
     made = lab(tmp_path, DIAMOND)
     made.work()
     token = made.head.token
-    head = made.run().control.rewind(to)
+    head = made.run().do(Rewind(to)).head
     assert (head.status, head.exit_reason, head.expected_step) == (Status.WAITING_NEXT, None, to)
     made.work()
     assert sorted(done(made)) == sorted("abcje" + again)
@@ -62,7 +73,7 @@ def test_what_others_have_brought_is_kept(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND, {"b": [said("old"), said("new")], "c": said("c")},
                prompts={"j": "{{output}}"})  # fmt: skip
     made.work()
-    made.run().control.rewind("b")
+    made.run().do(Rewind("b"))
     made.work()
     old, new = made.actor.prompts_of("j")
     assert '"b": "old"' in old.replace('":"', '": "')
@@ -74,20 +85,20 @@ def test_the_way_that_was_taken_is_known(tmp_path: Path) -> None:
     made = lab(tmp_path, LOOP, {"q": [said("again"), said("good")]})
     made.work()
     assert done(made) == "wqwqxe"
-    made.run().control.rewind("e")
+    made.run().do(Rewind("e"))
     made.work()
     assert done(made) == "wqwqxee", "y was not chosen, and is not waited for"
-    made.run().control.rewind("x")
+    made.run().do(Rewind("x"))
     made.work()
     assert done(made) == "wqwqxeexe"
     with pytest.raises(TransitionRefused, match="has not reached 'y' yet"):
-        made.run().control.rewind("y")
+        made.run().do(Rewind("y"))
 
 
 def test_another_choice_may_follow(tmp_path: Path) -> None:
     made = lab(tmp_path, LOOP, {"q": [said("good"), said("bad")]})
     made.work()
-    made.run().control.rewind("q")
+    made.run().do(Rewind("q"))
     made.work()
     assert done(made) == "wqxeqye"
 
@@ -95,7 +106,7 @@ def test_another_choice_may_follow(tmp_path: Path) -> None:
 def test_a_run_that_failed_goes_back(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND, {"j": [failed(), said()]})
     made.refused()
-    made.run().control.rewind("b")
+    made.run().do(Rewind("b"))
     made.work()
     assert sorted(done(made)) == sorted("abcbje")
 
@@ -104,7 +115,7 @@ def test_a_node_after_which_the_run_was_diverted_comes_again(tmp_path: Path) -> 
     made = lab(tmp_path, "a --> b --> c; err --> z", {"b": [failed(), said()]}, on_error="err")
     made.refused()
     assert made.status == "completed_after_error"
-    made.run().control.rewind("b")
+    made.run().do(Rewind("b"))
     made.work()
     assert made.status == "completed"
     assert made.accepted() == ["a", "err", "z", "b", "c"]
@@ -114,7 +125,7 @@ def test_what_runs_after_the_error_is_taken_back_too(tmp_path: Path) -> None:
     says: dict[str, Any] = {"b": [failed(), said()], "err": failed()}
     made = lab(tmp_path, "a --> b --> c; err --> z", says, on_error="err")
     made.refused()
-    made.run().control.rewind("b")
+    made.run().do(Rewind("b"))
     made.work()
     assert (made.status, made.accepted()) == ("completed", ["a", "b", "c"])
 
@@ -123,7 +134,7 @@ def test_only_the_way_that_was_taken_brings_something(tmp_path: Path) -> None:
     made = lab(tmp_path, "q -->|good| e; q -->|bad| y; y --> e",
                {"q": said("bad"), "y": said("of y")}, prompts={"e": "{{output}}"})  # fmt: skip
     made.work()
-    made.run().control.rewind("e")
+    made.run().do(Rewind("e"))
     made.work()
     once, again = made.actor.prompts_of("e")
     assert once == again
@@ -134,7 +145,7 @@ def test_tasks_of_a_team_run_again(tmp_path: Path) -> None:
     tasks = [Task(id="a", subject="a"), Task(id="b", subject="b", blocked_by=("a",))]
     made = team(tmp_path, [*tasks, Task(id="c", subject="c", blocked_by=("b",))])
     made.work()
-    made.run().control.rewind("b")
+    made.run().do(Rewind("b"))
     made.work()
     assert done(made) == "abcbc"
 
@@ -145,8 +156,8 @@ def test_a_task_that_has_added_others_does_not_run_again(tmp_path: Path) -> None
     assert done(made) == "abx"
     for name in "ab":
         with pytest.raises(TransitionRefused, match="'b' has added tasks"):
-            made.run().control.rewind(name)
-    made.run().control.rewind("x")
+            made.run().do(Rewind(name))
+    made.run().do(Rewind("x"))
     made.work()
     assert done(made) == "abxx"
 
@@ -165,12 +176,12 @@ def test_what_is_taken_back_leaves_nothing_behind() -> None:
 def test_a_run_in_which_nothing_has_started_starts_there(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND)
     with pytest.raises(TransitionRefused, match="has not reached 'b' yet"):
-        made.run().control.rewind("b")
-    made.run().control.start_at("b")
+        made.run().do(Rewind("b"))
+    made.run().do(StartAt("b"))
     made.work()
     assert done(made) == "bje"
     with pytest.raises(TransitionRefused, match="has already started"):
-        made.run().control.start_at("a")
+        made.run().do(StartAt("a"))
 
 
 def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:
@@ -178,10 +189,10 @@ def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:
     made.claimed()
     control = made.run().control
     for change in (
-        partial(control.rewind, "a"),
-        partial(control.stamp_ok, node="a"),
-        partial(control.skip, node="a"),
-        partial(control.retry, "a"),
+        partial(control.do, Rewind("a")),
+        partial(control.do, Accept(node="a")),
+        partial(control.do, Skip(node="a")),
+        partial(control.do, RetryNow("a")),
     ):
         with pytest.raises(TransitionRefused, match="node 'a' is being run by process"):
             change()
@@ -194,7 +205,7 @@ def test_a_failed_node_is_accepted_by_hand(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND, {"b": failed()}, prompts={"j": "{{output}}"})
     made.refused()
     before = made.head
-    head = made.run().control.stamp_ok("did it", "b", "by hand")
+    head = made.run().do(Accept("did it", "b", "by hand")).head
     assert head.usage.steps == before.usage.steps + 1
     assert head.step_index == before.step_index + 1
     made.work()
@@ -207,11 +218,11 @@ def test_a_choice_by_hand_needs_what_picks_the_way(tmp_path: Path) -> None:
     made = lab(tmp_path, LOOP, {"q": failed()})
     made.refused()
     control = made.run().control
-    for change in (partial(control.stamp_ok, node="q"), partial(control.skip, node="q")):
+    for change in (partial(control.do, Accept(node="q")), partial(control.do, Skip(node="q"))):
         with pytest.raises(TransitionRefused, match="the output of 'q' picks the way") as refused:
             change()
         assert "skip --as-done --output TEXT q" in (refused.value.hint or "")
-    made.run().control.stamp_ok(node="q", output="bad")
+    made.run().do(Accept(node="q", output="bad"))
     made.work()
     assert done(made) == "wye"
 
@@ -219,7 +230,7 @@ def test_a_choice_by_hand_needs_what_picks_the_way(tmp_path: Path) -> None:
 def test_a_node_that_is_skipped_hands_on_what_reached_it(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b --> c", {"a": said("from a")}, prompts={"c": "{{output}}"})
     made.work(limits={"max_steps": 1})
-    made.run().control.skip("not now", "b")
+    made.run().do(Skip("not now", "b"))
     made.work()
     assert done(made) == "ac"
     assert "from a" in made.actor.prompts_of("c")[0]
@@ -229,7 +240,7 @@ def test_a_node_that_is_skipped_hands_on_what_reached_it(tmp_path: Path) -> None
 def test_a_node_fails_by_hand(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b; err --> z", on_error="err")
     made.work(limits={"max_steps": 1})
-    made.run().control.stamp_fail("the tests are red", "b")
+    made.run().do(Fail("the tests are red", "b"))
     made.refused()
     assert made.status == "completed_after_error"
     assert made.facts("failed")[0]["outcome"]["error"] == "the tests are red"
@@ -244,35 +255,35 @@ def crew(folder: Path) -> TeamLab:
 def test_of_a_team_one_failed_task_is_tried_again(tmp_path: Path) -> None:
     made = crew(tmp_path)
     made.refused()
-    made.run().control.retry("a")
+    made.run().do(RetryNow("a"))
     made.refused()
     assert made.accepted() == ["a"]
-    made.run().control.stamp_ok("by hand", "b")
+    made.run().do(Accept("by hand", "b"))
     made.work()
     assert made.accepted() == ["a", "c"]
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "words"),
+    ("command", "error", "words"),
     [
-        (lambda c: c.stamp_ok(), TransitionRefused, "may be at several nodes at once"),
-        (lambda c: c.stamp_fail(), TransitionRefused, "may be at several nodes at once"),
-        (lambda c: c.skip(), TransitionRefused, "may be at several nodes at once"),
-        (lambda c: c.skip(node="nobody"), UnknownName, "unknown node 'nobody'"),
-        (lambda c: c.rewind("nobody"), UnknownName, "unknown node 'nobody'"),
-        (lambda c: c.stamp_ok(node="e"), TransitionRefused, "'e' can't start now"),
-        (lambda c: c.rewind("e"), TransitionRefused, "has not reached 'e' yet"),
-        (lambda c: c.retry("b"), TransitionRefused, "'b' has not failed"),
+        (Accept(), TransitionRefused, "may be at several nodes at once"),
+        (Fail(), TransitionRefused, "may be at several nodes at once"),
+        (Skip(), TransitionRefused, "may be at several nodes at once"),
+        (Skip(node="nobody"), UnknownName, "unknown node 'nobody'"),
+        (Rewind("nobody"), UnknownName, "unknown node 'nobody'"),
+        (Accept(node="e"), TransitionRefused, "'e' can't start now"),
+        (Rewind("e"), TransitionRefused, "has not reached 'e' yet"),
+        (RetryNow("b"), TransitionRefused, "'b' has not failed"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    tmp_path: Path, change: Callable[[Any], object], error: type[SequencerError], words: str
+    tmp_path: Path, command: RunCommand, error: type[SequencerError], words: str
 ) -> None:
     made = lab(tmp_path, DIAMOND)
     made.work(limits={"max_steps": 1})
     before = made.head
     with pytest.raises(error, match=words):
-        change(made.run().control)
+        made.run().do(command)
     assert made.head == before
 
 
@@ -280,7 +291,7 @@ def test_a_run_that_is_over_is_not_skipped_along(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     made.work()
     with pytest.raises(TransitionRefused, match="has ended as completed") as refused:
-        made.run().control.skip(node="a")
+        made.run().do(Skip(node="a"))
     assert "rewind NODE" in (refused.value.hint or "")
 
 
@@ -288,8 +299,8 @@ def test_a_question_is_answered_and_not_stamped(tmp_path: Path) -> None:
     made = lab(tmp_path, "h{{Sure?}} --> a")
     made.refused()
     with pytest.raises(TransitionRefused, match="'h' asks a person"):
-        made.run().control.stamp_ok(node="h")
-    made.run().control.skip(node="h")
+        made.run().do(Accept(node="h"))
+    made.run().do(Skip(node="h"))
     made.work()
     assert done(made) == "a"
 
@@ -304,19 +315,19 @@ def asking(tmp_path: Path) -> tuple[FileStore, Workflow, Head]:
 
 def test_a_rejected_run_is_cancelled(tmp_path: Path) -> None:
     store, made, _ = asking(tmp_path)
-    head = Control(store, made).reject("no need", by="ann")
+    head = Control(store, made).do(Reject("no need"), by="ann").head
     assert (head.status, head.exit_reason) == (Status.COMPLETE, "cancelled")
     facts = list(store.history())[-2:]
     assert [fact["event"] for fact in facts] == ["cancelled", "completed"]
     assert facts[0]["outcome"] == {"by": "ann", "note": "no need", "cancelled": ["h"]}
     with pytest.raises(TransitionRefused, match="has ended as cancelled"):
-        Control(store, made).reject(by="bob")
+        Control(store, made).do(Reject(), by="bob")
 
 
 def test_a_cancelled_run_can_be_brought_back(tmp_path: Path) -> None:
     store, made, before = asking(tmp_path)
-    Control(store, made).reject(by="ann")
-    head = Control(store, made).retry()
+    Control(store, made).do(Reject(), by="ann")
+    head = Control(store, made).do(RetryNow()).head
     assert head.status is Status.WAITING_APPROVAL
     assert head.token > before.token, "the question is asked anew"
 
@@ -326,6 +337,6 @@ def test_a_question_is_answered_and_not_approved(tmp_path: Path, verb: str) -> N
     store, made, before = asking(tmp_path)
     control = Control(store, made)
     with pytest.raises(TransitionRefused, match="questions are answered") as refused:
-        control.approve(by="ann") if verb == "approve" else control.feedback("x", by="ann")
+        control.do(Approve() if verb == "approve" else Feedback("x"), by="ann")
     assert "sequencer answer" in (refused.value.hint or "")
     assert store.view().head == before

@@ -11,6 +11,7 @@ import pytest
 
 from sequencer.engine.by_hand import Control
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
+from sequencer.model.commands import AnswerQuestion
 from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
 from sequencer.model.net.graph import Option
 from tests.unit.engine.flow.labs import Lab, lab
@@ -148,7 +149,7 @@ def test_the_second_of_two_answers_does_not_touch_the_first(
 
     monkeypatch.setattr(store, "update", late)
     with pytest.raises(UnknownName):
-        Control(store, made.workflow).answer("h", "second", by="bob")
+        Control(store, made.workflow).do(AnswerQuestion("h", "second"), by="bob")
     assert answered_text(made) == "first"
 
 
@@ -159,10 +160,10 @@ def test_an_answer_to_an_earlier_question_of_a_loop_is_refused(tmp_path: Path) -
     made.answer("h", "no")
     made.refused()
     with pytest.raises(TransitionRefused, match="asks again"):
-        made.run().answer("h", "yes", by="bob", token=question.token)
+        made.run().do(AnswerQuestion("h", "yes", question.token), by="bob")
     (again,) = made.run().flow.questions(made.head)
     assert again.token > question.token
-    made.run().answer("h", "yes", by="bob", token=again.token)
+    made.run().do(AnswerQuestion("h", "yes", again.token), by="bob")
     assert made.work().usage.steps == 1
 
 

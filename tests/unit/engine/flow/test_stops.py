@@ -20,6 +20,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
+from sequencer.model.commands import Pause, Reset, Resume, RetryNow, Stop, TakeOver
 from sequencer.model.head import Status
 from sequencer.model.net.net import end_in_time, expire_question
 from sequencer.model.outcome import Outcome
@@ -40,7 +41,7 @@ def test_the_end_of_the_time_of_a_run_that_was_over_by_then(tmp_path: Path) -> N
     flow = made.run().flow
     flow.update(end_in_time, lambda _: None)
     assert made.head == before
-    made.run().control.retry()
+    made.run().do(RetryNow())
     flow.update(end_in_time, lambda _: None)
     assert made.status == "running"
 
@@ -131,23 +132,23 @@ def test_what_is_done_while_it_is_interrupted_counts(tmp_path: Path) -> None:
 def test_sync_mode_waits_for_the_end_of_a_pause(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     made.begun()
-    made.run().control.pause()
+    made.run().do(Pause())
     working = made.works(Mode.SYNC)
     working.ready()
     time.sleep(0.05)
     assert working.is_on, working.end()
-    made.run().control.resume()
+    made.run().do(Resume())
     assert working.summary().usage.steps == 1
 
 
 def test_an_answer_to_a_paused_run_keeps_the_pause(tmp_path: Path) -> None:
     made = lab(tmp_path, "h{{H}} --> a")
     made.refused()
-    made.run().control.pause()
+    made.run().do(Pause())
     made.answer("h", "yes")
     assert made.head.status is Status.PAUSED
     assert made.work().usage.steps == 0
-    made.run().control.resume()
+    made.run().do(Resume())
     assert made.work().usage.steps == 1
 
 
@@ -221,10 +222,10 @@ def test_a_reset_while_agents_work(tmp_path: Path) -> None:
         hold.wait()
         old = made.head.run_id
         with pytest.raises(TransitionRefused):
-            made.run().control.reset()
-        made.run().control.stop()
-        made.run().control.take_over()
-        made.run().control.reset()
+            made.run().do(Reset())
+        made.run().do(Stop())
+        made.run().do(TakeOver())
+        made.run().do(Reset())
         until(lambda: hold.was_stopped, 5.0)
     working.end()
     assert made.head.run_id != old

@@ -18,6 +18,7 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
+from sequencer.model.commands import Adopt
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.plugins.teams.graphs import workflow_of
@@ -32,7 +33,7 @@ def adopted(made: TeamLab, tasks: Sequence[Task]) -> TeamLab:
     assert isinstance(after, TeamLab)
     with pytest.raises(DefinitionChanged):
         after.work()
-    after.run().control.adopt()
+    after.run().do(Adopt())
     return after
 
 
@@ -86,7 +87,7 @@ def test_of_a_run_that_is_complete_nothing_is_begun(tmp_path: Path) -> None:
     made = team(tmp_path, [task("a")])
     made.work()
     after = made.changed(workflow_of("crew", [task("a"), task("b")], {}))
-    after.run().control.adopt()
+    after.run().do(Adopt())
     assert after.accepted() == ["a"]
     assert after.status == "completed"
 
@@ -131,7 +132,7 @@ def test_whatever_is_changed_each_task_is_done_once_behind_its_blockers(
     changed = made.changed(workflow_of("crew", everything, {}, size=1))
     assert isinstance(changed, TeamLab)
     if everything != before:
-        changed.run().control.adopt()
+        changed.run().do(Adopt())
     finish(changed)
     accepted = changed.accepted()
     assert sorted(accepted) == sorted(done | {one.id for one in everything})

@@ -10,6 +10,7 @@ import pytest
 
 from sequencer.engine.capacity import Shares, beside_of
 from sequencer.errors import StepFailed
+from sequencer.model.commands import Reject
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
@@ -82,7 +83,7 @@ def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
     with let_go(hold):
         at_work = made.works()
         hold.wait()
-        made.run().control.reject("enough", by="ann")
+        made.run().do(Reject("enough"), by="ann")
     at_work.end()
     assert made.marking.ledger.spent == {"a": [0.9, 0, made.marking.ledger.spent["a"][2]]}
     assert made.warnings() == ["the team has used 0.9000 of 1 USD (teams.budget)"]

@@ -12,6 +12,7 @@ from sequencer.engine.merge_order import Crowd, MergeTurn
 from sequencer.errors import TooManyFailures, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
+from sequencer.model.commands import Reject
 from sequencer.model.head import Claim
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
@@ -129,7 +130,7 @@ def test_waiting_ends_when_the_run_is_cancelled(tmp_path: Path) -> None:
     with let_go(hold):
         at_work = made.works()
         until(lambda: site.times("asks", "b"))
-        made.run().control.reject("enough", by="ann")
+        made.run().do(Reject("enough"), by="ann")
         at_work.end()
     assert site.merged == []
     assert made.status == "cancelled"

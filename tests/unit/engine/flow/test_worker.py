@@ -18,6 +18,7 @@ from sequencer.errors import MachineBusy, StepFailed
 from sequencer.executors.cancellation import StopReason
 from sequencer.history.story import story_of
 from sequencer.history.view import FlowView, NodeView, view_of
+from sequencer.model.commands import Pause, RunCommand, Stop
 from sequencer.model.head import Claim
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Output, Retry, Step
@@ -61,11 +62,11 @@ def test_how_many_it_may_claim(
     worker.attempts.close()
 
 
-@pytest.mark.parametrize("verb", ["pause", "stop"])
-def test_a_held_run_has_no_room(tmp_path: Path, verb: str) -> None:
+@pytest.mark.parametrize("command", [Pause(), Stop()])
+def test_a_held_run_has_no_room(tmp_path: Path, command: RunCommand) -> None:
     made = lab(tmp_path, "a")
     made.begun()
-    getattr(made.run().control, verb)()
+    made.run().do(command)
     worker = made.worker()
     room = worker.room(made.head, None)
     assert room is not None

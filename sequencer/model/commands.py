@@ -1,0 +1,235 @@
+"""What a person may ask of a run, as values.
+
+Command line, pages, MCP server, webhooks and library make the same values and pass them to
+`Run.do`. A kind of run decides what one does (`Kind.apply`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sequencer.model.head import Head
+from sequencer.model.transitions import Fact
+
+_TEXTS = ("note", "text", "output", "reason", "value")
+"""Fields that hold what a person wrote."""
+
+
+class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
+    """One command; see its subclasses."""
+
+    verb: ClassVar[str]
+    """Its name in messages."""
+    permission: ClassVar[str | None] = None
+    """What `agents_may_decide` has to contain for an agent to use it, if not its verb."""
+    is_free: ClassVar[bool] = False
+    """An agent may use it as well; see docs/how-to/trust-a-project.md."""
+    without_run: ClassVar[tuple[str, str | None] | None] = None
+    """Why it is of no use before the run has started, and what helps; None: it starts the run."""
+
+    def redacted(self, redact: Callable[[str], str]) -> RunCommand:
+        """Return it with every text that a person wrote passed through *redact*."""
+        texts = {
+            name: redact(text)
+            for name in _TEXTS
+            if isinstance(text := getattr(self, name, None), str)
+        }
+        return replace(self, **texts) if texts else self
+
+
+_NO_GATE = ("no gate is waiting", None)
+
+
+class Approve(RunCommand, frozen=True):
+    """Let the run continue after its gate."""
+
+    verb = "approve"
+    permission = "answer"
+    without_run = _NO_GATE
+    note: str | None = None
+    token: int | None = None
+    """Of the gate that was read; None: whichever waits."""
+
+
+class Reject(RunCommand, frozen=True):
+    """End the run at its gate; a graph's run is canceled, wherever it is."""
+
+    verb = "reject"
+    permission = "answer"
+    without_run = _NO_GATE
+    note: str | None = None
+    token: int | None = None
+
+
+class Feedback(RunCommand, frozen=True):
+    """Send the run back with a text; it will come to the gate again."""
+
+    verb = "feedback"
+    permission = "answer"
+    without_run = _NO_GATE
+    text: str
+    token: int | None = None
+
+
+class AnswerQuestion(RunCommand, frozen=True):
+    """Answer the question of a node: an option's value or label, or a text."""
+
+    verb = "answer"
+    without_run = ("there is no question to answer", None)
+    node: str
+    text: str
+    token: int | None = None
+    """Of the question that was read; None: whichever the node asks."""
+
+
+class Tell(RunCommand, frozen=True):
+    """Send a message to a step, position or node; its next attempt has it in its prompt."""
+
+    verb = "tell"
+    is_free = True
+    without_run = (
+        "nobody would read it",
+        "'sequencer run' starts it; 'sequencer status --all' lists the others, --run names one",
+    )
+    text: str
+    node: str | None = None
+    """None, in a run without a graph: the next attempt, whatever its step."""
+
+
+class RetryNow(RunCommand, frozen=True):
+    """Let failed steps be tried again at once; in a graph, also nodes that its end stopped."""
+
+    verb = "retry"
+    node: str | None = None
+    """Only this one."""
+
+
+class Skip(RunCommand, frozen=True):
+    """Continue without the current step or a node; after a fixer, the verdict is asked again."""
+
+    verb = "skip"
+    note: str | None = None
+    node: str | None = None
+
+
+class SkipTo(RunCommand, frozen=True):
+    """Skip the steps from one step_index up to another, in one change."""
+
+    verb = "skip"
+    permission = "run"
+    step_index: int
+    present: int
+    """Where the run has to be."""
+    note: str | None = None
+
+
+class Accept(RunCommand, frozen=True):
+    """Accept the current step or a node without an agent; of a fixer, only the fix."""
+
+    verb = "skip"
+    note: str | None = None
+    node: str | None = None
+    output: str | None = None
+    """The answer of the node."""
+
+
+class Fail(RunCommand, frozen=True):
+    """Mark the current step or a node as failed."""
+
+    verb = "skip"
+    note: str | None = None
+    node: str | None = None
+
+
+class Rewind(RunCommand, frozen=True):
+    """Go back to a step_index, or to a node; whatever the node leads to runs again as well."""
+
+    verb = "rewind"
+    to: str
+
+
+class StartAt(RunCommand, frozen=True):
+    """Start the run of a graph, in which nothing has started, at a node."""
+
+    verb = "start"
+    permission = "run"
+    node: str
+
+
+class SetField(RunCommand, frozen=True):
+    """Set one field of the head, as if it had been edited in state.json."""
+
+    verb = "set"
+    field: str
+    value: Any
+
+
+class Reset(RunCommand, frozen=True):
+    """Start over with the configured workflow."""
+
+    verb = "reset"
+    ended: str | None = None
+    """The id of the run, which has to be complete; None: any run, wherever it is."""
+
+
+class Adopt(RunCommand, frozen=True):
+    """Continue with the configured workflow."""
+
+    verb = "adopt"
+
+
+class TakeOver(RunCommand, frozen=True):
+    """Drop every claim; the results of their holders are then refused."""
+
+    verb = "takeover"
+
+
+class StopNow(RunCommand, frozen=True):
+    """Drop every claim of a run that was stopped or paused, as a part of ``stop --now``."""
+
+    verb = "takeover"
+    permission = "stop"
+
+
+class Stop(RunCommand, frozen=True):
+    """Let the running step end, and start no other."""
+
+    verb = "stop"
+    is_free = True
+    reason: str | None = None
+
+
+class Pause(RunCommand, frozen=True):
+    """Pause the run after the running step; waiting processes keep waiting."""
+
+    verb = "pause"
+    is_free = True
+
+
+class Resume(RunCommand, frozen=True):
+    """Undo `Pause` and `Stop`."""
+
+    verb = "resume"
+
+
+class CommandResult(NamedTuple):
+    """What a command did."""
+
+    head: Head
+    """As it stands afterwards."""
+    facts: tuple[Fact, ...]
+    """What the journal has of it."""
+
+    @property
+    def note(self) -> str:
+        """Return the note of its last fact; empty: there is none."""
+        return str(self.details.get("note") or "")
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """Return the outcome of its last fact; empty: there is none."""
+        return dict(self.facts[-1].outcome or {}) if self.facts else {}

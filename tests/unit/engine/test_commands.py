@@ -1,0 +1,74 @@
+"""What every command has in common, whoever makes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import SequencerError
+from sequencer.model.commands import (
+    Accept,
+    AnswerQuestion,
+    Approve,
+    Fail,
+    Feedback,
+    Reject,
+    RunCommand,
+    SetField,
+    Skip,
+    SkipTo,
+    Stop,
+    Tell,
+)
+from sequencer.project.project import open_project
+from tests.unit.engine.command_table import make_project, opened
+
+SECRET = "ghp_0123456789abcdefghijABCDEFGHIJ012345"  # noqa: S105 - as a person may paste one
+TEXT = f"use {SECRET} for it"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        Accept(TEXT),
+        Fail(TEXT),
+        Skip(TEXT),
+        SkipTo(2, 0, TEXT),
+        SetField("ticket", TEXT),
+        Stop(TEXT),
+        Tell(TEXT),
+        Approve(TEXT),
+        Reject(TEXT),
+        Feedback(TEXT),
+        AnswerQuestion("q", TEXT),
+    ],
+)
+def test_a_secret_that_a_person_wrote_is_kept_nowhere(tmp_path: Path, command: RunCommand) -> None:
+    make_project(tmp_path, "procedure")
+    run = opened(tmp_path)
+    run.do(Skip("first"))
+    if isinstance(command, (Approve, Reject, Feedback, AnswerQuestion)):
+        # Nothing is asked here; the text is not even in the refusal.
+        with pytest.raises(SequencerError) as refused:
+            run.do(command, by="ann")
+        assert SECRET not in str(refused.value)
+    else:
+        run.do(SkipTo(2, 1, TEXT) if isinstance(command, SkipTo) else command, by="ann")
+    written = [path.read_text() for path in tmp_path.glob("sync/**/*.json*")]
+    assert written
+    assert SECRET not in "".join(written)
+
+
+def test_a_command_says_what_it_did_and_reads_no_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_project(tmp_path, "cycle")
+    run = open_project(tmp_path, trust=True).run(None)
+    monkeypatch.setattr(type(run.store), "history", None)
+    done = run.do(Skip("later"))
+    assert [(str(fact.event), fact.step) for fact in done.facts] == [
+        ("initialised", "a"),
+        ("skipped", "a"),
+    ]
+    assert (done.note, done.head.step_index) == ("later", 1)
