@@ -235,13 +235,13 @@ class Control:
 
         def change(found: Head | None) -> Transition:
             if head is None:
-                transition = self._changed(found, command, by)
-            elif isinstance(command, AnswerQuestion):
-                transition = self._made(of_run(self._store, head.run_id, found), command, by)
-            else:
-                transition = self._made(self._started(command, found), command, by)
-            made.append(transition)
-            return transition
+                made.append(self._changed(found, command, by))
+                return made[-1]
+            there = self._started(command, found)
+            if isinstance(command, AnswerQuestion):
+                of_run(self._store, head.run_id, there)
+            made.append(self._made(there, command, by))
+            return made[-1]
 
         after = self._store.update(change)
         # Another process may have been faster: the last one was accepted.
