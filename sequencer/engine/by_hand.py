@@ -31,7 +31,7 @@ from sequencer.model.commands import (
     TakeOver,
 )
 from sequencer.model.head import Head
-from sequencer.model.kind import Kind, Supplies
+from sequencer.model.kind import CommandContext, Kind
 from sequencer.model.limits import utc
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import DEFINITION_FILE, Definition
@@ -300,8 +300,8 @@ class Control:
             self._keep_source(head)
         return made
 
-    def _applied(self, head: Head, command: RunCommand, **supplies: Any) -> Transition:
-        made = self.kind.apply(head, command, Supplies(at=datetime.now(UTC), **supplies))
+    def _applied(self, head: Head, command: RunCommand, **context: Any) -> Transition:
+        made = self.kind.apply(head, command, CommandContext(at=datetime.now(UTC), **context))
         self._changes.keep_document(made)
         return made
 

@@ -68,8 +68,8 @@ class Try(Struct):
     outcome: Mapping[str, Any] = field(default_factory=dict)
     """Long outputs are cut to their end."""
 
-    def report(self, fact: RecordedFact) -> None:
-        """Take what *fact* says about it, the one that ends it."""
+    def record_end(self, fact: RecordedFact) -> None:
+        """Keep what *fact*, which ends it, says about it."""
         self.ended, self.revision, details = fact.at, fact.revision, fact.details
         output = details.get("output")
         if isinstance(output, str) and len(output) > KEPT_CHARS:
@@ -149,7 +149,7 @@ class StepTries(Struct):
 
 
 class StepStory(Struct):
-    """The newest about one step, by its name."""
+    """The current state of one step."""
 
     attempt: int = 0
     since: str | None = None
@@ -238,11 +238,10 @@ class Story(Struct):
         return usage
 
     def _start_over(self, usage: Usage | None) -> None:
-        for kept in (self.tries, self.turns):
+        names = (self.nodes, self.followed, self._open, self._last, self._diverted)
+        known: tuple[Any, ...] = (self.tries, self.turns, self._cancelled, *names)
+        for kept in known:
             kept.clear()
-        known = (self.nodes, self.followed, self._open, self._last, self._diverted)
-        for kept_by_name in (*known, self._cancelled):
-            kept_by_name.clear()
         self.began, self.is_over, self.has_beginning = None, False, True
         self.before = usage or Usage()
 
@@ -322,7 +321,7 @@ class Story(Struct):
     def _end_by_hand(self, fact: RecordedFact, ending: EndState, at: float) -> None:
         """Add the end of a step at which no one works."""
         if (cancelled := self._cancelled.pop(fact.token, None)) is not None:
-            cancelled.report(fact)
+            cancelled.record_end(fact)
         else:
             self._report(fact, ending, at)
         last = self._last.get(fact.step)
@@ -335,7 +334,7 @@ class Story(Struct):
             turn.is_accepted, turn.is_dead_end = False, True
 
     def _report(self, fact: RecordedFact, ending: EndState, at: float) -> None:
-        """Add what was reported about a step that no one ran: an attempt of its own."""
+        """Add an attempt for a step that no one ran and a person reported."""
         attempt = Try(fact.step, fact.step_index, fact.token, 0, fact.at, None, at)
         _finish(attempt, fact, ending, at)
         self.tries.append(attempt)
@@ -402,7 +401,7 @@ def story_of(facts: Iterable[Mapping[str, Any]]) -> Story:
 
 
 def _finish(attempt: Try, fact: RecordedFact, ending: EndState, at: float) -> None:
-    """Let *attempt* end with *fact*."""
+    """End *attempt* with *fact*."""
     details = fact.details
     usage = details.get("usage") or {}
     began_at, took = details.get("began_at"), float(usage.get("seconds", 0.0))
@@ -412,7 +411,7 @@ def _finish(attempt: Try, fact: RecordedFact, ending: EndState, at: float) -> No
     is_known = began_at or took or ending is EndState.LOST
     attempt.end = attempt.begin + took if is_known else max(at, attempt.begin)
     attempt.ending = ending
-    attempt.report(fact)
+    attempt.record_end(fact)
 
 
 def last_line(text: str) -> str:

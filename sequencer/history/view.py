@@ -109,16 +109,16 @@ def view_of(
     asked, usage = questions or {}, story.totals.of_steps()
     nodes = []
     for node in graph.nodes:
-        told, active = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
-        state = _state(node, active, marking, told.ending, is_held=node.id in held)
-        view = _node(node, state, told, usage.get(node.id, Usage()))
+        step, active = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
+        state = _state(node, active, marking, step.ending, is_held=node.id in held)
+        view = _node(node, state, step, usage.get(node.id, Usage()))
         question = asked.get(node.id)
         nodes.append(
             replace(
                 view,
                 runs=marking.done.get(node.id, 0),
                 due=None if active is None else active.due,
-                last_line=told.line if question is None else last_line(question),
+                last_line=step.line if question is None else last_line(question),
             )
         )
     return FlowView(
@@ -144,18 +144,18 @@ def _status(marking: Marking, nodes: Iterable[NodeView]) -> str:
     return "running"
 
 
-def _node(node: Node, state: NodeState, told: StepStory, used: Usage) -> NodeView:
-    """Return what the journal tells of *node*, which has *used* that."""
+def _node(node: Node, state: NodeState, step: StepStory, used: Usage) -> NodeView:
+    """Return the view of *node* from its part of the story and its usage."""
     return NodeView(
         node=node,
         state=state,
-        attempt=told.attempt,
+        attempt=step.attempt,
         seconds=round(used.seconds, 6),
         cost_usd=round(used.cost_usd, 6),
         unpriced=used.unpriced,
         estimated_usd=round(used.estimated_usd, 6),
         tokens=used.input_tokens + used.output_tokens,
-        since=told.since if state in {NodeState.RUNNING, NodeState.ASKED} else None,
+        since=step.since if state in {NodeState.RUNNING, NodeState.ASKED} else None,
     )
 
 

@@ -23,7 +23,7 @@ from sequencer.model.commands import (
 )
 from sequencer.model.edits import edit_field
 from sequencer.model.head import Head, Loop, Status
-from sequencer.model.kind import Supplies
+from sequencer.model.kind import CommandContext
 from sequencer.model.limits import utc
 from sequencer.model.line.order import present
 from sequencer.model.outcome import Usage, total
@@ -275,49 +275,49 @@ def other_kind(head: Head) -> TransitionRefused:
 
 
 def of_every_kind(
-    head: Head, command: RunCommand, workflow: Workflow, here: Place, supplies: Supplies
+    head: Head, command: RunCommand, workflow: Workflow, here: Place, context: CommandContext
 ) -> Transition:
-    """Return what a *command* that means the same for every kind makes of *head*.
+    """Return the transition of a *command* that means the same for every kind.
 
     The run of *workflow* is *here*.
 
     Raises: see the functions above.
     """
-    return _EVERY_KIND[type(command)](head, command, workflow, here, supplies)
+    return _EVERY_KIND[type(command)](head, command, workflow, here, context)
 
 
 def _edit(
-    head: Head, command: SetField, workflow: Workflow, _here: Place, supplies: Supplies
+    head: Head, command: SetField, workflow: Workflow, _here: Place, context: CommandContext
 ) -> Transition:
     def placed(edited: Head) -> Place:
         ensure_definition(edited, workflow)
         return present(workflow, edited)
 
-    return edit_field(head, command.field, command.value, at=utc(supplies.at), placed=placed)
+    return edit_field(head, command.field, command.value, at=utc(context.at), placed=placed)
 
 
 def _adopt(
-    head: Head, _command: Adopt, workflow: Workflow, here: Place, supplies: Supplies
+    head: Head, _command: Adopt, workflow: Workflow, here: Place, context: CommandContext
 ) -> Transition:
     name, digest, params = workflow.name, workflow.digest(), workflow.params
-    return adopt(head, name, digest, params, here, at=utc(supplies.at))
+    return adopt(head, name, digest, params, here, at=utc(context.at))
 
 
 def _reset(
-    head: Head, _command: Reset, workflow: Workflow, here: Place, supplies: Supplies
+    head: Head, _command: Reset, workflow: Workflow, here: Place, context: CommandContext
 ) -> Transition:
     del workflow, here
-    if supplies.fresh is None:
+    if context.fresh is None:
         message = "a reset needs the head of the new run"
         raise ValueError(message)
-    return reset(head, supplies.fresh, at=utc(supplies.at))
+    return reset(head, context.fresh, at=utc(context.at))
 
 
 def _take_over(
-    head: Head, _command: RunCommand, workflow: Workflow, here: Place, supplies: Supplies
+    head: Head, _command: RunCommand, workflow: Workflow, here: Place, context: CommandContext
 ) -> Transition:
     del workflow, here
-    return take_over_by_force(head, at=utc(supplies.at), used=supplies.used)
+    return take_over_by_force(head, at=utc(context.at), used=context.used)
 
 
 _EVERY_KIND: Mapping[type[RunCommand], Callable[..., Transition]] = {

@@ -33,8 +33,8 @@ STAGNATED = "stagnated"
 """Key of an attempt's record that says why the run pauses after it: its step repeats itself."""
 
 
-class Supplies(Struct, frozen=True, kw_only=True):
-    """What a command needs besides the run: it is not what the person says."""
+class CommandContext(Struct, frozen=True, kw_only=True):
+    """What a kind needs to apply a command, in addition to the run."""
 
     at: datetime
     by: str = ""
@@ -428,8 +428,8 @@ class Kind(Protocol):
         del head
         return self.workflow
 
-    def apply(self, head: Head, command: RunCommand, supplies: Supplies) -> Transition:
-        """Return what *command* makes of *head*.
+    def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
+        """Return the transition of *command* from *head*.
 
         Raises:
             TransitionRefused: the run does not allow it as it stands, or its kind never does.

@@ -101,7 +101,7 @@ def counted(folder: Path, name: str | None) -> dict[str, tuple[float, int]]:
         "head": figures(head.usage),
         "journal": figures(total(told)),
         "metrics": figures(total(by_maker)),
-        "costs page": figures(total(one.usage for one in story.told.totals.by_maker.values())),
+        "costs page": figures(total(one.usage for one in story.story.totals.by_maker.values())),
         "its plot": figures(total(one.usage for one in story.spent)),
         "status": (usage["cost_usd"], usage["unpriced"]),
         "status --all": (listed["cost_usd"] or 0.0, listed["unpriced"]),

@@ -30,7 +30,7 @@ from sequencer.model.commands import (
     Tell,
 )
 from sequencer.model.head import Head
-from sequencer.model.kind import Supplies
+from sequencer.model.kind import CommandContext
 from sequencer.model.line.line import Line
 from sequencer.model.line.order import present
 from sequencer.model.net.net import Net
@@ -67,7 +67,7 @@ def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transi
         "rewound": lambda: Rewind(re.sub(r"\D", "", note)),
     }
     if event in commands:
-        return kind.apply(before, commands[event](), Supplies(at=at, by=told.get("by", "")))
+        return kind.apply(before, commands[event](), CommandContext(at=at, by=told.get("by", "")))
     if event == "claimed" and isinstance(kind, Line) and not before.claims:
         claim = Head.model_validate(record["head"]).claims[0]
         return kind.begin(

@@ -35,12 +35,12 @@ from sequencer.model.commands import (
 from sequencer.model.head import Claim, Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import (
     STAGNATED,
+    CommandContext,
     Ended,
     Kind,
     Performed,
     Readiness,
     Room,
-    Supplies,
     standing,
 )
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
@@ -492,34 +492,32 @@ class Line(Kind):
             found.append(describe_at(self.workflow, there))
         return found
 
-    def apply(self, head: Head, command: RunCommand, supplies: Supplies) -> Transition:
+    def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
         """See `Kind.apply`."""
         if isinstance(command, Tell):
-            node, text, at = command.node, command.text, utc(supplies.at)
-            return gates.tell(head, self.workflow, node, text, at=at, by=supplies.by)
+            node, text, at = command.node, command.text, utc(context.at)
+            return gates.tell(head, self.workflow, node, text, at=at, by=context.by)
         if (node := getattr(command, "node", None)) is not None:
             raise UsageRefused(
                 f"{command.verb}: the run goes from step to step, so it has no node {node!r}",
                 hint="leave the name out; the command is about the present step",
             )
-        if (way := _WAYS.get(type(command))) is not None:
-            return way(self, head, command, supplies)
+        if (way := _CHANGES.get(type(command))) is not None:
+            return way(self, head, command, context)
         if isinstance(command, Adopt) and head.flow is not None:
             raise by_hand.other_kind(head)
         here = present(self.workflow, head)
-        return by_hand.of_every_kind(head, command, self.workflow, here, supplies)
+        return by_hand.of_every_kind(head, command, self.workflow, here, context)
 
-    def approve(self, head: Head, command: Approve, supplies: Supplies) -> Transition:
+    def approve(self, head: Head, command: Approve, context: CommandContext) -> Transition:
         """Return *head* after its gate."""
-        following, at = self._at(head, head.step_index), utc(supplies.at)
-        return gates.approve(
-            head, following, command.note, at=at, by=supplies.by, token=command.token
-        )
+        here, at, token = self._at(head, head.step_index), utc(context.at), command.token
+        return gates.approve(head, here, command.note, at=at, by=context.by, token=token)
 
-    def feedback(self, head: Head, command: Feedback, supplies: Supplies) -> Transition:
+    def send_back(self, head: Head, command: Feedback, context: CommandContext) -> Transition:
         """Return *head* at the step that the feedback goes to."""
-        back, at = self._back(head), utc(supplies.at)
-        return gates.feedback(head, command.text, back, at=at, by=supplies.by, token=command.token)
+        back, at = self._back(head), utc(context.at)
+        return gates.feedback(head, command.text, back, at=at, by=context.by, token=command.token)
 
     def _at(self, head: Head, step_index: int) -> Place:
         """Return the place at *step_index*, if the run of *head* still has this definition."""
@@ -530,9 +528,11 @@ class Line(Kind):
         ensure_definition(head, self.workflow)
         return place(self.workflow, gates.open_gate(head, "feedback").feedback_to)
 
-    def passed(self, head: Head, command: Accept | Skip, supplies: Supplies) -> Transition:
+    def accept_or_skip(
+        self, head: Head, command: Accept | Skip, context: CommandContext
+    ) -> Transition:
         """Accept the present step or leave it out; after a fixer the judgement comes again."""
-        following, at, note = self._at(head, head.step_index + 1), utc(supplies.at), command.note
+        following, at, note = self._at(head, head.step_index + 1), utc(context.at), command.note
         is_skip = isinstance(command, Skip)
         if head.loop is not None and head.loop.stage == "fix":
             judge = place(self.workflow, head.step_index)
@@ -541,7 +541,7 @@ class Line(Kind):
         decide = by_hand.skip if is_skip else by_hand.stamp_ok
         return decide(head, following, note, at=at)
 
-    def rewound(self, head: Head, command: Rewind, supplies: Supplies) -> Transition:
+    def rewind(self, head: Head, command: Rewind, context: CommandContext) -> Transition:
         """Return *head* at the step_index that *command* names."""
         to = command.to
         ensure_definition(head, self.workflow)
@@ -553,19 +553,19 @@ class Line(Kind):
         # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.
         is_behind = step_index <= head.step_index
         here = place(self.workflow, step_index) if is_behind else Place(step_index, "", "")
-        return by_hand.rewind(head, here, at=utc(supplies.at))
+        return by_hand.rewind(head, here, at=utc(context.at))
 
 
-_WAYS: Mapping[type[RunCommand], Callable[..., Transition]] = {
-    Accept: Line.passed,
-    Skip: Line.passed,
+_CHANGES: Mapping[type[RunCommand], Callable[..., Transition]] = {
+    Accept: Line.accept_or_skip,
+    Skip: Line.accept_or_skip,
     Fail: lambda _, head, command, more: by_hand.stamp_fail(head, command.note, at=utc(more.at)),
     RetryNow: lambda _, head, _command, more: by_hand.retry(head, at=utc(more.at)),
-    Rewind: Line.rewound,
+    Rewind: Line.rewind,
     Approve: Line.approve,
     Reject: lambda _, head, command, more: gates.reject(
         head, command.note, at=utc(more.at), by=more.by, token=command.token
     ),
-    Feedback: Line.feedback,
+    Feedback: Line.send_back,
 }
-"""What a command does that only this kind has."""
+"""The commands that mean something else here than in a graph."""

@@ -18,7 +18,7 @@ from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.commands import Adopt, RunCommand
 from sequencer.model.head import FLOW_DOCUMENT, Head, Owner, Work
-from sequencer.model.kind import STAGNATED, Ended, Kind, Room, Supplies
+from sequencer.model.kind import STAGNATED, CommandContext, Ended, Kind, Room
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, tries_of, utc
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
@@ -216,14 +216,14 @@ class Net(Kind):
 
     # --- by hand -------------------------------------------------------------------
 
-    def apply(self, head: Head, command: RunCommand, supplies: Supplies) -> Transition:
+    def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
         """See `Kind.apply`."""
         self.ensure_may(command.verb)
         if (change := hands.CHANGES.get(type(command))) is not None:
-            act = partial(change, command=command, by=supplies.by, outputs=self._outputs)
-            return self._made(head, act, None, supplies.at)
+            act = partial(change, command=command, by=context.by, outputs=self._outputs)
+            return self._made(head, act, None, context.at)
         here = present(self.workflow, head)
-        made = by_hand.of_every_kind(head, command, self.workflow, here, supplies)
+        made = by_hand.of_every_kind(head, command, self.workflow, here, context)
         if not isinstance(command, Adopt):
             return made
         return adopted(head, made, self.workflow, self._markings.begun(head))

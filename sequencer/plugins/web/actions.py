@@ -46,16 +46,35 @@ def _text(form: Form, what: str) -> str:
     return text
 
 
-def _answer(form: Form) -> RunCommand:
-    text = form.get("value") or _text(form, "answer")
-    return AnswerQuestion(form.get("node", ""), text, _token(form))
+def decision_of(word: str, text: str, token: int, node: str = "") -> RunCommand:
+    """Return the decision *word* about the gate or the question with *token*.
+
+    approve and reject may have a *text*; feedback and answer, which names a *node*, need one.
+
+    Raises:
+        UsageRefused: the text is missing.
+    """
+    if word in ("approve", "reject"):
+        return (Approve if word == "approve" else Reject)(text or None, token)
+    if not text.strip():
+        raise UsageRefused(f"{word}: the text is missing", hint="write it")
+    return Feedback(text, token) if word == "feedback" else AnswerQuestion(node, text, token)
+
+
+def _decision(word: str) -> Callable[[Form], RunCommand]:
+    def of(form: Form) -> RunCommand:
+        text = form.get("text", "")
+        if word == "feedback":
+            text = _text(form, "feedback")
+        elif word == "answer":
+            text = form.get("value") or _text(form, "answer")
+        return decision_of(word, text, _token(form), form.get("node", ""))
+
+    return of
 
 
 COMMANDS: Mapping[str, Callable[[Form], RunCommand]] = {
-    "approve": lambda form: Approve(form.get("text") or None, _token(form)),
-    "reject": lambda form: Reject(form.get("text") or None, _token(form)),
-    "feedback": lambda form: Feedback(_text(form, "feedback"), _token(form)),
-    "answer": _answer,
+    **{word: _decision(word) for word in ("approve", "reject", "feedback", "answer")},
     "pause": lambda _: Pause(),
     "resume": lambda _: Resume(),
     "stop": lambda form: Stop(form.get("text") or None),
@@ -64,11 +83,10 @@ COMMANDS: Mapping[str, Callable[[Form], RunCommand]] = {
     "retry": lambda form: RetryNow(form.get("node") or None),
 }
 """The command that each form of a page asks for."""
-_POSTED = frozenset({"approve", "reject", "feedback", "stop"})
-"""What the activity sinks are told of at once, as by the commands."""
-
-
-_LETS_GO_ON = frozenset({"approve", "feedback", "answer", "resume", "retry"})
+_POSTED = (Approve, Reject, Feedback, Stop)
+"""Posted to the activity sinks at once, as the command line does."""
+_CONTINUES = (Approve, Feedback, AnswerQuestion, Resume, RetryNow)
+"""The run can continue after them."""
 
 
 def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
@@ -81,22 +99,23 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
     """
     if verb not in COMMANDS:
         raise UnknownName("change", verb, COMMANDS)
+    command = COMMANDS[verb](form)
     with site.lock:
         shown = site.project(project)
         name = shown.row(run).run.name
-    head = decide(shown.acting(), name, verb, form, decider())
+    head = decide(shown.acting(), name, command, decider())
     with site.lock:
-        shown.answered[name] = head.revision if verb in _LETS_GO_ON else 0
+        shown.answered[name] = head.revision if isinstance(command, _CONTINUES) else 0
     shown.changed()
 
 
-def decide(project: Project, run: str | None, verb: str, form: Form, by: str) -> Head:
-    """Do *verb* with what *form* says in the run called *run*, as said by *by*; see `act`.
+def decide(project: Project, run: str | None, command: RunCommand, by: str) -> Head:
+    """Do *command* in the run called *run*, decided by *by*; return the head afterwards.
 
-    Returns the head that stands afterwards.
+    Raises: see `act`.
     """
-    head = project.run(run).do(COMMANDS[verb](form), by=by).head
-    if verb in _POSTED and activity_of(project.settings).sinks:
+    head = project.run(run).do(command, by=by).head
+    if isinstance(command, _POSTED) and activity_of(project.settings).sinks:
         threading.Thread(target=_deliver, args=(project, run), daemon=True).start()
     return head
 

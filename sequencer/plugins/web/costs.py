@@ -98,8 +98,8 @@ def costs(site: Site, query: Query) -> Page:
     used = [(row, look_of(row), row.head.usage) for row in rows if row.head]
     for row in rows:
         story = row.project.story(row)
-        _sum_up(sums, row, story.told.totals.by_maker)
-        cut += (story.told.totals.first_revision or 1) > 1
+        _sum_up(sums, row, story.story.totals.by_maker)
+        cut += (story.story.totals.first_revision or 1) > 1
         spent += [(row.name, one._replace(step=row.named(one.step))) for one in story.spent]
         reviews += reviews_of(row, story.judged)
     told = [one for row in rows for one in row.project.story(row).quotas.items()]

@@ -28,7 +28,7 @@ from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.model.request import MAX_ITEMS
 from sequencer.model.validation import in_words
 from sequencer.plugins.schedules.cli_schedule import program_argv
-from sequencer.plugins.web.actions import decide
+from sequencer.plugins.web.actions import decide, decision_of
 from sequencer.project.extras import extra_hint
 from sequencer.store.identity import is_inside_agent
 
@@ -207,8 +207,8 @@ class Desk:
         """
         try:
             asked = self._asked(run, decides=True)
-            found, form = asked.run(), {"text": text, "token": str(token), "node": node or ""}
-            decide(asked.project(), found.name, decision, form, decider())
+            found, command = asked.run(), decision_of(decision, text, token, node or "")
+            decide(asked.project(), found.name, command, decider())
             head = found.head
         except SequencerError as error:
             raise self._failure(hidden(str(error))) from error

@@ -36,7 +36,7 @@ from sequencer.history.facts import RecordedFact, read
 from sequencer.history.story import StepTries, Story
 from sequencer.model.commands import Adopt
 from sequencer.model.head import Head
-from sequencer.model.kind import Supplies
+from sequencer.model.kind import CommandContext
 from sequencer.model.net.source import differences
 from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -163,7 +163,7 @@ class RunRow(Struct, dict=True):
         else:
             return None
         try:
-            self.run.control.kind.apply(head, Adopt(), Supplies(at=datetime.now(UTC)))
+            self.run.control.kind.apply(head, Adopt(), CommandContext(at=datetime.now(UTC)))
         except SequencerError as error:
             why = f"{why}\n{error.message}"
             return Changed(why, f"sequencer {option}reset", may_adopt=False)
@@ -196,7 +196,7 @@ class RunStory(Struct):
     run_id: str = ""
     revision: int = 0
     facts: list[Fact] = field(default_factory=list)
-    told: Story = field(default_factory=Story)
+    story: Story = field(default_factory=Story)
     by_node: bool = False
     spent: list[Spent] = field(default_factory=list)
     quotas: dict[str, tuple[str, Quota]] = field(default_factory=dict)
@@ -215,7 +215,7 @@ class RunStory(Struct):
         if not is_same or (is_whole and not self.is_whole):
             self.run_id, self.revision, self.is_whole = head.run_id, 0, True
             self.facts, self.spent, self.judged, self.quotas = [], [], [], {}
-            self.told, self.by_node = Story(), head.begun_at is not None
+            self.story, self.by_node = Story(), head.begun_at is not None
             if not is_whole and head.begun_at is None and head.revision > LONG:
                 self.is_whole = False
         if head.revision > self.revision:
@@ -231,13 +231,13 @@ class RunStory(Struct):
     @property
     def steps(self) -> dict[str, StepTries]:
         """Return the steps that were begun, in their order, by their keys in addresses."""
-        return self.told.steps(by_name=self.by_node)
+        return self.story.steps(by_name=self.by_node)
 
     def _keep(self, raw: Fact) -> None:
         self.revision = raw["revision"]
         self.facts.append(raw)
         (fact,) = read([raw])
-        usage, details = self.told.keep(fact), fact.details
+        usage, details = self.story.keep(fact), fact.details
         if usage is not None:
             self.spent.append(spent_in(fact, usage))
         if quota := details.get("quota"):

@@ -11,7 +11,7 @@ from sequencer.model import by_hand as decisions
 from sequencer.model import edits, transitions
 from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Gate, Head, Loop, Owner, Status
-from sequencer.model.kind import Supplies
+from sequencer.model.kind import CommandContext
 from sequencer.model.line import gates
 from sequencer.model.line import order as loops
 from sequencer.model.line.line import Line
@@ -33,7 +33,7 @@ def test_after_a_fixer_that_was_passed_by_hand_the_judge_comes_again(
     command: RunCommand, event: Event
 ) -> None:
     head = RUN.replace(loop=Loop(stage="fix", round=2), expected_step="fix")
-    made = LINE.apply(head, command, Supplies(at=NOW, by="me"))
+    made = LINE.apply(head, command, CommandContext(at=NOW, by="me"))
     assert made.facts[0].event is event
     assert (made.head.step_index, made.head.expected_step) == (0, "check")
 

@@ -34,8 +34,15 @@ from sequencer.errors import (
     StorageFailed,
     TransitionRefused,
 )
+from sequencer.history.facts import read as recorded
 from sequencer.logs import current_branch
-from sequencer.model.commands import Resume
+from sequencer.model.commands import (
+    Resume,
+    RetryNow,
+    RunCommand,
+    Stop,
+    Tell,
+)
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage
@@ -44,7 +51,7 @@ from sequencer.plugins.posting.trackers import activity_id
 from sequencer.plugins.requests.issues import as_request, free_name, issue_of
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.plugins.requests.starting import lost_words
-from sequencer.plugins.web.actions import decide
+from sequencer.plugins.web.actions import decide, decision_of
 from sequencer.plugins.web.section import webhooks_of
 from sequencer.plugins.web.site import ShownProject
 from sequencer.plugins.web.webhook_settings import AnyHook
@@ -265,7 +272,7 @@ class Clerk:
     def _change(
         self, project: Project, event: TrackerEvent, options: AnyHook, delivery: Delivery
     ) -> str:
-        """Do what was said about the run of the issue, once, as a page's button would."""
+        """Do what was said about the run of the issue, once."""
         run = run_of(project, event.identifier)
         head = None if run is None else run.head
         if run is None or head is None:
@@ -273,21 +280,20 @@ class Clerk:
         if event.id in own_comments(head):
             raise Unwanted("a run posted it")
         by = f"{delivery.tracker}:{event.who[0]}"
-        verb = "stop" if event.ask is Ask.STOP else decision(event.text)[0]
-        if verb == "stop":
-            forms = [{"text": stop_reason(run, event, options, by)}]
-        else:
-            verb, forms = change_of(run, head, event, by)
-            if delivery.revision is None:
-                self.box.note(delivery, head.revision)
-            elif is_done(run, delivery.revision, verb, by, forms[0].get("token")):
-                raise Unwanted("this was already done")
-        for form in forms:
-            decide(project, run.name, verb, form, by)
-        if verb == "stop":
-            # The step that runs ends now: its agent is told to.
+        if event.ask is Ask.STOP or decision(event.text)[0] == "stop":
+            reason = stop_reason(run, event, options, by)
+            decide(project, run.name, Stop(reason), by)
+            # The running step ends too.
             self._end(run.name or "")
-            return f"run {run.name} is stopped: {forms[0]['text']}"
+            return f"run {run.name} is stopped: {reason}"
+        commands = commands_of(run, head, event, by)
+        if delivery.revision is None:
+            self.box.note(delivery, head.revision)
+        elif is_done(run, delivery.revision, commands[0], by):
+            raise Unwanted("this was already done")
+        for command in commands:
+            decide(project, run.name, command, by)
+        verb = commands[0].verb
         if verb not in _IS_REST:
             self._want(run.name or "")
         return f"{'guidance' if verb == 'tell' else verb} by {by}"
@@ -339,10 +345,8 @@ class Clerk:
         self._begin_runs()
 
 
-def change_of(
-    run: Run, head: Head, event: TrackerEvent, by: str
-) -> tuple[str, list[dict[str, str]]]:
-    """Return which button of a page *event* is, and what its forms say.
+def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunCommand]:
+    """Return the commands that *event* asks for, one or more.
 
     Raises:
         Unwanted: it decides nothing here, or was written before the question.
@@ -352,19 +356,20 @@ def change_of(
     ask = None if head.exit else open_at(run, head)
     if ask is None:
         if verb == "retry" and head.status is Status.FAILED:
-            return verb, [{}]
+            return [RetryNow()]
         if verb:
             raise Unwanted(f"no question is waiting that {verb!r} could answer")
         text = f"{by}{f' ({event.url})' if event.url else ''} wrote:\n\n{note}"
-        nodes = [""] if run.kind.has_one_place else [claim.step for claim in head.claims]
+        nodes = [None] if run.kind.has_one_place else [claim.step for claim in head.claims]
         if not nodes:
             raise TransitionRefused("tell: no agent is at work that could read it")
-        return "tell", [{"node": node, "text": text} for node in nodes]
+        return [Tell(text, node) for node in nodes]
     if ask.gate is not None:
         if verb == "retry":
             raise Unwanted("'retry' can't answer what is waiting")
-        verb, form = verb or "feedback", {"text": note}
-        token, asked_at = ask.gate.token, ask.gate.opened_at
+        # Without a word it is feedback.
+        command = decision_of(verb or "feedback", note, ask.gate.token)
+        asked_at = ask.gate.opened_at
     else:
         if len(ask.questions) > 1:
             raise Unwanted("several questions are waiting; answer them with 'sequencer answer'")
@@ -373,31 +378,31 @@ def change_of(
         first = _folded(event.text.partition("\n")[0])
         names = (name for one in question.options for name in (one.value, one.label))
         said = next((one for one in names if one and _folded(one) == first), event.text)
-        verb, form = "answer", {"node": question.node.id, "value": said}
-        token, asked_at = question.token, question.asked_at
+        command = decision_of("answer", said, question.token, question.node.id)
+        asked_at = question.asked_at
     asked = parse_time(asked_at)
     if asked is not None and asked > datetime.now(UTC) + AHEAD:
         # It could be an answer to an earlier question, and that opens no gate.
         raise Unwanted("this machine's clock was wrong when it asked; answer on the run's page")
     if asked is None or event.at + SKEW < asked:
         raise Unwanted("it was written before the question")
-    return verb, [{**form, "token": str(token)}]
+    return [command]
 
 
 def _folded(text: str) -> str:
     return text.strip().rstrip(".!").casefold()
 
 
-def is_done(run: Run, revision: int, verb: str, by: str, token: str | None) -> bool:
-    """Return whether *verb* was done in *run* since *revision*, or was about another question.
+def is_done(run: Run, revision: int, command: RunCommand, by: str) -> bool:
+    """Return whether *command* was done in *run* since *revision*, or was about another question.
 
     *by* decides through one thread, so that what they have done since is this.
     """
     return any(
-        verb == "retry"
-        or (fact.get("outcome") or {}).get("by") == by
-        or str(fact["token"]) == token
-        for fact in run.store.history(revision)
+        isinstance(command, RetryNow)
+        or fact.details.get("by") == by
+        or fact.token == getattr(command, "token", None)
+        for fact in recorded(run.store.history(revision))
     )
 
 
