@@ -21,15 +21,17 @@ from temporalio.client import Client
 from temporalio.common import RetryPolicy
 from temporalio.worker import Worker
 
-from bench.project import Marks, make_project, no_op_run
-from bench.serving import Answer, serve
-from sequencer.engine.events import Emit
-from sequencer.engine.stint import Mode
-from sequencer.engine.worker import Worker as OurWorker
-from sequencer.model.limits import InvocationLimits
-from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.worker import polls
-from sequencer.plugins.temporal.worker import serve as serve_runs
+# The bare workflow uses none of it, so its sandbox need not load it again.
+with workflow.unsafe.imports_passed_through():
+    from bench.project import Marks, make_project, no_op_run
+    from bench.serving import Answer, serve
+    from sequencer.engine.events import Emit
+    from sequencer.engine.stint import Mode
+    from sequencer.engine.worker import Worker as OurWorker
+    from sequencer.model.limits import InvocationLimits
+    from sequencer.plugins.temporal.client import FleetStore
+    from sequencer.plugins.temporal.worker import polls
+    from sequencer.plugins.temporal.worker import serve as serve_runs
 
 QUEUE = "bare"
 STEP_S = timedelta(seconds=60)
