@@ -172,8 +172,9 @@ def longest_end_s(project: Project) -> float:
 def unknown_end(run: Run) -> Interrupted:
     """Return what is known when something does not let the work on *run* end as it should."""
     return Interrupted(
-        "interrupted, and no answer came in time; unknown: if this process has a claim, the run "
-        f"releases it when {run.store.ttl_s:g} s have passed without a heartbeat",
+        "interrupted, but no answer came in time, so the run's state is unknown: if this process "
+        f"has a claim, the run releases it when {run.store.ttl_s:g} s have passed without a "
+        "heartbeat",
         hint="start again to continue",
     )
 

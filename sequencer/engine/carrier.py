@@ -297,9 +297,12 @@ class CodeMover:
         """See `Carrier.merged`."""
         return self._carrier.merged(claim, head, work)
 
-    def publish(self, head: Head) -> None:
-        """See `Carrier.publish`; an attempt that works here does it itself."""
-        if self._turn.acquire(blocking=False):
+    def publish(self, head: Head, *, wait: bool = False) -> None:
+        """See `Carrier.publish`; an attempt that works here does it itself.
+
+        With *wait*, whoever is at it in another thread comes first: this process ends then.
+        """
+        if self._turn.acquire(blocking=wait):
             try:
                 self._carrier.publish(head)
             finally:

@@ -107,7 +107,7 @@ def test_a_lock_that_a_stopped_process_holds_keeps_no_run(
                 holder.kill()
     assert run.returncode == 130, err
     assert seconds < AT_MOST_S
-    assert "unknown: if this process has a claim" in err
+    assert "the run's state is unknown: if this process has a claim" in err
     assert not any(map(psutil.pid_exists, agents(folder)))
     if options:
         assert json.loads(out)["exit_code"] == 130

@@ -57,7 +57,8 @@ def wait_for_the_end(
             elif time.monotonic() > until and not future.done():
                 future.cancel()
                 raise Interrupted(
-                    "interrupted; no worker of this run answered, so its state is unknown; the "
-                    f"server releases what this process holds within {ASK_S + LATE_S:g} s",
+                    "interrupted, but no worker of this run answered, so the run's state is "
+                    "unknown: the server releases what this process holds within "
+                    f"{ASK_S + LATE_S:g} s",
                     hint="'sequencer status' shows it",
                 )

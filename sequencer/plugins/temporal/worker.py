@@ -202,6 +202,11 @@ class Activities:
             task.add_done_callback(self._after.discard)
         return report
 
+    async def published(self) -> None:
+        """Wait until people can see the code of the attempts that have ended."""
+        if self._after:
+            await asyncio.wait(self._after, timeout=sum(LOOKS_S))
+
     def _publish(self, run: str, token: int) -> None:
         """Let people see the code of *run* if it rests after the attempt with *token*."""
         with contextlib.suppress(SequencerError):
@@ -334,7 +339,8 @@ def work_on(
     summary = _summary(store, end)
     now = summary.head
     if now is not None:
-        worker.code.publish(now)
+        # The last attempt may still be at it, with the head that it saw.
+        worker.code.publish(now, wait=True)
     if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
         worker.performer.tell_completed(max(now.step_index - 1, 0), now)
     if "error" in end:
@@ -438,6 +444,7 @@ async def _served(
             await asyncio.to_thread(stop.wait)
         finally:
             bringing.cancel()
+    await attempts.published()
 
 
 class Workers:

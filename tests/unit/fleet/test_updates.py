@@ -118,7 +118,7 @@ def test_nobody_is_waited_for_who_does_not_serve_the_run(
 
     stop = Cancellation()
     stop.set(StopReason.INTERRUPTED)
-    with pytest.raises(Interrupted, match="its state is unknown; the server releases"):
+    with pytest.raises(Interrupted, match="state is unknown: the server releases"):
         wait_for_the_end(future, stop, lambda: asked.append("leave"), running)
     stop.close()
     assert asked == ["leave"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from sequencer.errors import (
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.commands import TakeOver
-from sequencer.model.head import Claim
+from sequencer.model.head import Claim, Head
 from sequencer.model.outcome import Outcome
 from tests.contract.store_cases import new_head
 from tests.played import PlayedRun, PlayedStore
@@ -116,6 +117,37 @@ def test_beside_which_attempts_a_node_may_begin() -> None:
     assert not code.may_begin(moved, (1,), ()), "somebody else has moved it"
     code.is_ready = False
     assert not code.may_begin(head, (1,), ())
+    store.close()
+
+
+class SlowToPublish(Cart):
+    """A carrier whose first publication takes until a test lets it end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+        self.published: list[int] = []
+
+    def publish(self, head: Head) -> None:
+        self.has_begun.set()
+        assert self.may_end.wait(20)
+        self.published.append(head.revision)
+
+
+def test_the_last_publication_waits_for_one_in_another_thread() -> None:
+    """Else the process ends in the middle of it, and people don't see the last step's code."""
+    store, cart = PlayedStore(PlayedRun()), SlowToPublish()
+    code = CodeMover(cart, Patience(store, Cancellation(), lambda *_: None))
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(code.publish, new_head(revision=1))
+        assert cart.has_begun.wait(20)
+        code.publish(new_head(revision=2))
+        last = threads.submit(code.publish, new_head(revision=3), wait=True)
+        assert not wait([last], timeout=0.05).done
+        cart.may_end.set()
+        first.result(20)
+        last.result(20)
+    assert cart.published == [1, 3]
     store.close()
 
 
