@@ -446,8 +446,9 @@ def _bounded(issue: TrackerIssue) -> TrackerIssue:
 
 
 def _branch(name: str) -> str:
-    """Return *name* if git takes it; prompts put it into commands."""
-    return name if is_branch_name(name) and len(name) <= _LINE_CHARS else ""
+    """Return *name* if git takes it and people can see it; prompts put it into commands."""
+    is_usable = is_branch_name(name) and name.isprintable() and len(name) <= _LINE_CHARS
+    return name if is_usable else ""
 
 
 def _one_line(text: str) -> str:

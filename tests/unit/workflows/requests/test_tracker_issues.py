@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sequencer.errors import UsageRefused
@@ -270,6 +270,7 @@ json_values = st.recursive(
 )
 
 
+@example(SHAPES["PULL"], [list(SHAPES["PULL"]).index("baseRefName")], "\x80")
 @given(
     st.sampled_from(list(SHAPES.values())),
     st.lists(st.integers(0, 30), min_size=1, max_size=4),
