@@ -138,20 +138,31 @@ _ENABLED = _Enabled()
 
 
 class PluginUnavailable(ConfigurationError):
-    """Something needs a plug-in that is disabled or not installed."""
+    """Something needs a plug-in or a package that is disabled or not installed."""
 
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
-        """Refuse *what*, which needs *plugin*."""
-        is_disabled = plugin in _ENABLED.disabled
-        variable = f"SEQUENCER_PLUGINS__{plugin.upper()}"
+        """Refuse *what*, which needs *plugin*: a plug-in of this package, or a package."""
+        is_ours, is_disabled = plugin in PLUGINS, plugin in _ENABLED.disabled
         super().__init__(
-            f"{what} needs the plug-in {plugin!r}, which is "
+            f"{what} needs the {'plug-in' if is_ours else 'package'} {plugin!r}, which is "
             + ("disabled" if is_disabled else "not installed"),
             where=where,
-            hint=f"set 'plugins: {{{plugin}: on}}' in orchestration.yaml (or {variable}=on)"
-            if is_disabled
-            else "reinstall the package",
+            hint=_how_to_enable(plugin) if is_disabled else _how_to_install(plugin),
         )
+
+
+def _how_to_enable(plugin: str) -> str:
+    variable = f"SEQUENCER_PLUGINS__{plugin.upper()}"
+    if variable in os.environ:
+        # It wins over the file.
+        return f"unset the variable {variable}, or set it to 'on'"
+    return f"set 'plugins: {{{plugin}: on}}' in orchestration.yaml (or {variable}=on)"
+
+
+def _how_to_install(plugin: str) -> str:
+    if plugin in PLUGINS:
+        return "reinstall step-sequencer"
+    return f"install it, or remove it from 'plugins:': pip install {plugin}"
 
 
 def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
@@ -218,10 +229,39 @@ def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where
         ConfigurationError: it can't be loaded.
     """
     if (found := find(group, name)) is None:
-        if (plugin := plugin_of(group, name)) is not None:
-            raise PluginUnavailable(f"{what} {name!r}", plugin, where=where or None)
-        raise UnknownName(what, name, {*known, *names(group)}, where=where or None)
+        raise unavailable(group, name, what, known=known, where=where)
     return found
+
+
+def unavailable(
+    group: str, name: str, what: str, *, known: Iterable[str] = (), where: str | None = None
+) -> ConfigurationError:
+    """Return why *group* has no object called *name*; see `needed`."""
+    if (provider := plugin_of(group, name) or _disabled_package(group, name)) is not None:
+        return PluginUnavailable(f"{what} {name!r}", provider, where=where or None)
+    return UnknownName(what, name, {*known, *names(group)}, where=where or None)
+
+
+def _disabled_package(group: str, name: str) -> str | None:
+    """Return the disabled package that provides *name* in *group*, if one does."""
+    if not _ENABLED.disabled - PLUGINS:
+        return None
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
+
+    providers = (one.dist.name for one in entry_points(group=group, name=name) if one.dist)
+    return next((one for one in providers if one in _ENABLED.disabled), None)
+
+
+def provides(group: str, name: str) -> bool:
+    """Return whether a plug-in or an installed package has *name* in *group*, even a disabled one.
+
+    It is for settings that are only read: whoever uses the object calls `needed`.
+    """
+    return (
+        name in OURS.get(group, {})
+        or any(one.name == name for one in entries(group))
+        or _disabled_package(group, name) is not None
+    )
 
 
 class Single(Generic[_T]):
@@ -412,14 +452,10 @@ def loaded(part: str | Callable[..., Any]) -> Any:
 
 
 def _loaded(place: str) -> Any | None:
-    """Return the object at *place*; None: its plug-in is not installed."""
-    plugin = place.partition(".")[0]
+    """Return the object at *place*; None: its plug-in is not installed, or one that it imports."""
     try:
         return loaded(f"{_PLUGINS}.{place}")
     except ModuleNotFoundError as error:
-        missing = missing_plugin(error)
-        if missing in (plugin, "plugins"):
-            return None
-        if missing is None:
+        if missing_plugin(error) is None:
             raise
-        raise PluginUnavailable(f"the plug-in {plugin!r}", missing) from None
+        return None

@@ -24,6 +24,7 @@ from sequencer.errors import (
     command,
     run_option,
 )
+from sequencer.extensions import PluginUnavailable
 from sequencer.model.commands import (
     Accept,
     Adopt,
@@ -67,7 +68,7 @@ def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
 def _next(run: Run, head: Head) -> str:
     try:
         here = run.standing()
-    except DefinitionChanged as error:
+    except (DefinitionChanged, PluginUnavailable) as error:
         return f"none: {error.message}"
     if here is None:
         return f"step {head.expected_step!r}"

@@ -35,7 +35,6 @@ from sequencer.errors import (
     RemoteUnreachable,
     SequencerError,
     StorageFailed,
-    UnknownName,
     UsageRefused,
     WaitsForPerson,
     WorkTreeRefused,
@@ -89,7 +88,7 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
 def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
     if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing_plugin(error)):
-        return extensions.PluginUnavailable("this", plugin)
+        return extensions.PluginUnavailable("this command", plugin)
     if isinstance(error, Exception) and not isinstance(error, (SequencerError, OSError)):
         package = extensions.package_that_raised(error)
         if package is not None:
@@ -221,7 +220,7 @@ _LOOKING = frozenset(
 )
 """They run nothing of the project, and reach no remote."""
 _READING = frozenset(("status", "history", "log", "inbox", "repair", "clean"))
-"""They read every run, also if it needs a plug-in that is disabled."""
+"""They read every run, even if it needs a plug-in that is disabled."""
 _CHANGING = frozenset(("stop", "resume", "answer", "tell")) | {
     name for name, entry in COMMANDS.items() if entry.section == _FIX
 }
@@ -295,13 +294,15 @@ class Verbs(click.Group):
                 if args[0] in _CALLED:
                     hint = f"use 'sequencer {_CALLED[args[0]]}'"
                     raise UsageRefused(f"there is no command {args[0]!r}", hint=hint)
-                raise UnknownName("command", args[0], COMMANDS.keys() | added)
+                raise extensions.unavailable(
+                    extensions.COMMANDS, args[0], "command", known=COMMANDS
+                )
             invocation.verb = args[0]
         if entry is not None:
             invocation.verb, invocation.decides = args[0], entry.decides
             invocation.changes = args[0] in _CHANGING
             invocation.acts = args[0] not in _LOOKING
-            invocation.reads = args[0] in _READING
+            invocation.reads = args[0] in (_READING | _CHANGING)
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from sequencer import extensions
 from sequencer.engine.patience import Changes
-from sequencer.errors import UnknownName
 from sequencer.model.line.line import Line
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Store
@@ -39,8 +38,8 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     """
     if (make := KINDS.get(workflow.kind)) is not None:
         return make(store, workflow)
-    if (added := extensions.find(extensions.KINDS, workflow.kind)) is None:
-        known = KINDS.keys() | extensions.names(extensions.KINDS)
-        where = f"workflow {workflow.name!r}"
-        raise UnknownName("kind of workflow", workflow.kind, known, where=where)
+    where = f"workflow {workflow.name!r}"
+    added = extensions.needed(
+        extensions.KINDS, workflow.kind, "kind of workflow", known=KINDS, where=where
+    )
     return _along(store, workflow, added)

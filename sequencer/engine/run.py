@@ -18,7 +18,16 @@ from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.worker import LineWorker, NewestLimits, Worker
 from sequencer.errors import SequencerError, UsageRefused
-from sequencer.model.commands import Approve, CommandResult, Reject, RunCommand
+from sequencer.extensions import PluginUnavailable
+from sequencer.model.commands import (
+    Approve,
+    CommandResult,
+    Pause,
+    Reject,
+    RunCommand,
+    Stop,
+    StopNow,
+)
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind, Standing, standing
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -229,7 +238,14 @@ class Run:
 
         Raises: see `Control.do`.
         """
-        done = self.control.do(command, by)
+        try:
+            control = self.control
+        except PluginUnavailable:
+            # Whatever is disabled, a person can keep more work from starting.
+            if not isinstance(command, (Stop, StopNow, Pause)):
+                raise
+            control = self._control_as_begun()
+        done = control.do(command, by)
         is_over = done.head.status is Status.COMPLETE and done.head.step_index
         if is_over and isinstance(command, (Approve, Reject)):
             try:
@@ -238,6 +254,19 @@ class Run:
             except SequencerError as error:
                 on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
         return done
+
+    def _control_as_begun(self) -> Control:
+        """Return what changes a graph's run by hand, as far as the run itself says what it has.
+
+        Raises:
+            CorruptState: it does not say it.
+        """
+        from sequencer.engine.markings import source_of  # noqa: PLC0415 - graphs only
+
+        head = self.head
+        source = source_of(self.store)
+        workflow = source.as_of("" if head is None else head.workflow_digest)
+        return Control(self.store, workflow, self.name, source=source, redact=self._redact)
 
     # --- working -------------------------------------------------------------------
 

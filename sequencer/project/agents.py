@@ -313,11 +313,13 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def _make_plugin(
         self, name: str, kind: str, agent: Agent | None, written: dict[str, Any]
     ) -> Executor:
-        make = extensions.find(extensions.EXECUTORS, kind)
-        if make is None:
-            known = EXECUTORS.keys() | extensions.names(extensions.EXECUTORS)
-            where = agent.locate(()) if agent else None
-            raise UnknownName("agent kind", kind, known, where=where)
+        make = extensions.needed(
+            extensions.EXECUTORS,
+            kind,
+            "agent kind",
+            known=EXECUTORS,
+            where=agent.locate(()) if agent else "",
+        )
         made: Executor = make(name, written, self.core)
         return made
 

@@ -22,9 +22,12 @@ def remove_disabled(layers: Layers, *, reads: bool) -> list[Found]:
     found = list(_unknown(dict(switches(layers.values)).keys(), layers))
     values = layers.values
     for path, plugin in _keys(values):
-        error = extensions.PluginUnavailable(repr(str(path[-1])), plugin, where=layers.at(path))
+        error = extensions.PluginUnavailable(
+            f"the key {str(path[-1])!r}", plugin, where=layers.at(path)
+        )
         if reads:
             layers.notices.append(error.in_one_line)
+            layers.unavailable[path] = error
         else:
             found.append((path, error))
         # Without its tasks an entry of `workflows` is empty, so all of it goes.

@@ -296,6 +296,9 @@ class Project(Struct, frozen=True, dict=True):
     def obstacle(self, run: Run, head: Head, workflow: Workflow | None) -> SequencerError | None:
         """Return which plug-in or setting *run* needs to continue from *head*; None: none."""
         has_own = self.settings.worktree or self.rehearses
+        missing = next(iter(self.settings.unavailable.values()), None)
+        if missing is not None and head.status is not Status.COMPLETE:
+            return missing
         try:
             if workflow is not None and workflow.tasks and head.status is not Status.COMPLETE:
                 TASK_GRAPHS.required()

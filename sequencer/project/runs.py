@@ -30,6 +30,7 @@ from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow, has_definition
 from sequencer.project.settings import Settings
+from sequencer.project.store_kinds import STORE_KIND
 from sequencer.project.store_requests import StoreRequest
 from sequencer.store.file import FileStore
 from sequencer.store.folder import keep_from_git
@@ -353,6 +354,18 @@ def file_store(request: StoreRequest) -> Store:
         witness=_log_witness(request.settings, path),
         mark=HighWaterMark(path),
     )
+
+
+def copy_of_run(request: StoreRequest) -> Store:
+    """Return what reads the files of a run whose kind of store is not there.
+
+    Raises:
+        PluginUnavailable: there are none; the run is somewhere else.
+    """
+    missing = request.settings.unavailable.get(STORE_KIND)
+    if missing is not None and not request.state_path.exists():
+        raise missing
+    return file_store(request)
 
 
 def witness_for(settings: Settings, state_path: Path) -> Witness:

@@ -15,7 +15,7 @@ from sequencer.model.step import Step
 from sequencer.project.schema import BUILTIN_AGENTS, Schema
 from sequencer.project.sections import Found, section
 from sequencer.project.sources import Layers
-from sequencer.project.store_kinds import store_kind
+from sequencer.project.store_kinds import STORE_KIND, store_kind
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
@@ -144,9 +144,9 @@ class Check:
         path = ("store", "journal", "rotate_bytes")
         written, name = self._schema.store.journal.rotate_bytes, self._schema.store.kind
         try:
-            kind = store_kind(name, self._at(("store", "kind")))
+            kind = store_kind(name, self._at(STORE_KIND))
         except ConfigurationError as error:
-            yield ("store", "kind"), error
+            yield STORE_KIND, error
             return
         most = kind.max_open_journal_bytes
         if most is not None and path in self._layers.sources and written > most:

@@ -22,6 +22,7 @@ from sequencer.documents.textfile import find_config, leads_out, misplaced, reso
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
+from sequencer.extensions import PluginUnavailable
 from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
@@ -57,7 +58,7 @@ from sequencer.project.sources import (
     notice_commits,
     notice_former_agents,
 )
-from sequencer.project.store_kinds import StoreKind, store_kind
+from sequencer.project.store_kinds import COPY, STORE_KIND, StoreKind, store_kind
 from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import BuiltinPrompts, BuiltinWorkflows, Registry
@@ -141,6 +142,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The values as they were written, all layers together."""
     written: Mapping[str, Any]
     """The values of the file alone, under the keys of today."""
+    unavailable: Mapping[KeyPath, PluginUnavailable] = MappingProxyType({})
+    """If runs are only read: what was left out because its plug-in is not there, by its key."""
 
     def __repr__(self) -> str:
         """Return whose they are; a value may be a secret."""
@@ -158,7 +161,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def store_kind(self) -> StoreKind:
         """Return the kind of store that runs have; see `store_kinds.store_kind`."""
-        return store_kind(self.store.kind)
+        is_there = STORE_KIND not in self.unavailable
+        return store_kind(self.store.kind) if is_there else COPY
 
     def chosen_workflow(self) -> Workflow:
         """Return the workflow that `workflow` names, with its cadence of reviews."""
@@ -251,6 +255,8 @@ def load(
     if layers.document is not None:
         found += legacy.key_problems(layers.document)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
+    if reads:
+        _leave_out_store(found, layers)
     raise_all([error for _, error in sorted(found, key=lambda item: layers.position(item[0]))])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     return Settings(
@@ -268,7 +274,19 @@ def load(
         sources=MappingProxyType(layers.sources),
         values=MappingProxyType(layers.values),
         written=MappingProxyType(in_file),
+        unavailable=MappingProxyType(layers.unavailable),
     )
+
+
+def _leave_out_store(found: list[Found], layers: Layers) -> None:
+    """Make a notice of it if the kind of store is not there."""
+    for one in found:
+        path, error = one
+        if path == STORE_KIND and isinstance(error, PluginUnavailable):
+            found.remove(one)
+            layers.unavailable[path] = error
+            layers.notices.append(f"{error.in_one_line}; what this folder has is shown")
+            return
 
 
 def _builtin_prompts(schema: Schema) -> BuiltinPrompts:

@@ -55,6 +55,10 @@ class StoreKind(Struct, frozen=True):
 
 FILE = StoreKind("file", "sequencer.project.runs:file_store", is_local=True)
 """Files of this machine."""
+STORE_KIND = ("store", "kind")
+"""The key that names one."""
+COPY = StoreKind("copy", "sequencer.project.runs:copy_of_run")
+"""What the run's folder has of a run whose own kind is not there: it can only be read."""
 
 
 def store_kind(name: str, where: str = "store.kind") -> StoreKind:

@@ -224,7 +224,9 @@ def format_of(path: Path, page: str | None) -> FileFormat | None:
     """
     for name, one in extensions.ours(extensions.FORMATS, even_disabled=True):
         if one.recognizes_file(path, page):
-            found: FileFormat = extensions.needed(extensions.FORMATS, name, "the format")
+            found: FileFormat = extensions.needed(
+                extensions.FORMATS, name, "the format", where=str(path)
+            )
             return found
     return None
 

@@ -205,6 +205,99 @@ def test_nothing_of_a_plug_in_is_there(core: Here) -> None:
     assert "needs the plug-in 'git'" in core.call("tick", code=2)
 
 
+READING = ("status", "history", "log", "inbox", "clean")
+"""Commands that read every run."""
+PLAIN = (*READING, "check --settings", "tick", "plan", "repair", "stop", "status --all", "--help")
+"""Commands that a project without any plug-in uses."""
+
+
+@pytest.mark.parametrize("plugin", sorted(extensions.PLUGINS))
+def test_one_plug_in_is_missing(tmp_path: Path, plugin: str) -> None:
+    """Others import it, and whatever they build on it is missing as well; nothing else is."""
+    here = Here(
+        tmp_path / "project", without(tmp_path / "packages", frozenset({plugin})), frozenset()
+    )
+    here.configure("steps: [a, b]\n")
+    here.prompts("a", "b")
+    here.call("run", "--max-steps", "1")
+    for command in PLAIN:
+        here.call(*command.split())
+    assert here.done == ["a", "b"]
+
+
+def test_a_run_is_read_without_the_kind_of_its_store(core: Here) -> None:
+    core.configure("steps: [a, b]\n")
+    core.prompts("a", "b")
+    core.call("run", "--max-steps", "1")
+    core.configure("steps: [a, b]\nstore: {kind: git, remote: origin}\n")
+    for command in READING:
+        said = core.call(command)
+        assert "store kind 'git' needs the plug-in 'git'" in said
+        assert "what this folder has is shown" in said
+    assert "next: sequencer check (store kind 'git' needs" in core.call("status")
+    for command in ("run", "tick"):
+        assert "store kind 'git' needs the plug-in 'git'" in core.call(command, code=2)
+    assert core.done == ["a"]
+    core.configure("steps: [a, b]\nstore: {kind: temporal}\nstate_file: sync/other.json\n")
+    # The run is on a server, and nothing is known of it here.
+    assert "store kind 'temporal' needs the plug-in 'temporal'" in core.call("status", code=2)
+
+
+def test_a_variable_that_disables_a_plug_in_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Here(tmp_path / "project", ROOT, frozenset())
+    here.configure("steps: [a]\nplugins: {web: on}\n")
+    monkeypatch.setenv("SEQUENCER_PLUGINS__WEB", "off")
+    assert "unset the variable SEQUENCER_PLUGINS__WEB" in here.call("web", "--help", code=2)
+
+
+PACKAGE = """\
+class Loud:
+    def __init__(self, *_):
+        self.lane = "loud"
+
+    def post(self, *_):
+        pass
+
+    def close(self):
+        pass
+
+
+def loud(name, options, place):
+    return Loud()
+
+
+def where():
+    pass
+"""
+POINTS = "[sequencer.sinks]\nloud = loud:loud\n[sequencer.commands]\nwhere = loud:where\n"
+
+
+def test_a_run_is_read_without_a_package_that_its_settings_name(tmp_path: Path) -> None:
+    packages = without(tmp_path / "packages", frozenset({"temporal"}))
+    (packages / "loud.py").write_text(PACKAGE)
+    about = packages / "acme_loud-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-loud\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(POINTS)
+    here = Here(tmp_path / "project", packages, frozenset())
+    settings = "steps: [a, b]\nactivity: {sinks: {loud: {kind: loud}}}\n"
+    here.configure(settings)
+    here.prompts("a", "b")
+    here.configure(f"{settings}plugins: {{acme-loud: off}}\n")
+    for command in (*READING, "stop", "resume"):
+        here.call(command)
+    needs = "needs the package 'acme-loud', which is disabled"
+    for command in ("run", "tick"):
+        said = here.call(command, code=2)
+        assert needs in said
+        assert "set 'plugins: {acme-loud: on}' in orchestration.yaml" in said
+    assert needs in here.call("where", code=2)
+    here.configure("steps: [a, b]\nstore: {kind: loudly}\nplugins: {acme-loud: off}\n")
+    assert "unknown store kind 'loudly'" in here.call("status", code=2)
+
+
 def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     here = Here(tmp_path / "project", ROOT, frozenset())
     here.configure("")
@@ -217,12 +310,21 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     assert "second" in status
     assert "needs the plug-in 'teams'" in status
     assert "first" in alone.call(*named, "history")
+    assert "next: sequencer check" in status
+    assert "fit together" not in status
     alone.call(*named, "repair"), alone.call("clean")
+    inbox = alone.call("inbox")
+    assert "can't continue: " in inbox
+    assert "tasks.yaml" in inbox
+    # Whatever is disabled, more work can be kept from starting.
+    alone.call(*named, "stop", "--reason", "no plug-in")
+    assert "the run was stopped: no plug-in" in alone.call(*named, "status")
     for command in ("run", "tick"):
         refused = alone.call(*named, command, code=2)
         assert "needs the plug-in 'teams', which is disabled" in refused
         assert "set 'plugins: {teams: on}' in orchestration.yaml" in refused
     here.configure("")
+    here.call(*named, "resume")
     here.call(*named, "run")
     assert here.done == ["first", "second"]
 

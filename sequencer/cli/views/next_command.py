@@ -24,6 +24,7 @@ from sequencer.errors import (
     run_option,
     typed,
 )
+from sequencer.extensions import PluginUnavailable
 from sequencer.history.words import moment
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
@@ -92,6 +93,8 @@ def _about_the_files(run: RunSituation) -> NextCommand | None:
         return _about(run, "repair", "accepted steps may be missing")
     if isinstance(run.problem, DefinitionChanged):
         return _about(run, "adopt", "the run then continues with the steps as they are now")
+    if isinstance(run.problem, PluginUnavailable):
+        return NextCommand("sequencer check", one_line(run.problem.message))
     if run.problem is not None:
         return NextCommand("sequencer check", "the run and orchestration.yaml don't fit together")
     is_over = run.here is not None and run.here.kind is Readiness.COMPLETE

@@ -11,10 +11,12 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from sequencer.cli.views.facts import flow_of
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
+from sequencer.extensions import PluginUnavailable
 from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
@@ -255,6 +257,9 @@ def needs(project: Project) -> Iterator[tuple[Run, Need]]:
             key = f"changed {run.name}"
             commands = _commands(run_option(run.name), "adopt", "reset")
             yield run, Need(Readiness.REFUSED, key, one_line(need.message), commands)
+        elif isinstance(need, PluginUnavailable):
+            text = one_line(f"can't continue: {need.in_one_line}")
+            yield run, Need(Readiness.REFUSED, f"disabled {run.name} {need.message}", text)
         elif isinstance(need, SequencerError):
             yield run, _unread_need(run, need)
         elif isinstance(need, Need) and need.kind in _OF_A_PERSON and not need.is_asked:
@@ -374,7 +379,7 @@ def open_at(run: Run, head: Head) -> Open | None:
         return None
     if head.is_at_gate and head.status != "complete":
         return Open(run, head.gate, head.workflow_name)
-    questions = run.flow.questions(head) if head.asks else ()
+    questions = flow_of(run, head).questions(head) if head.asks else ()
     return Open(run, questions=tuple(questions)) if questions else None
 
 

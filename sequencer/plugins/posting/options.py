@@ -93,8 +93,8 @@ _OF_OTHERS = _Kind((), ("path", "url", "headers", "headers_env", "secret_env", "
 
 
 def _known_kind(kind: str) -> str:
-    if kind not in KINDS and kind not in (added := extensions.names(extensions.SINKS)):
-        *most, last = map(repr, (*KINDS, *sorted(added)))
+    if kind not in KINDS and not extensions.provides(extensions.SINKS, kind):
+        *most, last = map(repr, (*KINDS, *sorted(extensions.names(extensions.SINKS))))
         raise Refusal("literal_error", {"expected": f"{', '.join(most)} or {last}"})
     return kind
 
