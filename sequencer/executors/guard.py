@@ -35,6 +35,10 @@ KILL_LIMIT_S = 5.0
 
 COMMAND_BYTES = 600
 """How much of a command line is told."""
+EXEC_LOOKS, EXEC_LOOK_S = 50, 0.001
+"""How often, and with what pause, the guard looks for the command line of a process in an exec."""
+_ENDED = (b"Z", b"X")
+"""States of processes that have ended."""
 
 _SIGHUP, _SIGINT, _SIGQUIT, _SIGKILL, _SIGPIPE, _SIGTERM = 1, 2, 3, 9, 13, 15
 _SIGCHLD, _SIGXFSZ = _signal.SIGCHLD, _signal.SIGXFSZ
@@ -341,12 +345,28 @@ def descendants() -> list[int]:
 
 
 def command_line(pid: int) -> bytes:
-    """Return the beginning of the command line of *pid*; empty if it has ended by now."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
-            return file.read(COMMAND_BYTES) or b""
-    except OSError:
-        return b""
+    """Return the beginning of the command line of *pid*; empty if it has ended by now.
+
+    During an exec a process has none for a moment, and it may have cleared its own: then this is
+    its short name.
+    """
+    name = b""
+    for _ in range(EXEC_LOOKS):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
+                line = file.read(COMMAND_BYTES)
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                # The name may hold blanks and brackets; the last one closes it.
+                before, _, after = file.read().rpartition(b")")
+        except OSError:
+            return b""
+        if line:
+            return line
+        if after.split()[0] in _ENDED:
+            return b""
+        name = before.partition(b"(")[2]
+        time.sleep(EXEC_LOOK_S)
+    return name
 
 
 def left_running() -> str:

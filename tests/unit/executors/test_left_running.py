@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sequencer.executors import guard_process, pump
+from sequencer.executors import guard, guard_process, pump
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.guard import COMMAND_BYTES
@@ -139,3 +142,32 @@ def test_a_sequencer_from_before_an_upgrade_hears_the_word_that_it_knows(
     assert pump._LAST_WORD.fullmatch(new), new
     assert pump._LAST_WORD.fullmatch(old), "a guard from before is understood too"
     assert b'"left": 1' in new
+
+
+@pytest.mark.parametrize("empty", [1, 3, 10_000])
+def test_a_process_in_the_middle_of_an_exec_counts(
+    monkeypatch: pytest.MonkeyPatch, empty: int
+) -> None:
+    """The kernel shows no command line of it for a moment."""
+    looks = 0
+
+    def opened(path: str, *args: Any, **options: Any) -> Any:
+        nonlocal looks
+        looks += path.endswith("/cmdline")
+        if path.endswith("/cmdline") and looks <= empty:
+            return BytesIO()
+        return open(path, *args, **options)  # noqa: PTH123 - as the guard does it
+
+    monkeypatch.setattr(guard, "open", opened, raising=False)
+    with subprocess.Popen(["sleep", "4711"], stdin=subprocess.DEVNULL) as left:
+        try:
+            line = guard.command_line(left.pid)
+        finally:
+            left.kill()
+    assert line == (b"sleep\0" + b"4711\0" if empty < 10_000 else b"sleep")
+
+
+def test_a_process_that_has_ended_does_not_count() -> None:
+    with subprocess.Popen(["true"], stdin=subprocess.DEVNULL) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert guard.command_line(ended.pid) == b""
