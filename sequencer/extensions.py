@@ -1,21 +1,28 @@
 """The registry of extensions: named objects in groups, one group for each kind of extension.
 
 `OURS` lists the objects of this package as text, so listing them imports nothing. Other packages
-provide entry points in the same groups. Their metadata is read only for a name that is not in
-`OURS`, because that takes fifty times as long.
+provide entry points in the groups of `OFFERED`. Their metadata is read only for a name that is not
+in `OURS`, because that takes fifty times as long.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sequencer.errors import ConfigurationError, SequencerError, UnknownName
+from sequencer import packages
+from sequencer.errors import (
+    ConfigurationError,
+    SequencerError,
+    UnknownName,
+    failed_disk,
+    out_of_resources,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -27,16 +34,15 @@ EXECUTORS = "sequencer.executors"
 STORES = "sequencer.stores"
 """Kinds of stores: `project.store_kinds.StoreKind`."""
 HOOKS = "sequencer.hooks"
-"""Code around each step; see `hooks`."""
+"""Objects with hooks, which are called around each step; see `hooks`."""
 COMMANDS = "sequencer.commands"
 """Commands: `click.Command`, whose object is an `Invocation`."""
 CONTRIBUTIONS = "sequencer.contributions"
 """Additions to a command: `cli.contributions.Contribution`, named COMMAND.NAME."""
-RENDERERS = "sequencer.renderers"
-"""Drawings of workflows: `cli.contributions.Renderer`."""
 CHECKS = "sequencer.checks"
 """Checks: functions that take the `Project` and the name of a run and yield each `Finding`. With
-``looks=True`` they must not run anything of the project or contact a server."""
+``looks=True`` they must not run anything of the project or contact a server. An installed package
+is no part of the project: the user has installed it, so it is loaded all the same."""
 SECTIONS = "sequencer.sections"
 """Sections of orchestration.yaml: `project.sections.ConfigSection`."""
 SINKS = "sequencer.sinks"
@@ -45,12 +51,17 @@ SINKS = "sequencer.sinks"
 STATUS_LINES = "sequencer.status_lines"
 """Lines of `status`: functions from a `Project` and a `Run` to (label, text) pairs. Used only from
 packages that are enabled by name."""
+CODE = "sequencer.code"
+"""Code synchronization: functions from a `project.store_requests.CodeRequest` to a `Carrier`, or
+None."""
 PAGES = "sequencer.pages"
 """Pages below /more: `plugins.web.pages.AddedPage`. The menu lists those of packages that are
 enabled by name."""
 
 # Groups for the plug-ins of this package; entry points of other packages in them are ignored.
 
+RENDERERS = "sequencer.renderers"
+"""Drawings of workflows: `cli.contributions.Renderer`."""
 TREES = "sequencer.trees"
 """Detectors of file changes: `engine.tree_state.MakeTree`."""
 REPOSITORIES = "sequencer.repositories"
@@ -75,9 +86,6 @@ SYSTEM_PROMPTS = "sequencer.system_prompts"
 COMMENT_TOOLS = "sequencer.comment_tools"
 """Tools that post comments, which steps with ``no_comment`` do not get: functions from `Settings`
 to their names."""
-CODE = "sequencer.code"
-"""Code synchronization: functions from a `project.store_requests.CodeRequest` to a `Carrier`, or
-None."""
 
 _T = TypeVar("_T")
 _PLUGINS = "sequencer.plugins"
@@ -125,6 +133,32 @@ PLUGINS = frozenset(
     place.partition(".")[0] for places in OURS.values() for place in places.values()
 )
 """The plug-ins of this package; each is a folder below `sequencer.plugins`."""
+FUNCTION = ""
+OFFERED: Mapping[str, str] = {
+    KINDS: FUNCTION,
+    EXECUTORS: FUNCTION,
+    STORES: "sequencer.project.store_kinds:StoreKind",
+    HOOKS: "builtins:object",
+    COMMANDS: "click:Command",
+    CONTRIBUTIONS: "sequencer.cli.contributions:Contribution",
+    CHECKS: FUNCTION,
+    SECTIONS: "sequencer.project.sections:ConfigSection",
+    SINKS: FUNCTION,
+    STATUS_LINES: FUNCTION,
+    CODE: FUNCTION,
+    PAGES: "sequencer.plugins.web.pages:AddedPage",
+}
+"""The groups in which packages may have objects -> the class of an object in it; `FUNCTION`: it is
+called. `hooks` knows more about those of `HOOKS`."""
+CORE_NAMES: Mapping[str, str] = {
+    KINDS: "sequencer.engine.kinds:KINDS",
+    EXECUTORS: "sequencer.project.agents:EXECUTORS",
+    STORES: "sequencer.project.store_kinds:NAMES",
+    COMMANDS: "sequencer.cli.program:COMMANDS",
+    SECTIONS: "sequencer.project.schema:TAKEN",
+    SINKS: "sequencer.plugins.posting.options:KINDS",
+}
+"""Where the names are that are taken in a group besides those of `OURS`; only `check` reads it."""
 
 
 class _Enabled:
@@ -152,7 +186,7 @@ class PluginUnavailable(ConfigurationError):
 
 
 def _how_to_enable(plugin: str) -> str:
-    variable = f"SEQUENCER_PLUGINS__{plugin.upper()}"
+    variable = f"SEQUENCER_PLUGINS__{plugin.upper().replace('-', '_')}"
     if variable in os.environ:
         # It wins over the file.
         return f"unset the variable {variable}, or set it to 'on'"
@@ -195,7 +229,7 @@ def plugin_at(place: str) -> str | None:
     return place.split(".")[2] if place.startswith(f"{_PLUGINS}.") else None
 
 
-def packages() -> frozenset[str]:
+def installed_packages() -> frozenset[str]:
     """Return the names of the installed packages that have entry points for Sequencer."""
     from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
@@ -216,8 +250,12 @@ def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
     """
     if (place := OURS.get(group, {}).get(name)) is not None:
         return _loaded(place) if even_disabled or _is_enabled(place) else None
-    found = next((entry for entry in entries(group) if entry.name == name), None)
-    return None if found is None else _load(found)
+    found = next(_named(group, name), None)
+    return None if found is None else load(found)
+
+
+def _named(group: str, name: str) -> Iterator[EntryPoint]:
+    return (entry for entry in entries(group) if entry.name == name)
 
 
 def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where: str = "") -> Any:
@@ -248,7 +286,9 @@ def _disabled_package(group: str, name: str) -> str | None:
         return None
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    providers = (one.dist.name for one in entry_points(group=group, name=name) if one.dist)
+    providers = (
+        packages.normalized(packages.name_of(one)) for one in entry_points(group=group, name=name)
+    )
     return next((one for one in providers if one in _ENABLED.disabled), None)
 
 
@@ -259,7 +299,7 @@ def provides(group: str, name: str) -> bool:
     """
     return (
         name in OURS.get(group, {})
-        or any(one.name == name for one in entries(group))
+        or any(_named(group, name))
         or _disabled_package(group, name) is not None
     )
 
@@ -296,15 +336,10 @@ def ours(group: str, *, even_disabled: bool = False) -> Iterator[tuple[str, Any]
             yield name, found
 
 
-def from_packages(group: str) -> Iterator[tuple[str, Any]]:
-    """Yield (name, object) for each object of *group* in other packages, by name.
-
-    Raises:
-        ConfigurationError: one can't be loaded.
-    """
-    for entry in sorted(entries(group), key=lambda entry: entry.name):
-        if entry.name not in OURS.get(group, {}):
-            yield entry.name, _load(entry)
+def from_packages(group: str) -> list[EntryPoint]:
+    """Return the entry points of other packages in *group* that count, by name; see `load`."""
+    own = OURS.get(group, {})
+    return sorted((one for one in entries(group) if one.name not in own), key=lambda one: one.name)
 
 
 def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
@@ -324,49 +359,49 @@ def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
             points = distribution(package).entry_points
         except PackageNotFoundError:
             raise PluginUnavailable(f"plugins.{package}", package) from None
-        yield from ((point.name, _load(point)) for point in points if point.group == group)
+        yield from ((point.name, load(point)) for point in points if point.group == group)
 
 
 @contextmanager
-def package_code(group: str, name: str) -> Iterator[None]:
+def package_code(group: str, name: str, point: EntryPoint | None = None) -> Iterator[None]:
     """Report whatever the package that provides *name* in *group* raises in the block.
 
+    *point* is its entry point, if the caller has it. Nothing is reported of an object of ours.
+
     Raises:
-        ConfigurationError: the block raised something that is not a deliberate error.
+        ConfigurationError: the block raised something that is not a deliberate error, and not
+            the fault of this machine.
     """
     try:
         yield
-    except (SequencerError, OSError):
+    except SequencerError:
         raise
-    except Exception as error:
-        raise package_fault(f"the package that provides {name!r}", error, where=group) from error
+    except (Exception, SystemExit) as error:
+        fault = _fault(point or next(_named(group, name), None), f"failed: {packages.told(error)}")
+        if fault is None or out_of_resources(error) or failed_disk(error):
+            raise
+        raise fault from error
 
 
-def package_fault(
-    package: str, error: BaseException, where: str | None = None
-) -> ConfigurationError:
-    """Return the error that reports *error*, a bug of *package*."""
-    return ConfigurationError(
-        f"{package} failed: {type(error).__name__}: {error}",
-        where=where,
-        hint="report it to its authors, or disable it: plugins: {PACKAGE: off}",
-    )
+def _fault(point: EntryPoint | None, what: str) -> ConfigurationError | None:
+    if point is None:
+        return None
+    return packages.fault(packages.name_of(point), what, packages.place_of(point))
 
 
-def package_that_raised(error: BaseException) -> str | None:
-    """Return the package with entry points for Sequencer whose code raised *error*, if one did."""
-    modules, frame = set[str](), error.__traceback__
-    while frame is not None:
-        modules.add(str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
-        frame = frame.tb_next
-    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
+def made_by(group: str, name: str, kind: type[_T], make: Callable[..., Any], *facts: Any) -> _T:
+    """Return what *make*, which a package provides as *name* in *group*, makes of *facts*.
 
-    for package in distributions():
-        for entry in package.entry_points:
-            is_extension = entry.group.startswith("sequencer.")
-            if is_extension and entry.module.partition(".")[0] in modules:
-                return package.name
-    return None
+    Raises:
+        ConfigurationError: it raised an error, or returned something that is not a *kind*.
+    """
+    with package_code(group, name):
+        made = make(*facts)
+    if not isinstance(made, kind):
+        wanted = f"{kind.__module__}.{kind.__qualname__}"
+        what = f"returned {packages.shown(made)}, which is not a {wanted}"
+        raise _fault(next(_named(group, name), None), what) or TypeError(what)
+    return made
 
 
 def names(group: str) -> set[str]:
@@ -379,53 +414,54 @@ def _is_enabled(place: str) -> bool:
     return place.partition(".")[0] not in _ENABLED.disabled
 
 
-def _load(point: EntryPoint) -> Any:
+def load(point: EntryPoint) -> Any:
+    """Return the object of *point*, which is what the objects of its group have to be.
+
+    Raises:
+        ConfigurationError: it can't be imported, or is something else.
+    """
+    fault = partial(packages.fault, packages.name_of(point), where=packages.place_of(point))
     try:
-        return point.load()
-    except Exception as error:
+        found = point.load()
+    except (Exception, SystemExit) as error:
         # With --verbose its traceback is shown.
-        kind = type(error).__name__
-        raise ConfigurationError(
-            f"the package that provides {point.name!r} can't be loaded: {kind}: {error}",
-            where=f"{point.group}: {point.value}",
-            hint="install it again, or remove it",
-        ) from error
+        raise fault(f"failed while it was imported: {packages.told(error)}") from error
+    wanted = OFFERED.get(point.group, FUNCTION)
+    is_right = isinstance(found, loaded(wanted)) if wanted else callable(found)
+    if not is_right:
+        kind = wanted.replace(":", ".") or "function"
+        raise fault(f"provides {packages.shown(found)}, which is not a {kind}")
+    return found
 
 
 def entries(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of installed packages in *group*; none of them is loaded."""
-    if not _packages_may_add(group):
+    if not packages.may_add(group):
         return ()
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    found = tuple(entry_points(group=group))
-    return tuple(one for one in found if one.dist is None or one.dist.name not in _ENABLED.disabled)
+    return tuple(one for one in entry_points(group=group) if _is_used(one))
 
 
-def _packages_may_add(group: str) -> bool:
-    """Return whether an installed package may have entry points in *group*.
+def every_entry() -> list[EntryPoint]:
+    """Return the entry points of all packages that have some for Sequencer; none is loaded."""
+    if not packages.may_add("[sequencer."):
+        return []
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    This reads the files that importlib.metadata would read, without loading that module, which
-    takes ten times longer. If a path is not a folder of packages, the answer is yes.
-    """
-    from importlib.machinery import PathFinder  # noqa: PLC0415 - the idle tick has no use for it
+    found = entry_points()
+    groups = sorted(group for group in found.groups if group.startswith("sequencer."))
+    points = (one for group in groups for one in found.select(group=group) if _is_used(one))
+    return sorted(points, key=lambda one: (one.group, one.name))
 
-    finders = (one for one in sys.meta_path if one is not PathFinder)
-    if any(hasattr(one, "find_distributions") for one in finders):
-        return True
-    for folder in sys.path:
-        try:
-            found = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return True
-        for name in found:
-            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
-                with suppress(OSError):
-                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
-                        return True
-    return False
+
+def _is_used(point: EntryPoint) -> bool:
+    return packages.normalized(packages.name_of(point)) not in _ENABLED.disabled
+
+
+def is_enabled_by_name(point: EntryPoint) -> bool:
+    """Return whether ``plugins:`` enables the package of *point*."""
+    return packages.normalized(packages.name_of(point)) in _ENABLED.enabled
 
 
 def missing_plugin(error: ModuleNotFoundError) -> str | None:

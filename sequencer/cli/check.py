@@ -18,16 +18,18 @@ from msgspec.structs import asdict, replace
 
 from sequencer import __version__
 from sequencer.cli.context import Invocation, near
+from sequencer.cli.contributions import refusals
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.text import cut, one_line, plain, plural
 from sequencer.documents.textfile import expand_home, locate, slug
 from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.executors.redaction import Redaction
 from sequencer.project import checks
 from sequencer.project.agents import CLIENTS
 from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error
 from sequencer.project.extras import installed_versions
+from sequencer.project.package_checks import check_packages
 from sequencer.project.project import open_project
 from sequencer.project.settings import HIDDEN
 
@@ -98,12 +100,23 @@ def check(
 
 
 def _findings(invocation: Invocation) -> list[Finding]:
-    """Return all findings; where the configuration can't be used, those of the run's files."""
+    """Return all findings, those about what packages contribute to commands too."""
+    of_project = _of_project(invocation)
+    warnings = [
+        finding
+        for error in refusals()
+        for finding in of_error(Area.CONFIGURATION, error, Level.WARNING)
+    ]
+    return checks.once([*of_project, *warnings])
+
+
+def _of_project(invocation: Invocation) -> list[Finding]:
+    """Return what is wrong; if the configuration can't be used, in the run's files and packages."""
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
         project.ensure_is_one()
     except ConfigurationError as error:
-        found = of_error(Area.CONFIGURATION, error)
+        found = [*of_error(Area.CONFIGURATION, error), *check_packages()]
         try:
             state_path = locate(Path.cwd(), invocation.config, os.environ).state_path
         except ConfigurationError:
@@ -113,7 +126,12 @@ def _findings(invocation: Invocation) -> list[Finding]:
             state_path = state_path.parent / "runs" / slug(name) / state_path.name
         return [*found, *checks.check_state(state_path)]
     if invocation.run_name is not None:
-        invocation.run()  # an unknown name is an error, and the known ones are listed
+        try:
+            invocation.run()
+        except UnknownName:
+            raise  # the known names are listed
+        except ConfigurationError:
+            pass  # a finding below
     return checks.check_project(project, invocation.run_name)
 
 

@@ -14,15 +14,16 @@ from sequencer.cli.contributions import (
     Contribution,
     chosen,
     contributions_to,
+    open_verb,
     options_of,
     renderers,
+    ways,
 )
 from sequencer.cli.options import (
     REVIEW_EVERY,
     WORKFLOW,
     complete_flows,
     pass_invocation,
-    verb,
     with_options,
 )
 from sequencer.cli.views.facts import look
@@ -91,7 +92,7 @@ _OPTIONS = with_options(
 )  # fmt: skip
 
 
-@verb("plan", first=("--count", "--list", "--request", "--simulate", "--commit", "--diagram"))
+@open_verb("plan", first=("--count", "--list", "--request", "--simulate", "--commit", "--diagram"))
 @_OPTIONS
 @pass_invocation
 def plan(invocation: Invocation, /, **given: Any) -> int | None:
@@ -117,7 +118,7 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer plan --request "Crash on save" --label bug
       sequencer plan --commit
     """
-    return chosen("plan", _CONTRIBUTIONS, given, _OTHERWISE)(invocation, given)
+    return chosen("plan", (*ways(), *_CONTRIBUTIONS), given, _OTHERWISE)(invocation, given)
 
 
 _STEPS = Contribution(
@@ -128,7 +129,6 @@ _WORKFLOW = Contribution(
 )
 # Each is a room of its own, and costs more to load than the next steps to show.
 _CONTRIBUTIONS = (
-    *_ADDED,
     Contribution("chart", "sequencer.cli.show:plan_chart", ("chart",)),
     Contribution(
         "simulate",

@@ -21,14 +21,13 @@ from typing import IO, Any, NamedTuple, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from sequencer import extensions
+from sequencer import extensions, packages
 from sequencer.cli import unattended
 from sequencer.cli.context import ALWAYS, Invocation, complain, ensure_available, hidden, near, tell
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     AgentMissing,
     ClaimHeld,
-    ConfigurationError,
     Interrupted,
     MachineBusy,
     NotTrusted,
@@ -50,7 +49,8 @@ INTERRUPTED = Interrupted.exit_code
 _PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
 """What is no error: a question to a person, and an end that a person has asked for."""
 REPORT_TO = (
-    "report it with what the same command says with --verbose, and with 'sequencer check --report'"
+    "please report it: add --verbose to the command and include what it prints, and also what "
+    "'sequencer check --report' prints"
 )
 
 
@@ -89,12 +89,8 @@ def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
     if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing_plugin(error)):
         return extensions.PluginUnavailable("this command", plugin)
-    if isinstance(error, Exception) and not isinstance(error, (SequencerError, OSError)):
-        package = extensions.package_that_raised(error)
-        if package is not None:
-            fault = extensions.package_fault(f"the package {package!r}", error)
-            fault.__cause__ = error
-            return fault
+    if not isinstance(error, OSError) and (fault := packages.fault_of(error)) is not None:
+        return fault
     busy = out_of_resources(error)
     if (failed := failed_disk(error)) is not None:
         if failed is not error:
@@ -106,7 +102,7 @@ def _as_shortage(error: BaseException) -> BaseException:
         denied.__cause__ = error
         return denied
     if busy is None or busy is error:
-        return error
+        return packages.fault_of(error) or error
     made = MachineBusy(busy.message, where=busy.where, hint=busy.hint)
     if isinstance(error, SequencerError):
         made = MachineBusy(f"{error.message}: {busy.message}", where=error.where, hint=busy.hint)
@@ -268,9 +264,8 @@ class Verbs(click.Group):
         if entry is not None:
             config = ctx.ensure_object(Invocation).config
             ensure_available(config, entry.plugin, f"the command {cmd_name!r}")
-        if extensions.entries(extensions.CONTRIBUTIONS):
-            _configure(ctx)
         if entry is None:
+            _configure(ctx)
             return _added(cmd_name)
         module = import_module(f"sequencer.{entry.module}")
         # A name of Python's, or of another thing in the module, has a line behind it.
@@ -333,7 +328,7 @@ class Verbs(click.Group):
             rows = [(name, c.help) for name, c in known.items() if c.section == section]
             with formatter.section(section):
                 formatter.write_dl(rows)
-        if added := extensions.names(extensions.COMMANDS):
+        if added := extensions.names(extensions.COMMANDS) - COMMANDS.keys():
             with formatter.section("Added by packages"):
                 formatter.write_dl([(name, "") for name in sorted(added)])
         # A group's own method would list the verbs once more, cut off.
@@ -358,14 +353,10 @@ def _added(name: str) -> click.Command | None:
     Raises:
         ConfigurationError: it can't be loaded, or is not a click command.
     """
-    found = extensions.find(extensions.COMMANDS, name)
-    if found is not None and not isinstance(found, click.Command):
-        message = f"the package that provides the command {name!r} has no click.Command there"
-        raise ConfigurationError(message, where=extensions.COMMANDS)
+    found: click.Command | None = extensions.find(extensions.COMMANDS, name)
     if found is not None:
         own = {option for one in found.params for option in one.opts}
-        common = global_options(has_json=False)
-        found.params.extend(one for one in common if own.isdisjoint(one.opts))
+        found.params.extend(one for one in global_options() if own.isdisjoint(one.opts))
     return found
 
 
@@ -437,7 +428,9 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as error:
-        if isinstance(error, SystemExit):
+        # A command of a package may end with an exit code of its own, as any program does.
+        is_own = invocation.verb not in COMMANDS or packages.fault_of(error) is None
+        if isinstance(error, SystemExit) and is_own:
             raise
         return reports(error, is_verbose=is_verbose or invocation.is_verbose)
     finally:

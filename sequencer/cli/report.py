@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import chosen, contributions_to, options_of
-from sequencer.cli.options import pass_invocation, verb, with_options
+from sequencer.cli.contributions import chosen, contributions_to, open_verb, options_of, ways
+from sequencer.cli.options import pass_invocation, with_options
 from sequencer.errors import UsageRefused
 
 _CONTRIBUTIONS = contributions_to("report")
 
 
-@verb("report")
+@open_verb("report")
 @with_options(*options_of(_CONTRIBUTIONS))
 @pass_invocation
 def report(invocation: Invocation, /, **given: Any) -> int | None:
@@ -37,4 +37,4 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
         raise UsageRefused(
             "no plug-in that is enabled shows a run as text", where="sequencer report"
         )
-    return chosen("report", _CONTRIBUTIONS, given, otherwise)(invocation, given)
+    return chosen("report", ways(), given, otherwise)(invocation, given)

@@ -7,8 +7,14 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import contributed, contributions_to, options_of
-from sequencer.cli.options import pass_invocation, verb, with_options
+from sequencer.cli.contributions import (
+    OpenVerb,
+    contributed,
+    contributions_to,
+    open_verb,
+    options_of,
+)
+from sequencer.cli.options import pass_invocation, with_options
 from sequencer.cli.run import OPTIONS, perform
 from sequencer.cli.unattended import OPTION
 
@@ -22,7 +28,9 @@ _LOG = click.option(
 )
 
 
-@verb("tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log"))
+@open_verb(
+    "tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log")
+)
 @with_options(*options_of(contributions_to("tick")))
 @OPTIONS
 @_LOG
@@ -43,8 +51,8 @@ def tick(invocation: Invocation, /, **given: Any) -> int:
       sequencer --run nightly tick --json
       sequencer tick --all --at-most 2
     """
-    if (way := contributed("tick", given)) is not None:
+    if (way := contributed(given)) is not None:
         return way(invocation, given) or 0
-    names = {name for added in contributions_to("tick") for name in added.takes}
-    options = {name: value for name, value in given.items() if name not in names}
+    command = click.get_current_context().command
+    options = command.values_of(given) if isinstance(command, OpenVerb) else given
     return perform(invocation, is_tick=True, **options)

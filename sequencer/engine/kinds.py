@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sequencer import extensions
 from sequencer.engine.patience import Changes
@@ -33,13 +34,14 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     """Return what changes the run of *workflow* in *store*, and has its kind.
 
     Raises:
-        UnknownName: the package that brings the kind is not installed.
-        ConfigurationError: it can't be loaded.
+        UnknownName: the package that provides the kind is not installed.
+        ConfigurationError: it can't be loaded, or fails.
     """
     if (make := KINDS.get(workflow.kind)) is not None:
         return make(store, workflow)
     where = f"workflow {workflow.name!r}"
     added = extensions.needed(
-        extensions.KINDS, workflow.kind, "kind of workflow", known=KINDS, where=where
+        extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=where
     )
-    return _along(store, workflow, added)
+    make = partial(extensions.made_by, extensions.KINDS, workflow.kind, Line, added)
+    return _along(store, workflow, make)

@@ -320,8 +320,9 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             known=EXECUTORS,
             where=agent.locate(()) if agent else "",
         )
-        made: Executor = make(name, written, self.core)
-        return made
+        return extensions.made_by(
+            extensions.EXECUTORS, kind, Executor, make, name, written, self.core
+        )
 
 
 def _has_models_of(step: Step, kind: str) -> bool:

@@ -8,7 +8,7 @@ Not promised: that an agent's account works, or that its model exists. Only a st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from sequencer import extensions
+from sequencer import extensions, packages
 from sequencer.documents.textfile import SCHEMA_NAME
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
@@ -43,6 +43,7 @@ from sequencer.project.costs import agent_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.flows import own_flows
 from sequencer.project.folder_checks import check_folders
+from sequencer.project.package_checks import check_packages, of_package
 from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
@@ -65,52 +66,78 @@ MAX_BAD_LINES = 20
 
 def check_project(project: Project, run: str | None) -> list[Finding]:
     """Return what is wrong with *project* and its run called *run*, most basic first."""
+    parts = (
+        # First: this loads what is checked below.
+        _check_opened(project, run),
+        check_flows(project),
+        check_agents(project, Level.NOTICE),
+        check_client_files(project),
+        check_walls(project),
+        check_variables(project),
+        _contributed(project, run),
+        _check_schema(project),
+        _check_code(project, run),
+        _check_worktrees(project),
+        check_folders(project, run),
+        check_packages(),
+    )
+    notices = [Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices]
+    return once([*notices, *(one for part in parts for one in _whole(part))])
+
+
+def once(found: Iterable[Finding]) -> list[Finding]:
+    """Return *found* without what was found before, elsewhere.
+
+    An agent that a step names is found twice, and the first time is the worse one.
+    """
+    kept: dict[tuple[str, str | None], Finding] = {}
+    for finding in found:
+        kept.setdefault((finding.message, finding.where), finding)
+    return list(kept.values())
+
+
+def _whole(part: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield *part*, and what ended it if a package did: the other parts are checked all the same.
+
+    Raises:
+        Exception: something else ended it.
+    """
+    try:
+        yield from part
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again, if it is a bug
+        yield from of_package(error)
+
+
+def _check_opened(project: Project, run: str | None) -> Iterator[Finding]:
     opened = project.run(run)
     with closing(opened.store):
-        # First: this loads what is checked below.
-        of_run = (
-            *_check_store(project, opened.store, acts=project.acts),
-            *_check_run(project, opened),
-        )
-    found = (
-        *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
-        *of_run,
-        *check_flows(project),
-        *check_agents(project, Level.NOTICE),
-        *check_client_files(project),
-        *check_walls(project),
-        *check_variables(project),
-        *_contributed(project, run),
-        *_check_schema(project),
-        *_check_code(project, run),
-        *_check_worktrees(project),
-        *check_folders(project, run),
-    )
-    # An agent that a step names is found twice, and the first time is the worse one.
-    once: dict[tuple[Area, str, str | None], Finding] = {}
-    for finding in found:
-        once.setdefault((finding.area, finding.message, finding.where), finding)
-    return list(once.values())
+        yield from _whole(_check_store(project, opened.store, acts=project.acts))
+        yield from _check_run(project, opened)
 
 
 def check_by_looking(project: Project) -> Iterator[Finding]:
     """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
     try:
-        kind = project.settings.store_kind
-        if kind.checks is not None and not kind.needs_trust:
-            yield from _check_store(project, project.run(None).store, acts=False)
-        yield from check_flows(project)
-        yield from check_folders(project, None)
-        yield from _contributed(project, None, looks=True)
-        yield from _check_sinks(project, None)
+        yield from _whole(_by_looking(project))
     except SequencerError as error:
         yield from of_error(Area.CONFIGURATION, error)
-    yield from check_agents(project, Level.WARNING)
+    yield from check_packages()
+    yield from _whole(check_agents(project, Level.WARNING))
+
+
+def _by_looking(project: Project) -> Iterator[Finding]:
+    kind = project.settings.store_kind
+    if kind.checks is not None and not kind.needs_trust:
+        yield from _check_store(project, project.run(None).store, acts=False)
+    yield from check_flows(project)
+    yield from check_folders(project, None)
+    yield from _contributed(project, None, looks=True)
+    yield from _check_sinks(project, None)
 
 
 def _finding(found: Any) -> Finding:
     if not isinstance(found, Finding):
-        raise TypeError(f"{found!r} is no Finding")
+        raise TypeError(f"{packages.shown(found)} is not a Finding")
     return found
 
 
@@ -118,18 +145,24 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
     """Yield what plug-ins find; see `extensions.CHECKS`."""
     for _, find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
-    for name, find in extensions.from_packages(extensions.CHECKS):
+    for point in extensions.from_packages(extensions.CHECKS):
         try:
-            with extensions.package_code(extensions.CHECKS, name):
-                yield from [_finding(one) for one in find(project, run, looks=looks)]
+            find = extensions.load(point)
+            with extensions.package_code(extensions.CHECKS, point.name, point):
+                found = [_finding(one) for one in find(project, run, looks=looks)]
+            yield from found
         except ConfigurationError as error:
             yield from of_error(Area.CONFIGURATION, error)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:
     """Yield what the kind of *store* finds; *acts*: whether its remote may be reached."""
-    if (checks := project.settings.store_kind.checks) is not None:
-        yield from extensions.loaded(checks)(CheckRequest(project.settings, store, acts))
+    kind = project.settings.store_kind
+    if kind.checks is not None:
+        request = CheckRequest(project.settings, store, acts)
+        with extensions.package_code(extensions.STORES, kind.name):
+            found = [_finding(one) for one in extensions.loaded(kind.checks)(request)]
+        yield from found
 
 
 def _check_run(project: Project, run: Run) -> Iterator[Finding]:

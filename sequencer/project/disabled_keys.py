@@ -9,6 +9,7 @@ from typing import Any
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import UnknownName
+from sequencer.packages import normalized
 from sequencer.project.enabled_plugins import switches
 from sequencer.project.sections import Found
 from sequencer.project.sources import Layers
@@ -38,7 +39,8 @@ def remove_disabled(layers: Layers, *, reads: bool) -> list[Found]:
 
 def _unknown(named: AbstractSet[str], layers: Layers) -> Iterator[Found]:
     for name in sorted(named - extensions.PLUGINS):
-        if name not in (added := extensions.packages()):
+        added = extensions.installed_packages()
+        if normalized(name) not in map(normalized, added):
             path = ("plugins", name)
             known = extensions.PLUGINS | added
             yield path, UnknownName("plug-in", name, known, where=layers.at(path))

@@ -6,15 +6,17 @@ Light enough for the command line, which needs the answer before it opens the pr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import find_config
 from sequencer.errors import ConfigurationError
+from sequencer.packages import normalized
 
-_OFF = frozenset({"off", "no", "n", "false", "f", "0"})
+ON = frozenset({"on", "yes", "y", "true", "t", "1"})
+OFF = frozenset({"off", "no", "n", "false", "f", "0"})
 """What a file or a variable may say; YAML turns some of these words into booleans."""
 _VARIABLE = "SEQUENCER_PLUGINS__"
 
@@ -25,23 +27,32 @@ def disabled(values: Mapping[str, Any]) -> frozenset[str]:
     >>> sorted(disabled({"plugins": {"web": False, "git": "on", "teams": "off"}}))
     ['teams', 'web']
     """
-    return frozenset(name for name, is_on in switches(values) if not is_on)
+    return _names(switches(values), is_on=False)
 
 
 def enabled(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that the settings *values* enable."""
-    return frozenset(name for name, is_on in switches(values) if is_on)
+    return _names(switches(values), is_on=True)
+
+
+def _names(found: Iterable[tuple[str, bool]], *, is_on: bool) -> frozenset[str]:
+    """Return the names in *found* that are enabled or disabled; the last of two alike counts.
+
+    They are compared as names of packages are: a variable can't have a hyphen.
+    """
+    last = {normalized(name): here for name, here in found}
+    return frozenset(name for name, here in last.items() if here is is_on)
 
 
 def switches(values: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """Yield (name, is_enabled) for each entry of ``plugins:`` in the settings *values*."""
     section = values.get("plugins")
     entries = section if isinstance(section, Mapping) else {}
-    yield from ((name, _is_on(word)) for name, word in entries.items())
+    yield from ((str(name), _is_on(word)) for name, word in entries.items())
 
 
 def _is_on(word: Any) -> bool:
-    return str(word).lower() not in _OFF
+    return str(word).lower() not in OFF
 
 
 def disabled_in(config: Path | None) -> frozenset[str]:
@@ -55,12 +66,13 @@ def disabled_in(config: Path | None) -> frozenset[str]:
         found = _read(path) if path is not None and is_written else {}
     except (ConfigurationError, OSError):
         found = {}
-    is_enabled = dict(switches(found))
     # As `sources.lay_environment` does; importing it takes too long here.
-    for name, word in os.environ.items():
-        if name.startswith(_VARIABLE):
-            is_enabled[name.removeprefix(_VARIABLE).lower()] = _is_on(word)
-    return frozenset(name for name, is_on in is_enabled.items() if not is_on)
+    variables = (
+        (name.removeprefix(_VARIABLE), _is_on(word))
+        for name, word in os.environ.items()
+        if name.startswith(_VARIABLE)
+    )
+    return _names((*switches(found), *variables), is_on=False)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

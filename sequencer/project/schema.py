@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from sequencer import extensions
@@ -20,12 +20,14 @@ from sequencer.model.fields import (
     BeforeValidator,
     Field,
     LazySpec,
+    Refusal,
     kind_of,
     model_validator,
 )
 from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, ModelName, Name, Retry, Step, Validation
+from sequencer.project.enabled_plugins import OFF, ON
 from sequencer.project.sections import section_spec
 from sequencer.workflows.definitions import ReviewDefinition, StepEntry, WorkflowDefinition
 from sequencer.workflows.router import RouterSettings
@@ -51,6 +53,22 @@ FileMode = Annotated[str, Field(pattern=r"^0?6[046][046]$")]
 """Octal, as for `chmod`; the owner can always read and write."""
 PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _by_plugin(written: Any) -> Any:
+    if not isinstance(written, Mapping):
+        raise Refusal("plugins_type", {}, "expected names with on or off, such as {web: off}")
+    return written
+
+
+def _switch(written: Any) -> Any:
+    if str(written).lower() not in ON | OFF:
+        raise Refusal("switch_type", {}, "expected on or off")
+    return written
+
+
+Switch = Annotated[bool | Literal["on", "off"], BeforeValidator(_switch)]
+"""Whether a plug-in or a package is enabled."""
 
 
 class Section(Frozen):
@@ -433,7 +451,9 @@ class Schema(Section):
     setup_timeout_s: PositiveSeconds = 1800.0
     """Time limit for one setup command."""
     logs: LogOptions = LogOptions()
-    plugins: dict[Name, bool | Literal["on", "off"]] = Field(default_factory=dict)
+    plugins: Annotated[dict[Name, Switch], BeforeValidator(_by_plugin)] = Field(
+        default_factory=dict
+    )
     """Plug-ins and packages, by name, that are disabled or enabled."""
     run: RunDefaults = RunDefaults()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
@@ -455,21 +475,26 @@ for _name in extensions.OURS[extensions.SECTIONS]:
     Schema.add(section_spec(_name))
 
 
+TAKEN = frozenset((*Schema.model_fields, *dir(Schema)))
+"""Names that no section of a package can have."""
+
+
 def schema_with(keys: Iterable[str]) -> type[Schema]:
     """Return the schema of a file that has *keys*: with the sections of packages among them."""
     unknown = set(keys) - Schema.model_fields.keys()
     provided = {one.name for one in extensions.entries(extensions.SECTIONS)} if unknown else set()
-    if wrong := sorted(name for name in provided & unknown if hasattr(Schema, name)):
+    if wrong := sorted(provided & unknown & TAKEN):
         message = f"a package can't have a section called {wrong[0]!r}"
         raise ConfigurationError(message, where=extensions.SECTIONS, hint="choose another name")
     # A key that nobody has is an error, which lists the sections of all packages.
     added = provided & unknown if unknown <= provided else provided
-    added = {name for name in added if not hasattr(Schema, name)}
+    added = added - TAKEN
     if not added:
         return Schema
     made: type[Schema] = type(
         "Schema", (Schema,), {"__annotations__": {}, "__doc__": Schema.__doc__}
     )
     for name in sorted(added):
-        made.add(section_spec(name))
+        # Of a section that the file has not, only the name is needed.
+        made.add(section_spec(name) if name in unknown else LazySpec(name, lambda: Any))
     return made

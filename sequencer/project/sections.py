@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from enum import Enum
+from typing import Any, get_origin
 
 from msgspec import Struct
 
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.model.fields import LazySpec
+from sequencer.model.fields import Checked, LazySpec
 from sequencer.model.step import Step
+from sequencer.packages import ensure_fields
 
 Found = tuple[KeyPath, ConfigurationError]
 """What is wrong, and with the value of which key."""
@@ -43,6 +45,23 @@ class ConfigSection(Struct, frozen=True):
     steps: SectionSteps | None = None
     """Trusting a project includes the permissions of these steps."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no section, where it is written."""
+        if not _may_be_set(self.kind):
+            kind = getattr(self.kind, "__name__", None) or repr(self.kind)
+            raise TypeError(f"{kind} is not a Section, nor another type that a setting may have")
+        nothing = type(None)
+        ensure_fields(self, default=Callable, problems=(Callable, nothing))
+        ensure_fields(self, steps=(SectionSteps, nothing))
+
+
+_PLAIN = (str, int, float, bool, list, dict, object, Any)
+
+
+def _may_be_set(kind: Any) -> bool:
+    is_ours = isinstance(kind, type) and issubclass(kind, (Checked, Enum))
+    return is_ours or kind in _PLAIN or get_origin(kind) is not None
+
 
 def section(name: str) -> ConfigSection:
     """Return the section called *name*; of a disabled plug-in too, for its default.
@@ -70,7 +89,7 @@ def section_spec(name: str) -> LazySpec:
 
     def default() -> Any:
         found = _named(name)
-        return None if found is None else found.default()
+        return None if found is None else _default_of(found, name)
 
     return LazySpec(name, kind, default)
 
@@ -82,4 +101,9 @@ def section_value(holder: Any, name: str) -> Any:
         UnknownName: no plug-in has one.
     """
     found = getattr(holder, name, None)
-    return section(name).default() if found is None else found
+    return _default_of(section(name), name) if found is None else found
+
+
+def _default_of(found: ConfigSection, name: str) -> Any:
+    with extensions.package_code(extensions.SECTIONS, name):
+        return found.default()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
@@ -21,6 +22,14 @@ from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
 from sequencer.workflows.router import RouterMode
 from sequencer.workflows.verdicts import ensure_schema
+
+
+def _found(one: Any) -> Found:
+    """Return *one*, which a package has found, if it is a path and an error."""
+    path, error = one
+    if not isinstance(path, tuple) or not isinstance(error, ConfigurationError):
+        raise TypeError("a problem has to be a path (a tuple) and a ConfigurationError")
+    return path, error
 
 
 class Check:
@@ -84,7 +93,7 @@ class Check:
                 yield from problems(value, self)
             elif problems is not None:
                 with extensions.package_code(extensions.SECTIONS, name):
-                    yield from [(path, error) for path, error in problems(value, self)]
+                    yield from [_found(one) for one in problems(value, self)]
 
     # --- what sections ask for ---------------------------------------------------------
 

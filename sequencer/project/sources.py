@@ -291,6 +291,9 @@ def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
         if variable in IDENTITY_VARIABLES or variable in (_GUARD_MARK, _TRUST):
             continue
         path: KeyPath = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+        if "" in path:
+            layers.notices.append(f"{variable} is ignored: a name is missing next to '__'")
+            continue
         annotation = keys.annotation_at(Schema, path)
         is_short = path in (*NAMED, ("retry",), ("review", "step"))
         is_section = keys.is_mapping(annotation) and not text.startswith("{") and not is_short

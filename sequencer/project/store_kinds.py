@@ -1,4 +1,4 @@
-"""Kinds of stores: what each can do. Nobody asks for one by its name.
+"""Kinds of stores: what each can do. No code compares the name of a kind.
 
 `store.kind` of orchestration.yaml names one: ``file``, which is here, or one of the group
 `extensions.STORES`. A new kind is one module with a `StoreKind` in it.
@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sequencer import extensions
-from sequencer.errors import ConfigurationError
+from sequencer.packages import ensure_fields
 from sequencer.store.protocol import Store
 
 
@@ -40,17 +41,22 @@ class StoreKind(Struct, frozen=True):
     checks: str | Callable[..., Any] | None = None
     """Yields what `check` has to say about it, each a `Finding`, from a `CheckRequest`."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no kind, where it is written."""
+        called, nothing = (str, Callable), type(None)
+        ensure_fields(self, name=str, make=called, checks=(*called, nothing), code=(str, nothing))
+        ensure_fields(self, max_open_journal_bytes=(int, nothing))
+
     def open(self, request: Any) -> Store:
         """Return the store of the run of *request*, a `StoreRequest`.
 
         Raises:
-            ConfigurationError: the package that provides this kind returned something else.
+            ConfigurationError: the package that provides this kind failed, or returned
+                something else.
         """
-        store = extensions.loaded(self.make)(request)
-        if not isinstance(store, Store):
-            message = f"the package that provides the store kind {self.name!r} returned no store"
-            raise ConfigurationError(message, where="store.kind", hint="report it to its authors")
-        return store
+        with extensions.package_code(extensions.STORES, self.name):
+            make = extensions.loaded(self.make)
+        return extensions.made_by(extensions.STORES, self.name, Store, make, request)
 
 
 FILE = StoreKind("file", "sequencer.project.runs:file_store", is_local=True)
@@ -61,22 +67,23 @@ COPY = StoreKind("copy", "sequencer.project.runs:copy_of_run")
 """What the run's folder has of a run whose own kind is not there: it can only be read."""
 
 
+NAMES = (FILE.name,)
+"""The kinds that no package can have."""
+
+
 def store_kind(name: str, where: str = "store.kind") -> StoreKind:
     """Return the kind of store called *name*.
 
     Raises:
         UnknownName: there is none; *where* says where it was named.
-        ConfigurationError: it can't be loaded, or is none.
+        ConfigurationError: it can't be loaded, or is something else.
     """
     if name == FILE.name:
         return FILE
-    found = extensions.needed(
+    found: StoreKind = extensions.needed(
         extensions.STORES, name, "store kind", known=(FILE.name,), where=where
     )
-    if not isinstance(found, StoreKind):
-        raise ConfigurationError(
-            f"the package that brings {name!r} has no kind of store under that name",
-            where=f"{extensions.STORES}: {name}",
-            hint="it has to be a sequencer.project.store_kinds.StoreKind",
-        )
+    if found.name != name:
+        # Its package is looked up by the name of the entry point.
+        return replace(found, name=name)
     return found

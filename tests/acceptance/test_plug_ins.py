@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.acceptance.packages import ROOT, Packages
+
 _BLOCK = re.compile(r"```python\n# (\w+)\.py: [^\n]*\n(.*?)```", re.DOTALL)
 _GROUPS = {
     "apart": "stores",
@@ -28,19 +26,15 @@ _GROUPS = {
 _NAMES = {"longest": "report.longest"}
 
 
-class Installed:
+class Installed(Packages):
     """A project beside a package that is on the path, with the entry points it says it has."""
 
     def __init__(self, folder: Path) -> None:
-        self.packages, self.project = folder / "packages", folder / "project"
-        metadata = self.packages / "added-1.dist-info"
-        metadata.mkdir(parents=True)
-        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: added\nVersion: 1\n")
-        points = [
-            f"[sequencer.{group}]\n{_NAMES.get(name, name)} = {name}:{name}\n"
-            for name, group in _GROUPS.items()
-        ]
-        (metadata / "entry_points.txt").write_text("".join(points))
+        super().__init__(folder)
+        points: dict[str, dict[str, str]] = {}
+        for name, group in _GROUPS.items():
+            points.setdefault(group, {})[_NAMES.get(name, name)] = f"{name}:{name}"
+        self.package("added", points)
         (self.project / "prompts").mkdir(parents=True)
         (self.project / "prompts/plan.md").write_text("Say it again.\n")
 
@@ -52,23 +46,6 @@ class Installed:
     def place(self) -> tuple[int, str]:
         state = json.loads((self.project / "sync/state.json").read_text())
         return state["step_index"], state["expected_step"]
-
-    def run(self, *words: str, code: int = 0, cwd: Path | None = None) -> str:
-        return self.python("-m", "sequencer", *words, code=code, cwd=cwd)
-
-    def python(self, *words: str, code: int = 0, cwd: Path | None = None) -> str:
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=cwd or self.project,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(self.packages)])},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout + done.stderr
 
 
 @pytest.fixture
@@ -147,7 +124,10 @@ def test_a_sink_gets_the_results(installed: Installed) -> None:
     installed.run("run", "--max-steps", "1")
     assert (installed.project / "sync/shout.txt").read_text()
     installed.settings(MINE + "activity: {sinks: {loud: {kind: whisper}}}\n")
-    assert "'github' or 'shout'" in installed.run("run", code=2)
+    said = installed.run("run", code=2)
+    assert "unknown sink kind 'whisper'; known sink kinds: github, jsonl, linear, sho" in said
+    installed.settings(MINE + "activity: {sinks: {loud: {kind: shuot}}}\n")
+    assert "did you mean 'shout'?" in installed.run("run", code=2)
 
 
 def test_status_has_lines_of_a_package_that_is_on(installed: Installed) -> None:
@@ -193,7 +173,7 @@ def test_a_kind_decides_what_follows(installed: Installed) -> None:
 def test_a_package_that_is_off_is_not_asked(installed: Installed) -> None:
     installed.settings("agent: rehearsal\nplugins: {added: off}\n")
     (installed.packages / "longest.py").write_text("import nowhere_to_be_found\n")
-    assert "unknown command 'where'" in installed.run("where", code=2)
+    assert "command 'where' needs the package 'added'" in installed.run("where", code=2)
     installed.run("run", "--max-steps", "1")
     installed.run("report", "--gantt")
     assert "has no heading" not in installed.run("check")
@@ -243,5 +223,5 @@ def test_a_package_that_is_broken_is_named(installed: Installed) -> None:
         (installed.packages / f"{name}.py").write_text("import nowhere_to_be_found\n")
     for words in (("where",), ("run", "--max-steps", "1")):
         said = installed.run(*words, code=2)
-        assert "can't be loaded: ModuleNotFoundError: No module named 'nowhere" in said
-        assert "install it again, or remove it" in said
+        assert "the package 'added' failed while it was imported: ModuleNotFoundError" in said
+        assert "report it to its authors, or disable it: plugins: {added: off}" in said

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
+from sequencer.packages import told
 from sequencer.plugins.posting.cursor import (
     ALL,
     Cursor,
@@ -338,7 +339,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, Unreachable):
         return error.reason
     is_ours = isinstance(error, (OSError, SequencerError))
-    return f"the run's files: {error}" if is_ours else f"it has a bug: {error!r}"
+    return f"the run's files: {error}" if is_ours else f"it has a bug: {told(error)}"
 
 
 def _asked_s(error: Exception) -> float | None:

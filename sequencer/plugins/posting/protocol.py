@@ -9,7 +9,7 @@ A sink makes one try and says how it went. When to try again is `lane`'s to deci
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -128,6 +128,7 @@ class Refused(Exception):
         self.answer = answer
 
 
+@runtime_checkable
 class Sink(Protocol):
     """A place that activities are posted to; used by one thread at a time."""
 

@@ -81,12 +81,8 @@ MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
 def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if (own := MAKERS.get(options.kind)) is not None:
         return own(name, options, place)
-    make = extensions.needed(extensions.SINKS, options.kind, "kind of sink", known=MAKERS)
-    with extensions.package_code(extensions.SINKS, options.kind):
-        made: Sink = make(name, options, place)
-        if not callable(getattr(made, "post", None)):
-            raise TypeError(f"{made!r} is no sink")
-    return made
+    make = extensions.needed(extensions.SINKS, options.kind, "sink kind", known=MAKERS)
+    return extensions.made_by(extensions.SINKS, options.kind, Sink, make, name, options, place)
 
 
 def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:

@@ -28,6 +28,7 @@ from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, amount, duration
+from sequencer.packages import ensure_fields
 from sequencer.plugins.schedules.dates import Schedule
 from sequencer.plugins.schedules.section import schedules_of
 from sequencer.plugins.web.site import Changed, RunRow, ShownProject, Site
@@ -102,6 +103,10 @@ class AddedPage(Struct, frozen=True):
     rows: Callable[[Project], Iterable[Sequence[str]]]
     """Returns the texts of the cells; they are shown as text, whatever is in them."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no page, where it is written."""
+        ensure_fields(self, title=str, columns=(tuple, list), rows=Callable)
+
 
 def more(site: Site, _: Query, name: str) -> Page:
     """Return the page that a package has added as *name*.
@@ -113,7 +118,9 @@ def more(site: Site, _: Query, name: str) -> Page:
     tables: list[tuple[str, list[Sequence[str]], str]] = []
     for shown in site.projects.values():
         try:
-            tables.append((shown.title, [*added.rows(shown.project)], ""))
+            with extensions.package_code(extensions.PAGES, name):
+                rows = [[str(cell) for cell in row] for row in added.rows(shown.project)]
+            tables.append((shown.title, rows, ""))
         except SequencerError as error:
             tables.append((shown.title, [], error.in_one_line))
     context = {"title": added.title, "columns": added.columns, "tables": tables}

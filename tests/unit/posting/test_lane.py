@@ -154,7 +154,7 @@ def test_a_bug_of_a_sink_turns_it_off_and_loses_nothing(store: FileStore) -> Non
     told.deliver()
     assert told.box.tries == 1
     assert told.notices == [
-        "activity sink 'box' is not used: it has a bug: ZeroDivisionError('oops')"
+        "activity sink 'box' is not used: it has a bug: ZeroDivisionError: oops"
     ]
     assert told.lane.due_in_s is None
     later = lane_for(store)

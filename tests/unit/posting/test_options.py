@@ -47,7 +47,7 @@ def test_the_sinks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     ("entry", "complaint"),
     [
         ({}, "kind: has to be there"),
-        ({"kind": "slack"}, "should be 'jsonl', 'webhook', 'linear' or 'github'"),
+        ({"kind": "slack"}, "unknown sink kind 'slack'; known sink kinds: github, jsonl, linear, webhook"),
         ({"kind": "webhook"}, "kind webhook needs url"),
         ({"kind": "linear"}, "needs agent_session_id or agent_session_id_env"),
         ({"kind": "github", "repository": "a/b"}, "needs issue or issue_env"),
@@ -181,7 +181,7 @@ def loaded(folder: Path, text: str, **variables: str) -> Settings:
         ),
         (
             "{sinks: {x: {kind: slack}, y: {kind: jsonl, url: 'https://a.b'}}}",
-            ["activity.sinks.x.kind: should be", "activity.sinks.y: kind jsonl has no url"],
+            ["activity.sinks.x.kind: unknown sink kind", "activity.sinks.y: kind jsonl has no url"],
         ),
         ("{drain: 3}", ["activity: unknown key 'drain'\n  did you mean 'drain_s'?"]),
         ("{drain_s: .inf}", ["activity.drain_s: "]),

@@ -1,0 +1,131 @@
+"""What is known about installed packages that extend Sequencer: their names and their faults.
+
+A package is named by its distribution. What it gets wrong is its own fault: never a bug of this
+program, and never a traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sequencer.errors import ConfigurationError, SequencerError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_SHOWN_CHARS = 300
+
+
+def ensure_fields(made: object, **kinds: Any) -> None:
+    """Return if each attribute of *made* that *kinds* names has its kind, or one of them.
+
+    Raises:
+        TypeError: one has another; the package that wrote it reads this.
+    """
+    for name, kind in kinds.items():
+        if not isinstance(value := getattr(made, name), kind):
+            of = type(made).__name__
+            raise TypeError(f"{name} of a {of} can't be {shown(value)}")
+
+
+def name_of(point: EntryPoint) -> str:
+    """Return the distribution that has *point*."""
+    return point.dist.name if point.dist is not None else "an unnamed package"
+
+
+def place_of(point: EntryPoint) -> str:
+    """Return how *point* is written, as a place for a message."""
+    return f"{point.group}: {point.name} = {point.value}"
+
+
+def told(error: BaseException) -> str:
+    """Return type and message of *error* on one line.
+
+    >>> told(KeyError("x")), told(SystemExit())
+    ("KeyError: 'x'", 'SystemExit')
+    """
+    text = " ".join(str(error).split())[:_SHOWN_CHARS]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def shown(value: object) -> str:
+    """Return *value* in a few words; an object's own repr may be endless."""
+    if value is None or isinstance(value, (str, int, float)):
+        return ascii(value)[:_SHOWN_CHARS]
+    return f"an object of type {type(value).__name__}"
+
+
+def fault(package: str, what: str, where: str | None = None) -> ConfigurationError:
+    """Return the error that says *what* is wrong with *package*."""
+    return ConfigurationError(
+        f"the package {package!r} {what}",
+        where=where,
+        hint=f"report it to its authors, or disable it: plugins: {{{package}: off}}",
+    )
+
+
+def fault_of(error: BaseException) -> ConfigurationError | None:
+    """Return what *error* is if the code of a package raised it; None: it is something else."""
+    if isinstance(error, (SequencerError, KeyboardInterrupt)):
+        return None
+    if (package := that_raised(error)) is None:
+        return None
+    found = fault(package, f"failed: {told(error)}")
+    found.__cause__ = error
+    return found
+
+
+def that_raised(error: BaseException) -> str | None:
+    """Return the package with entry points for Sequencer whose code raised *error*, if one did."""
+    modules, frame = set[str](), error.__traceback__
+    while frame is not None:
+        modules.add(str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
+        frame = frame.tb_next
+    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
+
+    for package in distributions():
+        for entry in package.entry_points:
+            is_extension = entry.group.startswith("sequencer.")
+            if is_extension and entry.module.partition(".")[0] in modules:
+                return package.name
+    return None
+
+
+def normalized(package: str) -> str:
+    """Return the name of *package* as PEP 503 compares it.
+
+    >>> normalized("Acme_Seq")
+    'acme-seq'
+    """
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def may_add(group: str) -> bool:
+    """Return whether an installed package may have entry points in *group*.
+
+    This reads the files that importlib.metadata would read, without loading that module, which
+    takes ten times longer. If a path is not a folder of packages, the answer is yes.
+    """
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - the idle tick has no use for it
+
+    finders = (one for one in sys.meta_path if one is not PathFinder)
+    if any(hasattr(one, "find_distributions") for one in finders):
+        return True
+    for folder in sys.path:
+        try:
+            found = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return True
+        for name in found:
+            if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
+                with suppress(OSError):
+                    if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():
+                        return True
+    return False
