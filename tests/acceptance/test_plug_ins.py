@@ -193,7 +193,7 @@ def test_a_kind_decides_what_follows(installed: Installed) -> None:
 def test_a_package_that_is_off_is_not_asked(installed: Installed) -> None:
     installed.settings("agent: rehearsal\nplugins: {added: off}\n")
     (installed.packages / "longest.py").write_text("import nowhere_to_be_found\n")
-    assert "unknown command 'where'" in installed.run("where", code=2)
+    assert "command 'where' needs the package 'added', which is disabled" in installed.run("where", code=2)
     installed.run("run", "--max-steps", "1")
     installed.run("report", "--gantt")
     assert "has no heading" not in installed.run("check")
