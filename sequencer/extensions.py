@@ -79,6 +79,18 @@ CODE = "sequencer.code"
 """Code synchronization: functions from a `project.store_requests.CodeRequest` to a `Carrier`, or
 None."""
 
+_CLASSES: Mapping[str, str] = {
+    STORES: "StoreKind",
+    COMMANDS: "Command",
+    CONTRIBUTIONS: "Contribution",
+    RENDERERS: "Renderer",
+    SECTIONS: "ConfigSection",
+    PAGES: "AddedPage",
+}
+"""The class of the objects in a group, by name: loading it would take long. In other groups they
+are functions."""
+OPEN = (KINDS, EXECUTORS, HOOKS, CHECKS, SINKS, STATUS_LINES, *_CLASSES)
+"""The groups in which entry points of other packages count."""
 _T = TypeVar("_T")
 _PLUGINS = "sequencer.plugins"
 _ROOM = Path(__file__).with_name("plugins")
@@ -217,7 +229,7 @@ def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
     if (place := OURS.get(group, {}).get(name)) is not None:
         return _loaded(place) if even_disabled or _is_enabled(place) else None
     found = next((entry for entry in entries(group) if entry.name == name), None)
-    return None if found is None else _load(found)
+    return None if found is None else load(found)
 
 
 def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where: str = "") -> Any:
@@ -296,15 +308,22 @@ def ours(group: str, *, even_disabled: bool = False) -> Iterator[tuple[str, Any]
             yield name, found
 
 
-def from_packages(group: str) -> Iterator[tuple[str, Any]]:
+def from_packages(
+    group: str, failed: Callable[[ConfigurationError], object] = lambda _: None
+) -> Iterator[tuple[str, Any]]:
     """Yield (name, object) for each object of *group* in other packages, by name.
 
-    Raises:
-        ConfigurationError: one can't be loaded.
+    *failed* gets the error of each that can't be loaded.
     """
     for entry in sorted(entries(group), key=lambda entry: entry.name):
-        if entry.name not in OURS.get(group, {}):
-            yield entry.name, _load(entry)
+        if entry.name in OURS.get(group, {}):
+            continue
+        try:
+            found = load(entry)
+        except ConfigurationError as error:
+            failed(error)
+        else:
+            yield entry.name, found
 
 
 def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
@@ -324,7 +343,7 @@ def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
             points = distribution(package).entry_points
         except PackageNotFoundError:
             raise PluginUnavailable(f"plugins.{package}", package) from None
-        yield from ((point.name, _load(point)) for point in points if point.group == group)
+        yield from ((point.name, load(point)) for point in points if point.group == group)
 
 
 @contextmanager
@@ -338,19 +357,34 @@ def package_code(group: str, name: str) -> Iterator[None]:
         yield
     except (SequencerError, OSError):
         raise
-    except Exception as error:
-        raise package_fault(f"the package that provides {name!r}", error, where=group) from error
+    except (Exception, SystemExit) as error:
+        point = next((one for one in entries(group) if one.name == name), None)
+        package = None if point is None or point.dist is None else point.dist.name
+        raise package_fault(package, error, where=f"{group}: {name}") from error
 
 
 def package_fault(
-    package: str, error: BaseException, where: str | None = None
+    package: str | None, error: BaseException, where: str | None = None
 ) -> ConfigurationError:
-    """Return the error that reports *error*, a bug of *package*."""
+    """Return the error that reports *error*, a bug of *package*; None: nobody knows whose."""
+    name = "PACKAGE" if package is None else package
     return ConfigurationError(
-        f"{package} failed: {type(error).__name__}: {error}",
+        f"{'a package' if package is None else f'the package {package!r}'} failed: "
+        f"{type(error).__name__}: {error}",
         where=where,
-        hint="report it to its authors, or disable it: plugins: {PACKAGE: off}",
+        hint=f"report it to its authors, or disable it: plugins: {{{name}: off}}",
     )
+
+
+def ensure_made(made: Any, wanted: str, *methods: str) -> Any:
+    """Return *made*, the result of a package's function.
+
+    Raises:
+        TypeError: it is not a *wanted*, which has these *methods*.
+    """
+    if not all(callable(getattr(made, name, None)) for name in methods):
+        raise TypeError(f"{made!r:.100} is not a {wanted}")
+    return made
 
 
 def package_that_raised(error: BaseException) -> str | None:
@@ -379,17 +413,41 @@ def _is_enabled(place: str) -> bool:
     return place.partition(".")[0] not in _ENABLED.disabled
 
 
-def _load(point: EntryPoint) -> Any:
+def load(point: EntryPoint) -> Any:
+    """Return the object of *point*, an entry point of a package.
+
+    Raises:
+        ConfigurationError: it can't be loaded, or is not what its group is for.
+    """
+    where = f"{point.group}: {point.name} = {point.value}"
     try:
-        return point.load()
-    except Exception as error:
+        found = point.load()
+    except (Exception, SystemExit) as error:
         # With --verbose its traceback is shown.
-        kind = type(error).__name__
         raise ConfigurationError(
-            f"the package that provides {point.name!r} can't be loaded: {kind}: {error}",
-            where=f"{point.group}: {point.value}",
-            hint="install it again, or remove it",
+            f"{_of(point)} can't be loaded: {type(error).__name__}: {error}",
+            where=where,
+            hint=_how_to_mend(point),
         ) from error
+    wanted = _CLASSES.get(point.group)
+    if wanted is None:
+        fits, wanted = callable(found) or point.group == HOOKS, "function"
+    else:
+        fits = any(one.__name__ == wanted for one in type(found).__mro__)
+    if not fits:
+        message = f"{_of(point)} is {found!r:.100}, but it has to be a {wanted}"
+        raise ConfigurationError(message, where=where, hint=_how_to_mend(point))
+    return found
+
+
+def _of(point: EntryPoint) -> str:
+    package = "" if point.dist is None else f" of the package {point.dist.name!r}"
+    return f"{point.name!r}{package}"
+
+
+def _how_to_mend(point: EntryPoint) -> str:
+    package = "PACKAGE" if point.dist is None else point.dist.name
+    return f"report it to the package's authors, or disable it: plugins: {{{package}: off}}"
 
 
 def entries(group: str) -> tuple[EntryPoint, ...]:
@@ -400,6 +458,15 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
 
     found = tuple(entry_points(group=group))
     return tuple(one for one in found if one.dist is None or one.dist.name not in _ENABLED.disabled)
+
+
+def points_of_packages() -> list[EntryPoint]:
+    """Return all entry points that packages have for Sequencer, without those of disabled ones."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
+
+    enabled = (one for one in distributions() if one.name not in _ENABLED.disabled)
+    points = {(e.group, e.name, e.value): e for one in enabled for e in one.entry_points}
+    return [points[key] for key in sorted(points) if key[0].startswith("sequencer.")]
 
 
 def _packages_may_add(group: str) -> bool:

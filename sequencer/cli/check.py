@@ -19,6 +19,7 @@ from msgspec.structs import asdict, replace
 from sequencer import __version__
 from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
+from sequencer.cli.program import COMMANDS
 from sequencer.cli.views.text import cut, one_line, plain, plural
 from sequencer.documents.textfile import expand_home, locate, slug
 from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
@@ -28,6 +29,7 @@ from sequencer.project import checks
 from sequencer.project.agents import CLIENTS
 from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error
 from sequencer.project.extras import installed_versions
+from sequencer.project.package_checks import check_packages
 from sequencer.project.project import open_project
 from sequencer.project.settings import HIDDEN
 
@@ -114,7 +116,12 @@ def _findings(invocation: Invocation) -> list[Finding]:
         return [*found, *checks.check_state(state_path)]
     if invocation.run_name is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
-    return checks.check_project(project, invocation.run_name)
+    try:
+        found = checks.check_project(project, invocation.run_name)
+    except ConfigurationError as error:
+        # Of a kind of store, say, that a package provides.
+        found = of_error(Area.CONFIGURATION, error)
+    return [*found, *check_packages(COMMANDS)]
 
 
 def _texts(findings: list[Finding]) -> Iterator[str]:

@@ -6,16 +6,17 @@ say which one is meant. A `Renderer` draws workflows, for every command that sho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import click
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.cli.context import Invocation, ensure_available
+from sequencer.cli.context import Invocation, ensure_available, tell
 from sequencer.cli.options import NewFile
-from sequencer.errors import UsageRefused
+from sequencer.errors import ConfigurationError, UsageRefused
 
 Option = Callable[[Any], Any]
 """A decorator of click that gives a command one option."""
@@ -66,6 +67,12 @@ class Contribution(Struct, frozen=True):
         # What another plug-in adds is not there without it.
         names = (name for name in self.takes if name in given and name not in self.flags)
         taken = {name: given[name] for name in names}
+        if self.do.startswith("sequencer."):
+            return self._done(invocation, taken)
+        with extensions.package_code(extensions.CONTRIBUTIONS, self.name):
+            return self._done(invocation, taken)
+
+    def _done(self, invocation: Invocation, taken: Mapping[str, Any]) -> int | None:
         shown: int | None = extensions.loaded(self.do)(invocation, **taken)
         return shown
 
@@ -84,23 +91,87 @@ class Renderer(Struct, frozen=True):
     parameters, and what to do about a drawing that only graphs have."""
 
 
-def contributions_to(command: str) -> tuple[Contribution, ...]:
-    """Return what plug-ins contribute to *command*, ours first, disabled plug-ins included.
+_OF_PACKAGES: dict[str, list[Any]] = {}
+"""What packages contribute to a command, by group and command, once it was asked for."""
 
-    Whoever gives an option of a disabled plug-in is told why it does not work.
+
+def contributions_to(command: str) -> tuple[Contribution, ...]:
+    """Return what is contributed to *command*, ours first, disabled plug-ins included.
+
+    Whoever gives an option of a disabled plug-in is told why it does not work. Packages' are there
+    after `add_options`.
     """
-    found = _of_group(extensions.CONTRIBUTIONS)
-    return tuple(one for name, one in found if name.startswith(f"{command}."))
+    own = extensions.ours(extensions.CONTRIBUTIONS, even_disabled=True)
+    found = [one for name, one in own if name.startswith(f"{command}.")]
+    return (*found, *_OF_PACKAGES.get(command, ()))
 
 
 def renderers() -> tuple[Renderer, ...]:
     """Return what can draw a workflow; see `contributions_to`."""
-    return tuple(one for _, one in _of_group(extensions.RENDERERS))
+    own = extensions.ours(extensions.RENDERERS, even_disabled=True)
+    return (*(one for _, one in own), *_OF_PACKAGES.get(extensions.RENDERERS, ()))
 
 
-def _of_group(group: str) -> Iterator[tuple[str, Any]]:
-    yield from extensions.ours(group, even_disabled=True)
-    yield from extensions.from_packages(group)
+def more_options(name: str, *, draws: bool = False) -> dict[str, Any]:
+    """Return what `verb` needs for a command, called *name*, that others contribute to."""
+    return {
+        "more": partial(add_options, name=name, draws=draws),
+        "missing": partial(unavailable_options, name=name, draws=draws),
+    }
+
+
+def add_options(command: click.Command, name: str, *, draws: bool = False) -> None:
+    """Give *command*, called *name*, the options that packages contribute, once.
+
+    They are looked for only when a command line has an option that nobody else knows, and for
+    help. What can't be used is reported, and everything else works.
+    """
+    if name in _OF_PACKAGES:
+        return
+    added: list[Any] = []
+    _OF_PACKAGES[name] = added
+    for contributed, one in extensions.from_packages(extensions.CONTRIBUTIONS, tell_unusable):
+        if contributed.startswith(f"{name}."):
+            _add(command, one, contributed, added)
+    if draws:
+        drawings = _OF_PACKAGES.setdefault(extensions.RENDERERS, [])
+        for contributed, one in extensions.from_packages(extensions.RENDERERS, tell_unusable):
+            _add(command, one, contributed, drawings)
+
+
+def _add(command: click.Command, one: Contribution | Renderer, name: str, added: list[Any]) -> None:
+    taken = {option for param in command.params for option in param.opts}
+    try:
+        with extensions.package_code(extensions.CONTRIBUTIONS, name):
+            made = click.Command(None, params=[])
+            for option in one.options:
+                option(made)
+            for word in (word for param in made.params for word in param.opts):
+                if word in taken:
+                    raise TypeError(f"there is an option {word} already")
+    except ConfigurationError as error:
+        tell_unusable(error)
+        return
+    command.params.extend(made.params)
+    added.append(one)
+
+
+def tell_unusable(error: ConfigurationError) -> None:
+    """Report that something of a package can't be used; `check` says more."""
+    tell(f"notice: {error.in_one_line}")
+
+
+def unavailable_options(invocation: Invocation, name: str, *, draws: bool = False) -> set[str]:
+    """Return the parameters of the command *name* that only disabled plug-ins give a meaning."""
+    missing, useful = set[str](), set[str]()
+    for one in contributions_to(name):
+        (useful if one.is_available(invocation) else missing).update(one.takes)
+    found = missing - useful
+    for drawing in renderers() if draws else ():
+        plugin = extensions.plugin_at(drawing.graph)
+        if plugin is not None and not extensions.is_available(plugin):
+            found.update(drawing.names)
+    return found
 
 
 def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import chosen, contributions_to, options_of
+from sequencer.cli.contributions import chosen, contributions_to, more_options, options_of
 from sequencer.cli.options import pass_invocation, verb, with_options
-from sequencer.errors import UsageRefused
-
-_CONTRIBUTIONS = contributions_to("report")
 
 
-@verb("report")
-@with_options(*options_of(_CONTRIBUTIONS))
+@verb("report", **more_options("report"))
+@with_options(*options_of(contributions_to("report")))
 @pass_invocation
 def report(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what a run did: who worked when, the critical path, and the speedup.
@@ -30,11 +27,7 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer --run review report --gantt --svg review.svg
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    otherwise = [one for one in _CONTRIBUTIONS if not one.needs and one.is_available(invocation)][
-        :1
-    ]
-    if not otherwise and not any(given.values()):
-        raise UsageRefused(
-            "no plug-in that is enabled shows a run as text", where="sequencer report"
-        )
-    return chosen("report", _CONTRIBUTIONS, given, otherwise)(invocation, given)
+    ways = contributions_to("report")
+    plain = [one for one in ways if not one.needs]
+    otherwise = [one for one in plain if one.is_available(invocation)] or plain
+    return chosen("report", ways, given, otherwise[:1])(invocation, given)

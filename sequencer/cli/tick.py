@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import contributed, contributions_to, options_of
+from sequencer.cli.contributions import contributed, contributions_to, more_options, options_of
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.run import OPTIONS, perform
 from sequencer.cli.unattended import OPTION
@@ -22,7 +22,12 @@ _LOG = click.option(
 )
 
 
-@verb("tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log"))
+@verb(
+    "tick",
+    has_secrets=True,
+    first=("--all", "--position", "--max-cost", "--agent", "--log"),
+    **more_options("tick"),
+)
 @with_options(*options_of(contributions_to("tick")))
 @OPTIONS
 @_LOG

@@ -42,4 +42,6 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     added = extensions.needed(
         extensions.KINDS, workflow.kind, "kind of workflow", known=KINDS, where=where
     )
-    return _along(store, workflow, added)
+    with extensions.package_code(extensions.KINDS, workflow.kind):
+        kind = extensions.ensure_made(added(workflow), "Line", "open", "ready", "apply")
+    return Changes(store, kind)

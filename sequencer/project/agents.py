@@ -320,7 +320,10 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             known=EXECUTORS,
             where=agent.locate(()) if agent else "",
         )
-        made: Executor = make(name, written, self.core)
+        with extensions.package_code(extensions.EXECUTORS, kind):
+            made: Executor = extensions.ensure_made(
+                make(name, written, self.core), "executor", "perform", "problems"
+            )
         return made
 
 

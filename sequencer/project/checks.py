@@ -110,7 +110,7 @@ def check_by_looking(project: Project) -> Iterator[Finding]:
 
 def _finding(found: Any) -> Finding:
     if not isinstance(found, Finding):
-        raise TypeError(f"{found!r} is no Finding")
+        raise TypeError(f"{found!r:.100} is not a Finding")
     return found
 
 
@@ -118,12 +118,15 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
     """Yield what plug-ins find; see `extensions.CHECKS`."""
     for _, find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
-    for name, find in extensions.from_packages(extensions.CHECKS):
+    broken: list[ConfigurationError] = []
+    for name, find in extensions.from_packages(extensions.CHECKS, broken.append):
         try:
             with extensions.package_code(extensions.CHECKS, name):
                 yield from [_finding(one) for one in find(project, run, looks=looks)]
         except ConfigurationError as error:
-            yield from of_error(Area.CONFIGURATION, error)
+            broken.append(error)
+    for one in broken:
+        yield from of_error(Area.CONFIGURATION, one)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:

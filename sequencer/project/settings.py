@@ -259,7 +259,9 @@ def load(
     found += _left_out(problems, layers) if reads else problems
     raise_all([error for _, error in sorted(found, key=lambda item: layers.position(item[0]))])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
-    read_only = {name: MappingProxyType(getattr(layers, name)) for name in _OF_LAYERS}
+    read_only: dict[str, Any] = {
+        name: MappingProxyType(getattr(layers, name)) for name in _OF_LAYERS
+    }
     return Settings(
         config_path=config_path,
         config_looks=looks,

@@ -12,7 +12,6 @@ from typing import Any
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.errors import ConfigurationError
 from sequencer.store.protocol import Store
 
 
@@ -46,10 +45,13 @@ class StoreKind(Struct, frozen=True):
         Raises:
             ConfigurationError: the package that provides this kind returned something else.
         """
-        store = extensions.loaded(self.make)(request)
-        if not isinstance(store, Store):
-            message = f"the package that provides the store kind {self.name!r} returned no store"
-            raise ConfigurationError(message, where="store.kind", hint="report it to its authors")
+        if extensions.plugin_of(extensions.STORES, self.name) or self in (FILE, COPY):
+            own: Store = extensions.loaded(self.make)(request)
+            return own
+        with extensions.package_code(extensions.STORES, self.name):
+            store = extensions.loaded(self.make)(request)
+            if not isinstance(store, Store):
+                raise TypeError(f"{store!r:.100} is not a store")
         return store
 
 
@@ -66,17 +68,11 @@ def store_kind(name: str, where: str = "store.kind") -> StoreKind:
 
     Raises:
         UnknownName: there is none; *where* says where it was named.
-        ConfigurationError: it can't be loaded, or is none.
+        ConfigurationError: it can't be loaded.
     """
     if name == FILE.name:
         return FILE
-    found = extensions.needed(
+    found: StoreKind = extensions.needed(
         extensions.STORES, name, "store kind", known=(FILE.name,), where=where
     )
-    if not isinstance(found, StoreKind):
-        raise ConfigurationError(
-            f"the package that brings {name!r} has no kind of store under that name",
-            where=f"{extensions.STORES}: {name}",
-            hint="it has to be a sequencer.project.store_kinds.StoreKind",
-        )
     return found

@@ -83,9 +83,7 @@ def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
         return own(name, options, place)
     make = extensions.needed(extensions.SINKS, options.kind, "kind of sink", known=MAKERS)
     with extensions.package_code(extensions.SINKS, options.kind):
-        made: Sink = make(name, options, place)
-        if not callable(getattr(made, "post", None)):
-            raise TypeError(f"{made!r} is no sink")
+        made: Sink = extensions.ensure_made(make(name, options, place), "sink", "post", "close")
     return made
 
 
