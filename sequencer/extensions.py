@@ -39,6 +39,8 @@ COMMANDS = "sequencer.commands"
 """Commands: `click.Command`, whose object is an `Invocation`."""
 CONTRIBUTIONS = "sequencer.contributions"
 """Additions to a command: `cli.contributions.Contribution`, named COMMAND.NAME."""
+RENDERERS = "sequencer.renderers"
+"""Drawings of workflows: `cli.contributions.Renderer`."""
 CHECKS = "sequencer.checks"
 """Checks: functions that take the `Project` and the name of a run and yield each `Finding`. With
 ``looks=True`` they must not run anything of the project or contact a server. An installed package
@@ -60,8 +62,6 @@ enabled by name."""
 
 # Groups for the plug-ins of this package; entry points of other packages in them are ignored.
 
-RENDERERS = "sequencer.renderers"
-"""Drawings of workflows: `cli.contributions.Renderer`."""
 TREES = "sequencer.trees"
 """Detectors of file changes: `engine.tree_state.MakeTree`."""
 REPOSITORIES = "sequencer.repositories"
@@ -141,6 +141,7 @@ OFFERED: Mapping[str, str] = {
     HOOKS: "builtins:object",
     COMMANDS: "click:Command",
     CONTRIBUTIONS: "sequencer.cli.contributions:Contribution",
+    RENDERERS: "sequencer.cli.contributions:Renderer",
     CHECKS: FUNCTION,
     SECTIONS: "sequencer.project.sections:ConfigSection",
     SINKS: FUNCTION,
@@ -336,10 +337,22 @@ def ours(group: str, *, even_disabled: bool = False) -> Iterator[tuple[str, Any]
             yield name, found
 
 
-def from_packages(group: str) -> list[EntryPoint]:
-    """Return the entry points of other packages in *group* that count, by name; see `load`."""
-    own = OURS.get(group, {})
-    return sorted((one for one in entries(group) if one.name not in own), key=lambda one: one.name)
+def from_packages(
+    group: str, failed: Callable[[ConfigurationError], object] = lambda _: None
+) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yield (entry point, object) for each object of *group* in other packages, by name.
+
+    *failed* gets the error of each that can't be loaded.
+    """
+    for point in sorted(entries(group), key=lambda entry: entry.name):
+        if point.name in OURS.get(group, {}):
+            continue
+        try:
+            found = load(point)
+        except ConfigurationError as error:
+            failed(error)
+        else:
+            yield point, found
 
 
 def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:

@@ -57,11 +57,13 @@ x
 
 def code_lines(path: Path) -> int:
     """Return how many lines of *path* have code: no comments, docstrings or blanks."""
+    from tests.structure import nodes_of, tree_of  # noqa: PLC0415 - as in `written`
+
     text = path.read_text(encoding="utf-8")
     rows = text.split("\n")
     found = {n for n, row in enumerate(rows, 1) if row.strip() and row.lstrip()[0] != "#"}
     alone: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes_of(tree_of(path)):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
                 # A string that stands alone is a docstring, of a name or of the field above it.
@@ -81,7 +83,9 @@ def modules(root: Path, folder: str) -> list[Path]:
 
 def lazy_imports(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the imports of our own that stand inside functions."""
-    for function in ast.walk(tree):
+    from tests.structure import nodes_of  # noqa: PLC0415 - as in `written`
+
+    for function in nodes_of(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
                 names = [getattr(node, "module", None) or ""]
@@ -97,11 +101,11 @@ def written(root: Path) -> dict[str, Any]:
     from tests import structure  # noqa: PLC0415 - parts of an earlier working copy have none
 
     found = modules(root, "sequencer")
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in found}
+    trees = {path: structure.tree_of(path) for path in found}
     classes = Counter(
         node.name
         for tree in trees.values()
-        for node in ast.walk(tree)
+        for node in structure.nodes_of(tree)
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     outside = [path for path in found if path.relative_to(root).parts[1] != "model"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +38,18 @@ class Place(NamedTuple):
     what: str
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """Return the syntax tree of the file *path*, which is parsed once."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of *tree*, as `ast.walk` yields them; they are looked for once."""
+    return tuple(ast.walk(tree))
+
+
 class Program:
     """The modules of the working copy *root*, as they are written."""
 
@@ -47,7 +59,7 @@ class Program:
         for path in sorted((root / "sequencer").rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            self.trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+            self.trees[name] = tree_of(path)
 
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
@@ -55,7 +67,7 @@ class Program:
         return tuple(
             Arrow(name, getattr(node, "lineno", 0), target)
             for name, tree in self.trees.items()
-            for node in ast.walk(tree)
+            for node in nodes_of(tree)
             for target in self._targets(node)
             if target != name
         )
@@ -99,7 +111,7 @@ class Program:
             aliases = _aliases_of_kinds(tree)
             found += [
                 Place(name, node.lineno, ast.unparse(node)[:80])
-                for node in ast.walk(tree)
+                for node in nodes_of(tree)
                 if isinstance(node, ast.Compare | ast.Call | ast.pattern)
                 if _names_a_store(node, aliases)
             ]
@@ -114,7 +126,7 @@ class Program:
         for name, tree in self.trees.items():
             if is_below(name, PLUGINS):
                 continue
-            for node in ast.walk(tree):
+            for node in nodes_of(tree):
                 if _tests_for_a_team(node):
                     found.setdefault(name, []).append(getattr(node, "lineno", 0))
         return found
@@ -136,7 +148,7 @@ class Program:
         classes = {
             f"{name}.{node.name}": node
             for name, tree in self.trees.items()
-            for node in ast.walk(tree)
+            for node in nodes_of(tree)
             if isinstance(node, ast.ClassDef)
         }
         methods = {name: _methods(node) for name, node in classes.items()}
@@ -165,7 +177,7 @@ class Program:
         """Return how many classes of data there are of each family."""
         found: dict[str, int] = {}
         for tree in self.trees.values():
-            for node in ast.walk(tree):
+            for node in nodes_of(tree):
                 if isinstance(node, ast.ClassDef):
                     bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
                     marks = {ast.unparse(one).partition("(")[0] for one in node.decorator_list}
@@ -200,7 +212,7 @@ def _interprets_events(tree: ast.AST) -> bool:
     """Return whether *tree* reads an event of a fact, or names one for anything but writing."""
     written = {
         id(argument)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _WRITERS
         for argument in node.args
     }
@@ -208,9 +220,9 @@ def _interprets_events(tree: ast.AST) -> bool:
         isinstance(node, ast.ImportFrom)
         and node.module == "sequencer.model.transitions"
         and any(alias.name == "Event" for alias in node.names)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
     )
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Attribute(value=ast.Name(id="Event")) if has_events:
                 if id(node) not in written and node.attr.isupper():
@@ -239,7 +251,7 @@ def inner_imports(root: Path) -> list[str]:
         parts = path.relative_to(root).parts
         if parts[1] == "unit":
             continue
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        nodes = nodes_of(tree_of(path))
         names = [
             name
             for node in nodes
@@ -264,7 +276,7 @@ def is_below(name: str, package: str) -> bool:
 def _aliases_of_kinds(tree: ast.Module) -> frozenset[str]:
     """Return the names that stand for kinds of stores, or for classes of them, in *tree*."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             if _has_kind(node.value, frozenset()) and not isinstance(node.value, ast.Dict):

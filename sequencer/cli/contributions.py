@@ -7,6 +7,7 @@ say which one is meant. A `Renderer` draws workflows, for every command that sho
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer import extensions, packages
-from sequencer.cli.context import Invocation, ensure_available
-from sequencer.cli.options import NewFile, Verb
+from sequencer.cli.context import Invocation, ensure_available, tell
+from sequencer.cli.options import NewFile
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.packages import ensure_fields
 from sequencer.project.enabled_plugins import disabled_in
@@ -38,7 +39,7 @@ WIDTH = click.option(
 
 
 OPEN = ("plan", "report", "tick")
-"""The commands to which packages contribute; each is an `OpenVerb`."""
+"""The commands to which packages contribute."""
 
 
 class Contribution(Struct, frozen=True):
@@ -62,7 +63,6 @@ class Contribution(Struct, frozen=True):
         """Refuse what is no contribution, where it is written."""
         ensure_fields(self, name=str, do=str, needs=str)
         ensure_fields(self, takes=tuple, options=tuple, shared=tuple, flags=tuple)
-        _params_of(self.options)
 
     def is_available(self, invocation: Invocation) -> bool:
         """Return whether the project of *invocation* may use its plug-in."""
@@ -83,8 +83,11 @@ class Contribution(Struct, frozen=True):
         # What another plug-in adds is not there without it.
         names = (name for name in self.takes if name in given and name not in self.flags)
         taken = {name: given[name] for name in names}
+        # What it raises when it is called is handled as with any command of a package.
         with extensions.package_code(extensions.CONTRIBUTIONS, self.name):
             do = extensions.loaded(self.do)
+            if not callable(do):
+                raise TypeError(f"{self.do} is {packages.shown(do)}, and not a function")
         shown: int | None = do(invocation, **taken)
         return shown
 
@@ -103,157 +106,151 @@ class Renderer(Struct, frozen=True):
     parameters, and what to do about a drawing that only graphs have."""
 
 
-class OpenVerb(Verb):
-    """A verb to which packages contribute.
-
-    They are asked only for help, and for an option that nothing of ours has: their metadata takes
-    long to read, and one that is broken must not be in the way of the others' options.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take the arguments of `Verb`."""
-        super().__init__(*args, **kwargs)
-        self._ours = (self.params, self.own, self.first)
-        self.added: tuple[Contribution, ...] = ()
-        self.refused: tuple[ConfigurationError, ...] = ()
-
-    def ways(self) -> tuple[Contribution, ...]:
-        """Return what there is to show or do, ours first."""
-        return (*contributions_to(self.name or ""), *self.added)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See `click.Command`."""
-        if ctx.resilient_parsing or self._has_unknown(ctx, args):
-            self.ask_packages(ctx, is_quiet=ctx.resilient_parsing)
-        return super().parse_args(ctx, args)
-
-    def _has_unknown(self, ctx: click.Context, args: list[str]) -> bool:
-        """Return whether *args* have an option that is not known yet; nothing is kept of them."""
-        try:
-            self.make_parser(ctx).parse_args([*args])
-        except click.NoSuchOption:
-            return True
-        except click.UsageError:
-            return False
-        return False
-
-    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """See `Verb.format_help`; the options of packages are explained, too."""
-        self.ask_packages(ctx)
-        super().format_help(ctx, formatter)
-
-    def ask_packages(self, ctx: click.Context, *, is_quiet: bool = False) -> None:
-        """Take what the packages contribute; of what is refused a notice tells."""
-        invocation = ctx.ensure_object(Invocation)
-        extensions.configure(disabled_in(invocation.config))
-        # A command line is read once, but a test or a program may read several.
-        self.params, self.own, self.first = map(list, self._ours)
-        self.added = ()
-        refused = []
-        for point in extensions.from_packages(extensions.CONTRIBUTIONS):
-            if point.name.partition(".")[0] == self.name:
-                try:
-                    self._add(point)
-                except ConfigurationError as error:
-                    refused.append(error)
-        if not is_quiet and not self.refused:
-            invocation.notices(error.in_one_line for error in refused)
-        self.refused = tuple(refused)
-
-    def _add(self, point: EntryPoint) -> None:
-        """Take what *point* contributes.
-
-        Raises:
-            ConfigurationError: it can't be loaded, or it has an option that is there already.
-        """
-        # By the name of its entry point its package is found again.
-        made: Contribution = replace(extensions.load(point), name=point.name)
-        # What several ways share, such as `SVG`, is one option.
-        own = {option for way in (*self.ways(), *renderers()) for option in way.options}
-        names = {one.name for one in self.params}
-        found = [
-            one
-            for option in made.options
-            for one in _params_of((option,))
-            if option not in own or one.name not in names
-        ]
-        taken = {text for one in self.params for text in (*one.opts, *one.secondary_opts, one.name)}
-        for one in found:
-            same = taken.intersection((*one.opts, *one.secondary_opts, one.name))
-            if same:
-                what = f"has an option {max(one.opts, key=len)!r}, which {self.name} has already"
-                raise packages.fault(packages.name_of(point), what, packages.place_of(point))
-        self.added = (*self.added, made)
-        self.params.extend(found)
-        options = [one for one in found if isinstance(one, click.Option)]
-        self.own.extend(options)
-        self.first.extend(options)
-
-    def values_of(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of *given* that no contribution has added."""
-        added = {one.name for way in self.ways() for one in _params_of(way.options)}
-        return {name: value for name, value in given.items() if name not in added}
-
-
-def open_verb(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], OpenVerb]:
-    """Declare a function as the verb *name*, to which packages contribute; see `Verb`."""
-    return click.command(name, cls=OpenVerb, **attributes)
-
-
-def ways() -> tuple[Contribution, ...]:
-    """Return what the present command, an `OpenVerb`, can show or do."""
-    command = click.get_current_context().command
-    return command.ways() if isinstance(command, OpenVerb) else ()
-
-
-def refusals() -> Iterator[ConfigurationError]:
-    """Yield why what packages contribute is refused, or ignored."""
-    for name in OPEN:
-        command: OpenVerb = getattr(import_module(f"sequencer.cli.{name}"), name)
-        command.ask_packages(click.Context(command), is_quiet=True)
-        yield from command.refused
-    for point in extensions.from_packages(extensions.CONTRIBUTIONS):
-        command_name, dot, _ = point.name.partition(".")
-        if not dot or command_name not in OPEN:
-            package, place = packages.name_of(point), packages.place_of(point)
-            yield ConfigurationError(
-                f"the package {package!r} is ignored here: its entry is not named COMMAND.NAME "
-                "with a command that takes contributions",
-                where=place,
-                hint=f"commands that do: {', '.join(OPEN)}",
-            )
-
-
-def _params_of(options: Sequence[Option]) -> list[click.Parameter]:
-    """Return what the decorators *options* make.
-
-    Raises:
-        TypeError: one is not an option of click.
-    """
-
-    def nobody() -> None:
-        """Take the options."""
-
-    for option in reversed(options):
-        if not callable(option):
-            raise TypeError(f"{packages.shown(option)} is not a decorator, as click.option makes")
-        option(nobody)
-    found: list[click.Parameter] = getattr(nobody, "__click_params__", [])
-    return found[::-1]
+_OF_PACKAGES: dict[str, list[Any]] = {}
+"""What packages contribute to a command, by group and command, once it was asked for."""
 
 
 def contributions_to(command: str) -> tuple[Contribution, ...]:
-    """Return what our plug-ins contribute to *command*, disabled ones included.
+    """Return what is contributed to *command*, ours first, disabled plug-ins included.
 
-    Whoever gives an option of a disabled plug-in is told why it does not work.
+    Whoever gives an option of a disabled plug-in is told why it does not work. Packages' are there
+    after `add_options`.
     """
-    found = extensions.ours(extensions.CONTRIBUTIONS, even_disabled=True)
-    return tuple(one for name, one in found if name.startswith(f"{command}."))
+    own = extensions.ours(extensions.CONTRIBUTIONS, even_disabled=True)
+    found = [one for name, one in own if name.startswith(f"{command}.")]
+    return (*found, *_OF_PACKAGES.get(command, ()))
 
 
 def renderers() -> tuple[Renderer, ...]:
     """Return what can draw a workflow; see `contributions_to`."""
-    return tuple(one for _, one in extensions.ours(extensions.RENDERERS, even_disabled=True))
+    own = extensions.ours(extensions.RENDERERS, even_disabled=True)
+    return (*(one for _, one in own), *_OF_PACKAGES.get(extensions.RENDERERS, ()))
+
+
+def more_options(name: str, *, draws: bool = False) -> dict[str, Any]:
+    """Return what `verb` needs for a command, called *name*, that others contribute to."""
+    return {
+        "more": partial(add_options, name=name, draws=draws),
+        "missing": partial(unavailable_options, name=name, draws=draws),
+    }
+
+
+def add_options(command: click.Command, name: str, *, draws: bool = False) -> None:
+    """Give *command*, called *name*, the options that packages contribute, once.
+
+    They are looked for only when a command line has an option that nobody else knows, and for
+    help. What can't be used is reported, and everything else works.
+    """
+    if name in _OF_PACKAGES:
+        return
+    config = click.get_current_context().ensure_object(Invocation).config
+    extensions.configure(disabled_in(config))
+    for error in _refused(command, name, draws=draws):
+        # Completion shows nothing but options.
+        if not click.get_current_context().resilient_parsing:
+            tell(f"notice: {error.in_one_line}")
+
+
+def _refused(command: click.Command, name: str, *, draws: bool = False) -> list[ConfigurationError]:
+    """Give *command* its options of packages, and return what is wrong with the other ones."""
+    refused: list[ConfigurationError] = []
+    added = _OF_PACKAGES[name] = []
+    for point, one in extensions.from_packages(extensions.CONTRIBUTIONS, refused.append):
+        if point.name.partition(".")[0] == name:
+            # By the name of its entry point its package is found again.
+            _add(command, replace(one, name=point.name), point, added, refused)
+    if draws:
+        drawings = _OF_PACKAGES.setdefault(extensions.RENDERERS, [])
+        for point, one in extensions.from_packages(extensions.RENDERERS, refused.append):
+            _add(command, one, point, drawings, refused)
+    own = f"{extensions.CONTRIBUTIONS}: {name}."
+    return [one for one in refused if (one.where or "").startswith((own, extensions.RENDERERS))]
+
+
+def _add(
+    command: click.Command,
+    one: Contribution | Renderer,
+    point: EntryPoint,
+    added: list[Any],
+    refused: list[ConfigurationError],
+) -> None:
+    """Give *command* the options of *one*, or say in *refused* why not."""
+    taken = {word for param in command.params for word in _words_of(param)}
+    # An option such as `SVG`, which several share, is there once.
+    shared = {
+        option
+        for way in (*contributions_to(command.name or ""), *renderers())
+        for option in way.options
+    }
+    try:
+        with extensions.package_code(point.group, point.name, point):
+            found = _params_of(one.options)
+            fresh = [
+                param
+                for option, params in found
+                for param in params
+                if option not in shared or not taken.issuperset(_words_of(param))
+            ]
+            for word in (word for param in fresh for word in _words_of(param)):
+                if word in taken:
+                    raise TypeError(f"{command.name} has an option {word} already")
+    except ConfigurationError as error:
+        refused.append(error)
+        return
+    command.params.extend(fresh)
+    added.append(one)
+
+
+def _words_of(param: click.Parameter) -> tuple[str, ...]:
+    return (*param.opts, *param.secondary_opts, param.name or "")
+
+
+def _params_of(options: Iterable[Option]) -> list[tuple[Option, list[click.Parameter]]]:
+    """Return what each of *options* gives a command."""
+    found = []
+    for option in options:
+        made = click.Command(None, params=[])
+        option(made)
+        found.append((option, made.params))
+    return found
+
+
+def refusals() -> Iterator[ConfigurationError]:
+    """Yield why what packages contribute is refused, or ignored, for `check`."""
+    for name in OPEN:
+        command = getattr(import_module(f"sequencer.cli.{name}"), name)
+        yield from _refused(command, name)
+    for point in extensions.entries(extensions.CONTRIBUTIONS):
+        head, dot, _ = point.name.partition(".")
+        if not dot or head not in OPEN:
+            package = packages.name_of(point)
+            yield ConfigurationError(
+                f"the package {package!r} is ignored here: the name {point.name!r} does not "
+                "start with a command that takes contributions",
+                where=packages.place_of(point),
+                hint=f"use {', '.join(f'{one}.NAME' for one in OPEN)}",
+            )
+
+
+def without_added(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of *given* that are options of the command *name* itself."""
+    ways = contributions_to(name)
+    found = [params for way in ways for _, params in _params_of(way.options)]
+    added = {param.name for params in found for param in params}
+    return {key: value for key, value in given.items() if key not in added}
+
+
+def unavailable_options(invocation: Invocation, name: str, *, draws: bool = False) -> set[str]:
+    """Return the parameters of the command *name* that only disabled plug-ins give a meaning."""
+    missing, useful = set[str](), set[str]()
+    for one in contributions_to(name):
+        (useful if one.is_available(invocation) else missing).update(one.takes)
+    found = missing - useful
+    for drawing in renderers() if draws else ():
+        plugin = extensions.plugin_at(drawing.graph)
+        if plugin is not None and not extensions.is_available(plugin):
+            found.update(drawing.names)
+    return found
 
 
 def options_of(ways: Iterable[Contribution | Renderer]) -> list[Option]:
@@ -311,14 +308,14 @@ def chosen(
     return way
 
 
-def contributed(given: Mapping[str, Any]) -> Contribution | None:
-    """Return what is contributed to the present command, if *given* asks for it.
+def contributed(command: str, given: Mapping[str, Any]) -> Contribution | None:
+    """Return what a plug-in contributes to *command*, if *given* asks for it.
 
     Raises:
         UsageRefused: an option means nothing without another one.
     """
     asked = _asked(given)
-    for way in ways():
+    for way in contributions_to(command):
         if {*asked} & {*way.takes} - {*way.shared}:
             _ensure_needed(way, asked)
             return way

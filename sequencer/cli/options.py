@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial, reduce
 from inspect import cleandoc
 from pathlib import Path
@@ -205,12 +205,17 @@ class Verb(click.Command):
         has_json: bool = True,
         has_secrets: bool = False,
         first: Sequence[str] = (),
+        more: Callable[[click.Command], None] | None = None,
+        missing: Callable[[Invocation], Collection[str]] = lambda _: (),
         **kwargs: Any,
     ) -> None:
         """Take click's arguments; without *has_json* the verb refuses ``--json``.
 
         ``--help`` shows the options *first*, or all; ``--help-all`` the others too. Of a verb
         that *has_secrets*, and lives beside agents, only root can read the environment.
+
+        *more* gives the verb the options that packages contribute; it is called for an unknown
+        option and for help. *missing* returns the parameters that only disabled plug-ins use.
         """
         super().__init__(*args, **kwargs)
         self.has_json = has_json
@@ -218,6 +223,31 @@ class Verb(click.Command):
         self.own = [one for one in self.params if isinstance(one, click.Option)]
         self.first = [one for one in self.own if not first or {*first} & {*one.opts}]
         self.params.extend(global_options(has_json=has_json))
+        self._more, self._missing = more, missing
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse *args*; an option that is unknown may be of a package."""
+        if self._more is None:
+            return super().parse_args(ctx, args)
+        if ctx.resilient_parsing:
+            # Completion offers the options of packages, too.
+            self._extended()
+        try:
+            return super().parse_args(ctx, [*args])
+        except click.NoSuchOption:
+            if not self._extended():
+                raise
+            return super().parse_args(ctx, args)
+
+    def _extended(self) -> bool:
+        """Return whether packages have given this verb options that it did not have."""
+        before = len(self.params)
+        if self._more is not None:
+            self._more(self)
+        added = [one for one in self.params[before:] if isinstance(one, click.Option)]
+        self.first += added if self.first == self.own else []
+        self.own += added
+        return bool(added)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; an option that it would ignore is refused."""
@@ -231,6 +261,10 @@ class Verb(click.Command):
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what one needs first on one screen; with ``--help-all`` everything."""
+        self._extended()
+        hidden = self._missing(ctx.ensure_object(Invocation))
+        self.own = [one for one in self.own if one.name not in hidden]
+        self.first = [one for one in self.first if one.name not in hidden]
         body, examples = parts_of(self.help)
         if ctx.meta.get(ALL_HELP):
             formatter.write(self._explained(ctx, formatter, body, examples, self.own))

@@ -14,16 +14,16 @@ from sequencer.cli.contributions import (
     Contribution,
     chosen,
     contributions_to,
-    open_verb,
+    more_options,
     options_of,
     renderers,
-    ways,
 )
 from sequencer.cli.options import (
     REVIEW_EVERY,
     WORKFLOW,
     complete_flows,
     pass_invocation,
+    verb,
     with_options,
 )
 from sequencer.cli.views.facts import look
@@ -71,8 +71,6 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
     return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
-_ADDED, _DRAWINGS = contributions_to("plan"), renderers()
-_DRAWN = tuple(name for drawing in _DRAWINGS for name in drawing.names)
 _OPTIONS = with_options(
     click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=complete_flows),
     click.option("-n", "--count", type=click.IntRange(1, MAX_COUNT), metavar="N",
@@ -88,11 +86,15 @@ _OPTIONS = with_options(
     click.option("--script", type=_PATH, metavar="FILE.json",
                  help="What the nodes answer in a replay, and how long they take."),
     click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says."),
-    *options_of([*_ADDED, *_DRAWINGS]),
+    *options_of([*contributions_to("plan"), *renderers()]),
 )  # fmt: skip
 
 
-@open_verb("plan", first=("--count", "--list", "--request", "--simulate", "--commit", "--diagram"))
+@verb(
+    "plan",
+    first=("--count", "--list", "--request", "--simulate", "--commit", "--diagram"),
+    **more_options("plan", draws=True),
+)
 @_OPTIONS
 @pass_invocation
 def plan(invocation: Invocation, /, **given: Any) -> int | None:
@@ -118,32 +120,43 @@ def plan(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer plan --request "Crash on save" --label bug
       sequencer plan --commit
     """
-    return chosen("plan", (*ways(), *_CONTRIBUTIONS), given, _OTHERWISE)(invocation, given)
+    ways = _ways()
+    return chosen("plan", ways, given, (ways[-1], ways[-2]))(invocation, given)
 
 
-_STEPS = Contribution(
-    "steps", "sequencer.cli.plan:plan_steps", ("count", "workflow", "review_every", "step_index")
-)
-_WORKFLOW = Contribution(
-    "workflow", "sequencer.cli.show:plan_workflow", ("name", *_DRAWN), shared=("name", *_DRAWN)
-)
-# Each is a room of its own, and costs more to load than the next steps to show.
-_CONTRIBUTIONS = (
-    Contribution("chart", "sequencer.cli.show:plan_chart", ("chart",)),
-    Contribution(
-        "simulate",
-        "sequencer.cli.simulate:plan_simulate",
-        ("simulate", "name", "script"),
-        shared=("name",),
-        flags=("simulate",),
-    ),
-    Contribution(
-        "list", "sequencer.cli.show:plan_list", ("lists", *_DRAWN), shared=_DRAWN, flags=("lists",)
-    ),
-    _WORKFLOW,
-    _STEPS,
-)
-_OTHERWISE = (_STEPS, _WORKFLOW)
+def _ways() -> tuple[Contribution, ...]:
+    """Return everything that there is to show; the last two need no option."""
+    drawn = tuple(name for drawing in renderers() for name in drawing.names)
+    # Each is a module of its own, and costs more to load than the next steps to show.
+    return (
+        *contributions_to("plan"),
+        Contribution("chart", "sequencer.cli.show:plan_chart", ("chart",)),
+        Contribution(
+            "simulate",
+            "sequencer.cli.simulate:plan_simulate",
+            ("simulate", "name", "script"),
+            shared=("name",),
+            flags=("simulate",),
+        ),
+        Contribution(
+            "list",
+            "sequencer.cli.show:plan_list",
+            ("lists", *drawn),
+            shared=drawn,
+            flags=("lists",),
+        ),
+        Contribution(
+            "workflow",
+            "sequencer.cli.show:plan_workflow",
+            ("name", *drawn),
+            shared=("name", *drawn),
+        ),
+        Contribution(
+            "steps",
+            "sequencer.cli.plan:plan_steps",
+            ("count", "workflow", "review_every", "step_index"),
+        ),
+    )
 
 
 def plan_steps(

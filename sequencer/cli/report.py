@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.contributions import chosen, contributions_to, open_verb, options_of, ways
-from sequencer.cli.options import pass_invocation, with_options
-from sequencer.errors import UsageRefused
-
-_CONTRIBUTIONS = contributions_to("report")
+from sequencer.cli.contributions import chosen, contributions_to, more_options, options_of
+from sequencer.cli.options import pass_invocation, verb, with_options
 
 
-@open_verb("report")
-@with_options(*options_of(_CONTRIBUTIONS))
+@verb("report", **more_options("report"))
+@with_options(*options_of(contributions_to("report")))
 @pass_invocation
 def report(invocation: Invocation, /, **given: Any) -> int | None:
     """Show what a run did: who worked when, the critical path, and the speedup.
@@ -30,11 +27,8 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer --run review report --gantt --svg review.svg
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
-    otherwise = [one for one in _CONTRIBUTIONS if not one.needs and one.is_available(invocation)][
-        :1
-    ]
-    if not otherwise and not any(given.values()):
-        raise UsageRefused(
-            "no plug-in that is enabled shows a run as text", where="sequencer report"
-        )
-    return chosen("report", ways(), given, otherwise)(invocation, given)
+    ways = contributions_to("report")
+    # Only what a flag chooses, and does not need, can be shown without an option.
+    plain = [one for one in ways if one.flags and not one.needs]
+    otherwise = [one for one in plain if one.is_available(invocation)] or plain
+    return chosen("report", ways, given, otherwise[:1])(invocation, given)

@@ -8,13 +8,13 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.contributions import (
-    OpenVerb,
     contributed,
     contributions_to,
-    open_verb,
+    more_options,
     options_of,
+    without_added,
 )
-from sequencer.cli.options import pass_invocation, with_options
+from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.run import OPTIONS, perform
 from sequencer.cli.unattended import OPTION
 
@@ -28,8 +28,11 @@ _LOG = click.option(
 )
 
 
-@open_verb(
-    "tick", has_secrets=True, first=("--all", "--position", "--max-cost", "--agent", "--log")
+@verb(
+    "tick",
+    has_secrets=True,
+    first=("--all", "--position", "--max-cost", "--agent", "--log"),
+    **more_options("tick"),
 )
 @with_options(*options_of(contributions_to("tick")))
 @OPTIONS
@@ -51,8 +54,6 @@ def tick(invocation: Invocation, /, **given: Any) -> int:
       sequencer --run nightly tick --json
       sequencer tick --all --at-most 2
     """
-    if (way := contributed(given)) is not None:
+    if (way := contributed("tick", given)) is not None:
         return way(invocation, given) or 0
-    command = click.get_current_context().command
-    options = command.values_of(given) if isinstance(command, OpenVerb) else given
-    return perform(invocation, is_tick=True, **options)
+    return perform(invocation, is_tick=True, **without_added("tick", given))

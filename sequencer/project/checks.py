@@ -145,14 +145,16 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
     """Yield what plug-ins find; see `extensions.CHECKS`."""
     for _, find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
-    for point in extensions.from_packages(extensions.CHECKS):
+    broken: list[ConfigurationError] = []
+    for point, find in extensions.from_packages(extensions.CHECKS, broken.append):
         try:
-            find = extensions.load(point)
             with extensions.package_code(extensions.CHECKS, point.name, point):
                 found = [_finding(one) for one in find(project, run, looks=looks)]
             yield from found
         except ConfigurationError as error:
-            yield from of_error(Area.CONFIGURATION, error)
+            broken.append(error)
+    for one in broken:
+        yield from of_error(Area.CONFIGURATION, one)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ installed or an agent's options suit its kind is found by those who use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -80,6 +80,8 @@ _AS_THEY_ARE = (
     "setup_timeout_s",
 )
 """Sections that the settings have as the schema does."""
+_OF_LAYERS = ("sources", "values", "unavailable")
+"""What they have as the layers do."""
 
 
 class Agent(Struct, frozen=True):
@@ -252,13 +254,14 @@ def load(
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
     workflows |= {name: made.workflow for name, made in lists.items()}
-    if layers.document is not None:
-        found += legacy.key_problems(layers.document)
-    found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
-    if reads:
-        _leave_out_store(found, layers)
+    found += [] if layers.document is None else legacy.key_problems(layers.document)
+    problems = Check(layers, schema, registry, paths["prompts_dir"]).problems()
+    found += _left_out(problems, layers) if reads else problems
     raise_all([error for _, error in sorted(found, key=lambda item: layers.position(item[0]))])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
+    read_only: dict[str, Any] = {
+        name: MappingProxyType(getattr(layers, name)) for name in _OF_LAYERS
+    }
     return Settings(
         config_path=config_path,
         config_looks=looks,
@@ -271,22 +274,19 @@ def load(
         agents=MappingProxyType(_agents(schema, layers)),
         step_defaults=MappingProxyType(schema.default_fields),
         notices=tuple(layers.notices),
-        sources=MappingProxyType(layers.sources),
-        values=MappingProxyType(layers.values),
+        **read_only,
         written=MappingProxyType(in_file),
-        unavailable=MappingProxyType(layers.unavailable),
     )
 
 
-def _leave_out_store(found: list[Found], layers: Layers) -> None:
-    """Make a notice of it if the kind of store is not there."""
-    for one in found:
-        path, error = one
+def _left_out(found: Iterable[Found], layers: Layers) -> Iterator[Found]:
+    """Yield *found*, but make a notice of it if the kind of store is not there."""
+    for path, error in found:
         if path == STORE_KIND and isinstance(error, PluginUnavailable):
-            found.remove(one)
             layers.unavailable[path] = error
             layers.notices.append(f"{error.in_one_line}; what this folder has is shown")
-            return
+        else:
+            yield path, error
 
 
 def _builtin_prompts(schema: Schema) -> BuiltinPrompts:

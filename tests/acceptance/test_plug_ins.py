@@ -173,7 +173,9 @@ def test_a_kind_decides_what_follows(installed: Installed) -> None:
 def test_a_package_that_is_off_is_not_asked(installed: Installed) -> None:
     installed.settings("agent: rehearsal\nplugins: {added: off}\n")
     (installed.packages / "longest.py").write_text("import nowhere_to_be_found\n")
-    assert "command 'where' needs the package 'added'" in installed.run("where", code=2)
+    assert "command 'where' needs the package 'added', which is disabled" in installed.run(
+        "where", code=2
+    )
     installed.run("run", "--max-steps", "1")
     installed.run("report", "--gantt")
     assert "has no heading" not in installed.run("check")
@@ -225,3 +227,131 @@ def test_a_package_that_is_broken_is_named(installed: Installed) -> None:
         said = installed.run(*words, code=2)
         assert "the package 'added' failed while it was imported: ModuleNotFoundError" in said
         assert "report it to its authors, or disable it: plugins: {added: off}" in said
+
+
+PLAIN = "agent: rehearsal\n"
+"""Settings that name nothing of the package."""
+
+
+@pytest.mark.parametrize("name", list(_GROUPS))
+def test_check_names_whatever_is_of_the_wrong_type(installed: Installed, name: str) -> None:
+    installed.settings(PLAIN)
+    (installed.packages / f"{name}.py").write_text(f"{name} = 42\n")
+    said = installed.run("check", code=2 if name == "tidy" else 0)
+    place = f"sequencer.{_GROUPS[name]}: {_NAMES.get(name, name)} = {name}:{name}: "
+    assert f"{place}the package 'added' provides 42, which is not a " in said
+    assert "disable it: plugins: {added: off}" in said
+    installed.run("run", "--max-steps", "1"), installed.run("status")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "code"),
+    [
+        ("apart", "store: {kind: apart}\n", "42"),
+        ("echo", "agents: {mine: {kind: echo}}\nagent: {default: mine}\n", "42"),
+        ("echo", "agents: {mine: {kind: echo}}\nagent: {default: mine}\n", "lambda *_: 7"),
+        ("owner", "owner: {team: us}\n", "42"),
+        ("shout", f"{PLAIN}activity: {{sinks: {{loud: {{kind: shout}}}}}}\n", "lambda *_: 7"),
+    ],
+)
+def test_what_is_of_the_wrong_type_is_no_bug_of_the_program(
+    installed: Installed, name: str, settings: str, code: str
+) -> None:
+    installed.settings(settings)
+    (installed.packages / f"{name}.py").write_text(f"{name} = {code}\n")
+    said = installed.run("run", "--max-steps", "1", code=2)
+    assert "package 'added'" in said
+    assert "plugins: {added: off}" in said
+    assert "bug" not in said
+
+
+@pytest.mark.parametrize("code", ["42", "lambda _: 7"])
+def test_a_kind_of_workflow_that_is_none(installed: Installed, code: str) -> None:
+    installed.settings(PLAIN, kind="patient")
+    (installed.packages / "patient.py").write_text(f"patient = {code}\n")
+    (installed.project / "prompts/close.md").write_text("Close it.\n")
+    for words in (("run", "--max-steps", "1"), ("plan",)):
+        assert "package 'added'" in installed.run(*words, code=2)
+
+
+def test_a_package_that_ends_the_program_is_named(installed: Installed) -> None:
+    installed.settings("store: {kind: apart}\n")
+    (installed.packages / "apart.py").write_text("import sys\nsys.exit(5)\n")
+    for words in (("status",), ("run",), ("check",)):
+        assert "'added' failed while it was imported: SystemExit: 5" in installed.run(
+            *words, code=2
+        )
+
+
+BAD_OPTION = """\
+from sequencer.cli.contributions import Contribution
+
+longest = Contribution("longest", "nowhere_to_be_found:x", ("svg",), (7,))
+"""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import nowhere_to_be_found",
+        "longest = 42",
+        BAD_OPTION,
+    ],
+)
+def test_a_broken_contribution_takes_nothing_with_it(installed: Installed, code: str) -> None:
+    installed.settings(PLAIN)
+    (installed.packages / "longest.py").write_text(f"{code}\n")
+    installed.run("run", "--max-steps", "1")
+    for words in (("tick",), ("plan",), ("report",)):
+        assert "notice: " not in installed.run(*words)
+    assert "notice: " in installed.run("report", "--help")
+    assert "there is no option --longest" in installed.run("report", "--longest", code=2)
+
+
+def test_a_contribution_without_its_function_is_named(installed: Installed) -> None:
+    installed.settings(PLAIN)
+    page = (installed.packages / "longest.py").read_text()
+    broken = re.sub(r'"longest:\w+"', '"nowhere_to_be_found:show"', page)
+    assert broken != page
+    (installed.packages / "longest.py").write_text(broken)
+    installed.run("run", "--max-steps", "1")
+    said = installed.run("report", "--longest", code=2)
+    assert "ModuleNotFoundError: No module named 'nowhere_to_be_found'" in said
+    assert "bug" not in said
+
+
+def test_check_names_what_is_ignored(installed: Installed) -> None:
+    installed.settings(PLAIN)
+    taken = {
+        "commands": ("status", "web"),
+        "stores": ("file", "git"),
+        "sections": ("store", "teams"),
+        "contributions": ("nodot", "run.more", "report.gantt"),
+        "trees": ("mine",),
+    }
+    place = "longest:longest"
+    installed.package("taken", {one: dict.fromkeys(taken[one], place) for one in taken})
+    said = installed.run("check")
+    for group, names in taken.items():
+        for name in names:
+            assert f"sequencer.{group}: {name} = longest:longest" in said
+    added = installed.run("help", "all").partition("Added by packages")[2].partition("\n\n")[0]
+    assert added.split()[1:] == ["where"]
+
+
+def test_options_of_disabled_plug_ins_are_not_in_the_help(installed: Installed) -> None:
+    installed.settings(f"{PLAIN}plugins: {{drawing: off, metrics: off, schedules: off}}\n")
+
+    def options(*words: str) -> str:
+        return installed.run(*words).partition("Options:")[2].partition("Examples:")[0]
+
+    shown = options("report", "--help")
+    assert "--html" in shown
+    assert "--gantt" not in shown
+    assert "--all-runs" not in shown
+    assert "--all " not in options("tick", "--help-all")
+    assert "--diagram" not in options("plan", "--help-all")
+    installed.run("run", "--max-steps", "1")
+    plain = installed.run("report", code=2)
+    assert "needs the plug-in 'drawing', which is disabled" in plain
+    assert "--gantt needs the plug-in 'drawing'" in installed.run("report", "--gantt", code=2)

@@ -318,7 +318,7 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     assert "tasks.yaml" in inbox
     # Whatever is disabled, more work can be kept from starting.
     alone.call(*named, "stop", "--reason", "no plug-in")
-    assert "the run was stopped: no plug-in" in alone.call(*named, "status")
+    assert "no plug-in" in alone.call(*named, "history")
     for command in ("run", "tick"):
         refused = alone.call(*named, command, code=2)
         assert "needs the plug-in 'teams', which is disabled" in refused
