@@ -411,10 +411,15 @@ def made_by(group: str, name: str, kind: type[_T], make: Callable[..., Any], *fa
     with package_code(group, name):
         made = make(*facts)
     if not isinstance(made, kind):
-        wanted = f"{kind.__module__}.{kind.__qualname__}"
-        what = f"returned {packages.shown(made)}, which is not a {wanted}"
-        raise _fault(next(_named(group, name), None), what) or TypeError(what)
+        raise not_a(kind, made, group, name)
     return made
+
+
+def not_a(kind: type, made: object, group: str, name: str) -> Exception:
+    """Return the error that *made*, which is of *name* in *group*, is not a *kind*."""
+    wanted = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    what = f"returned {packages.shown(made)}, which is not a {wanted}"
+    return _fault(next(_named(group, name), None), what) or TypeError(what)
 
 
 def names(group: str) -> set[str]:

@@ -30,7 +30,7 @@ def ensure_fields(made: object, **kinds: Any) -> None:
     for name, kind in kinds.items():
         if not isinstance(value := getattr(made, name), kind):
             of = type(made).__name__
-            raise TypeError(f"{name} of a {of} can't be {shown(value)}")
+            raise TypeError(f"{name} of {of} can't be {shown(value)}")
 
 
 def name_of(point: EntryPoint) -> str:

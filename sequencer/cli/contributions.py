@@ -191,9 +191,10 @@ def _add(
                 for param in params
                 if option not in shared or not taken.issuperset(_words_of(param))
             ]
-            for word in (word for param in fresh for word in _words_of(param)):
-                if word in taken:
-                    raise TypeError(f"{command.name} has an option {word} already")
+        for word in (word for param in fresh for word in _words_of(param)):
+            if word in taken:
+                what = f"has the option {word}, which {command.name!r} has already"
+                raise packages.fault(packages.name_of(point), what, packages.place_of(point))
     except ConfigurationError as error:
         refused.append(error)
         return

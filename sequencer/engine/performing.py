@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sequencer import extensions
 from sequencer.engine.agents import Agents
 from sequencer.engine.allowance import Allowance, least
 from sequencer.engine.attempt import Attempt, Prepared
@@ -552,6 +553,8 @@ class Performer(Struct, frozen=True):
             if listener.told is not None:
                 running.paid.append(listener.told)
             raise
+        if not isinstance(outcome, Outcome):
+            raise extensions.not_a(Outcome, outcome, extensions.EXECUTORS, prepared.executor.kind)
         running.paid.append(outcome.usage)
         if outcome.is_over_budget and not self.workflow.nodes:
             outcome = without_budget(outcome, step, budget.cost_usd)

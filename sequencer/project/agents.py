@@ -36,6 +36,7 @@ from sequencer.model.fields import ValidationError
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.packages import ensure_fields
 from sequencer.project.schema import BUILTIN_AGENTS, OLD_ROLES
 from sequencer.project.settings import Agent, Settings
 from sequencer.project.task_graphs import TASK_GRAPHS
@@ -320,9 +321,22 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             known=EXECUTORS,
             where=agent.locate(()) if agent else "",
         )
-        return extensions.made_by(
+        made = extensions.made_by(
             extensions.EXECUTORS, kind, Executor, make, name, written, self.core
         )
+        with extensions.package_code(extensions.EXECUTORS, kind):
+            ensure_fields(made, kind=str, supported_fields=(frozenset, set))
+        return made
+
+
+def problems_of_agent(executor: Executor) -> list[str]:
+    """Return what is missing before *executor* could start.
+
+    Raises:
+        ConfigurationError: it is of a package, and fails.
+    """
+    kind = executor.kind
+    return extensions.made_by(extensions.EXECUTORS, kind, list, executor.problems)
 
 
 def _has_models_of(step: Step, kind: str) -> bool:

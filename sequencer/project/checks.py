@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from sequencer import extensions, packages
 from sequencer.documents.textfile import SCHEMA_NAME
 from sequencer.engine.fitting import fitted, optional_of
+from sequencer.engine.kinds import changes_of
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -38,7 +39,7 @@ from sequencer.project.agent_checks import (
     check_variables,
     check_walls,
 )
-from sequencer.project.agents import performed
+from sequencer.project.agents import performed, problems_of_agent
 from sequencer.project.costs import agent_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.flows import own_flows
@@ -188,6 +189,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     except StateRefused as error:
         state_findings += of_error(Area.STATE, error)
     else:
+        yield from _whole(_check_kind(run.store, workflow))
         if not workflow.nodes and _is_asked_for(project, head):
             yield from check_workflow(project, workflow)
         if head is not None:
@@ -201,9 +203,18 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
         if name != settings.workflow.name and not workflow.nodes
     ]
     for other in others:
+        yield from _whole(_check_kind(run.store, other))
         yield from check_prompts(project, other, Level.WARNING)
         yield from _check_costs(project, other)
     yield from state_findings
+
+
+def _check_kind(store: Store, workflow: Workflow) -> Iterator[Finding]:
+    """Yield why the kind of *workflow*, which a package may have, can't be used."""
+    try:
+        changes_of(store, workflow)
+    except ConfigurationError as error:
+        yield from of_error(Area.WORKFLOW, error)
 
 
 def _is_asked_for(project: Project, head: Head | None) -> bool:
@@ -231,11 +242,12 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     for step, position in _performed(project, workflow):
         try:
             name, executor = project.agents.choose(step, position)
+            missing = problems_of_agent(executor)
         except ConfigurationError as error:
             for finding in of_error(Area.AGENT, error):
                 problems.setdefault(str(finding), finding)
             continue
-        for problem in executor.problems():
+        for problem in missing:
             finding = Finding(Level.ERROR, Area.AGENT, problem, f"agent {name}")
             problems.setdefault(str(finding), finding)
     yield from problems.values()
@@ -321,12 +333,13 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
         try:
             fit, lost = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
             name, executor = project.agents.choose(fit, step.name)
+            missing = problems_of_agent(executor)
         except ConfigurationError as error:
             where = flow.where(step.name)
             yield from [replace(one, where=where) for one in of_error(Area.AGENT, error)]
             continue
         left_out.setdefault(name, set()).update(lost)
-        for problem in executor.problems():
+        for problem in missing:
             yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
     for name, fields in left_out.items():
         if fields:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer import extensions, packages
@@ -43,7 +44,7 @@ def _load(point: EntryPoint) -> None:
         ConfigurationError: it can't be used.
     """
     if point.group == extensions.HOOKS:
-        extensions.loaded("sequencer.hooks.calling:plugged")((), None, {}, (point,))
+        extensions.loaded("sequencer.hooks.calling:plugged")((), Path(), {}, (point,))
     else:
         extensions.load(point)
 

@@ -57,7 +57,7 @@ PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 def _by_plugin(written: Any) -> Any:
     if not isinstance(written, Mapping):
-        raise Refusal("plugins_type", {}, "expected names with on or off, such as {web: off}")
+        raise Refusal("plugins_type", {}, "expected a mapping, such as {web: off}")
     return written
 
 
