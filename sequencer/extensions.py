@@ -27,7 +27,7 @@ EXECUTORS = "sequencer.executors"
 STORES = "sequencer.stores"
 """Kinds of stores: `project.store_kinds.StoreKind`."""
 HOOKS = "sequencer.hooks"
-"""Code around each step; see `hooks`."""
+"""Code that runs before and after each step; see `hooks`."""
 COMMANDS = "sequencer.commands"
 """Commands: `click.Command`, whose object is an `Invocation`."""
 CONTRIBUTIONS = "sequencer.contributions"
@@ -154,7 +154,7 @@ class PluginUnavailable(ConfigurationError):
 
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
         """Refuse *what*, which needs *plugin*: a plug-in of this package, or a package."""
-        is_ours, is_disabled = plugin in PLUGINS, plugin in _ENABLED.disabled
+        is_ours, is_disabled = plugin in PLUGINS, canonical(plugin) in _ENABLED.disabled
         super().__init__(
             f"{what} needs the {'plug-in' if is_ours else 'package'} {plugin!r}, which is "
             + ("disabled" if is_disabled else "not installed"),
@@ -164,7 +164,7 @@ class PluginUnavailable(ConfigurationError):
 
 
 def _how_to_enable(plugin: str) -> str:
-    variable = f"SEQUENCER_PLUGINS__{plugin.upper()}"
+    variable = f"SEQUENCER_PLUGINS__{plugin.upper().replace('-', '_')}"
     if variable in os.environ:
         # It wins over the file.
         return f"unset the variable {variable}, or set it to 'on'"
@@ -184,7 +184,21 @@ def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
     is asked for by name; see `from_enabled_packages` for the rest. A process that opens several
     projects uses the configuration of the last one.
     """
-    _ENABLED.disabled, _ENABLED.enabled = frozenset(disabled), frozenset(enabled)
+    _ENABLED.disabled = frozenset(map(canonical, disabled))
+    _ENABLED.enabled = frozenset(map(canonical, enabled))
+
+
+def canonical(package: str) -> str:
+    """Return the name of *package* as indexes compare it (PEP 503).
+
+    >>> canonical("Acme_Sequencer.Tools")
+    'acme-sequencer-tools'
+    """
+    return package.lower().replace("_", "-").replace(".", "-")
+
+
+def _is_disabled(point: EntryPoint) -> bool:
+    return point.dist is not None and canonical(point.dist.name) in _ENABLED.disabled
 
 
 def is_available(plugin: str) -> bool:
@@ -208,11 +222,11 @@ def plugin_at(place: str) -> str | None:
 
 
 def packages() -> frozenset[str]:
-    """Return the names of the installed packages that have entry points for Sequencer."""
+    """Return the `canonical` names of the installed packages that have entry points for us."""
     from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
     return frozenset(
-        one.name
+        canonical(one.name)
         for one in distributions()
         if any(entry.group.startswith("sequencer.") for entry in one.entry_points)
     )
@@ -260,8 +274,8 @@ def _disabled_package(group: str, name: str) -> str | None:
         return None
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    providers = (one.dist.name for one in entry_points(group=group, name=name) if one.dist)
-    return next((one for one in providers if one in _ENABLED.disabled), None)
+    points = entry_points(group=group, name=name)
+    return next((one.dist.name for one in points if one.dist and _is_disabled(one)), None)
 
 
 def provides(group: str, name: str) -> bool:
@@ -457,16 +471,16 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
     found = tuple(entry_points(group=group))
-    return tuple(one for one in found if one.dist is None or one.dist.name not in _ENABLED.disabled)
+    return tuple(one for one in found if not _is_disabled(one))
 
 
 def points_of_packages() -> list[EntryPoint]:
     """Return all entry points that packages have for Sequencer, without those of disabled ones."""
     from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
-    enabled = (one for one in distributions() if one.name not in _ENABLED.disabled)
-    points = {(e.group, e.name, e.value): e for one in enabled for e in one.entry_points}
-    return [points[key] for key in sorted(points) if key[0].startswith("sequencer.")]
+    points = {(e.group, e.name, e.value): e for one in distributions() for e in one.entry_points}
+    ours = (points[key] for key in sorted(points) if key[0].startswith("sequencer."))
+    return [one for one in ours if not _is_disabled(one)]
 
 
 def _packages_may_add(group: str) -> bool:

@@ -49,7 +49,7 @@ INTERRUPTED = Interrupted.exit_code
 _PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
 """What is no error: a question to a person, and an end that a person has asked for."""
 REPORT_TO = (
-    "report it with what the same command says with --verbose, and with 'sequencer check --report'"
+    "please report it: add what the command prints with --verbose, and 'sequencer check --report'"
 )
 
 

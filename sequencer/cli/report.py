@@ -28,6 +28,7 @@ def report(invocation: Invocation, /, **given: Any) -> int | None:
       sequencer report --metrics --all-runs --output /srv/s.prom
     """
     ways = contributions_to("report")
-    plain = [one for one in ways if not one.needs]
+    # Only what a flag chooses, and does not need, can be shown without an option.
+    plain = [one for one in ways if one.flags and not one.needs]
     otherwise = [one for one in plain if one.is_available(invocation)] or plain
     return chosen("report", ways, given, otherwise[:1])(invocation, given)

@@ -38,7 +38,7 @@ def remove_disabled(layers: Layers, *, reads: bool) -> list[Found]:
 
 def _unknown(named: AbstractSet[str], layers: Layers) -> Iterator[Found]:
     for name in sorted(named - extensions.PLUGINS):
-        if name not in (added := extensions.packages()):
+        if extensions.canonical(name) not in (added := extensions.packages()):
             path = ("plugins", name)
             known = extensions.PLUGINS | added
             yield path, UnknownName("plug-in", name, known, where=layers.at(path))

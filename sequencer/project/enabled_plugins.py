@@ -13,6 +13,7 @@ from typing import Any
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import find_config
 from sequencer.errors import ConfigurationError
+from sequencer.extensions import canonical
 
 _OFF = frozenset({"off", "no", "n", "false", "f", "0"})
 """What a file or a variable may say; YAML turns some of these words into booleans."""
@@ -25,12 +26,17 @@ def disabled(values: Mapping[str, Any]) -> frozenset[str]:
     >>> sorted(disabled({"plugins": {"web": False, "git": "on", "teams": "off"}}))
     ['teams', 'web']
     """
-    return frozenset(name for name, is_on in switches(values) if not is_on)
+    return frozenset(name for name, is_on in _switched(values).items() if not is_on)
 
 
 def enabled(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that the settings *values* enable."""
-    return frozenset(name for name, is_on in switches(values) if is_on)
+    return frozenset(name for name, is_on in _switched(values).items() if is_on)
+
+
+def _switched(values: Mapping[str, Any]) -> dict[str, bool]:
+    """Return what *values* say, later layers last; a variable can't have the hyphen of a name."""
+    return {canonical(name): is_on for name, is_on in switches(values)}
 
 
 def switches(values: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -55,11 +61,11 @@ def disabled_in(config: Path | None) -> frozenset[str]:
         found = _read(path) if path is not None and is_written else {}
     except (ConfigurationError, OSError):
         found = {}
-    is_enabled = dict(switches(found))
+    is_enabled = _switched(found)
     # As `sources.lay_environment` does; importing it takes too long here.
     for name, word in os.environ.items():
         if name.startswith(_VARIABLE):
-            is_enabled[name.removeprefix(_VARIABLE).lower()] = _is_on(word)
+            is_enabled[canonical(name.removeprefix(_VARIABLE))] = _is_on(word)
     return frozenset(name for name, is_on in is_enabled.items() if not is_on)
 
 
