@@ -177,7 +177,7 @@ class PluginUnavailable(ConfigurationError):
 
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
         """Refuse *what*, which needs *plugin*: a plug-in of this package, or a package."""
-        is_ours, is_disabled = plugin in PLUGINS, plugin in _ENABLED.disabled
+        is_ours, is_disabled = plugin in PLUGINS, canonical(plugin) in _ENABLED.disabled
         super().__init__(
             f"{what} needs the {'plug-in' if is_ours else 'package'} {plugin!r}, which is "
             + ("disabled" if is_disabled else "not installed"),
@@ -187,7 +187,7 @@ class PluginUnavailable(ConfigurationError):
 
 
 def _how_to_enable(plugin: str) -> str:
-    variable = f"SEQUENCER_PLUGINS__{plugin.upper().replace('-', '_')}"
+    variable = f"SEQUENCER_PLUGINS__{canonical(plugin).upper().replace('-', '_')}"
     if variable in os.environ:
         # It wins over the file.
         return f"unset the variable {variable}, or set it to 'on'"
@@ -207,7 +207,21 @@ def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
     is asked for by name; see `from_enabled_packages` for the rest. A process that opens several
     projects uses the configuration of the last one.
     """
-    _ENABLED.disabled, _ENABLED.enabled = frozenset(disabled), frozenset(enabled)
+    _ENABLED.disabled = frozenset(map(canonical, disabled))
+    _ENABLED.enabled = frozenset(map(canonical, enabled))
+
+
+def canonical(package: str) -> str:
+    """Return the name of *package* as indexes compare it (PEP 503).
+
+    >>> canonical("Acme_Sequencer.Tools")
+    'acme-sequencer-tools'
+    """
+    return package.lower().replace("_", "-").replace(".", "-")
+
+
+def _is_disabled(point: EntryPoint) -> bool:
+    return point.dist is not None and canonical(point.dist.name) in _ENABLED.disabled
 
 
 def is_available(plugin: str) -> bool:
@@ -231,11 +245,11 @@ def plugin_at(place: str) -> str | None:
 
 
 def installed_packages() -> frozenset[str]:
-    """Return the names of the installed packages that have entry points for Sequencer."""
+    """Return the `canonical` names of the installed packages that have entry points for us."""
     from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
     return frozenset(
-        one.name
+        canonical(one.name)
         for one in distributions()
         if any(entry.group.startswith("sequencer.") for entry in one.entry_points)
     )
@@ -287,10 +301,8 @@ def _disabled_package(group: str, name: str) -> str | None:
         return None
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    providers = (
-        packages.normalized(packages.name_of(one)) for one in entry_points(group=group, name=name)
-    )
-    return next((one for one in providers if one in _ENABLED.disabled), None)
+    points = entry_points(group=group, name=name)
+    return next((packages.name_of(one) for one in points if _is_disabled(one)), None)
 
 
 def provides(group: str, name: str) -> bool:
@@ -458,7 +470,7 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
         return ()
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
 
-    return tuple(one for one in entry_points(group=group) if _is_used(one))
+    return tuple(one for one in entry_points(group=group) if not _is_disabled(one))
 
 
 def every_entry() -> list[EntryPoint]:
@@ -469,17 +481,13 @@ def every_entry() -> list[EntryPoint]:
 
     found = entry_points()
     groups = sorted(group for group in found.groups if group.startswith("sequencer."))
-    points = (one for group in groups for one in found.select(group=group) if _is_used(one))
+    points = (one for group in groups for one in found.select(group=group) if not _is_disabled(one))
     return sorted(points, key=lambda one: (one.group, one.name))
-
-
-def _is_used(point: EntryPoint) -> bool:
-    return packages.normalized(packages.name_of(point)) not in _ENABLED.disabled
 
 
 def is_enabled_by_name(point: EntryPoint) -> bool:
     """Return whether ``plugins:`` enables the package of *point*."""
-    return packages.normalized(packages.name_of(point)) in _ENABLED.enabled
+    return canonical(packages.name_of(point)) in _ENABLED.enabled
 
 
 def missing_plugin(error: ModuleNotFoundError) -> str | None:

@@ -7,7 +7,6 @@ program, and never a traceback.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -94,15 +93,6 @@ def that_raised(error: BaseException) -> str | None:
             if is_extension and entry.module.partition(".")[0] in modules:
                 return package.name
     return None
-
-
-def normalized(package: str) -> str:
-    """Return the name of *package* as PEP 503 compares it.
-
-    >>> normalized("Acme_Seq")
-    'acme-seq'
-    """
-    return re.sub(r"[-_.]+", "-", package).lower()
 
 
 def may_add(group: str) -> bool:

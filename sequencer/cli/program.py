@@ -49,8 +49,7 @@ INTERRUPTED = Interrupted.exit_code
 _PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
 """What is no error: a question to a person, and an end that a person has asked for."""
 REPORT_TO = (
-    "please report it: add --verbose to the command and include what it prints, and also what "
-    "'sequencer check --report' prints"
+    "please report it: add what the command prints with --verbose, and 'sequencer check --report'"
 )
 
 

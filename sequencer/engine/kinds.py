@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from sequencer import extensions
 from sequencer.engine.patience import Changes
@@ -11,15 +13,33 @@ from sequencer.model.line.line import Line
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Store
 
+if TYPE_CHECKING:
+    from sequencer.model.net.source import FlowSource
+
 
 def _along(store: Store, workflow: Workflow, kind: Callable[[Workflow], Line] = Line) -> Changes:
     return Changes(store, kind(workflow))
 
 
-def _among_nodes(store: Store, workflow: Workflow) -> Changes:
-    from sequencer.engine.markings import NetChanges  # noqa: PLC0415 - graphs only
+def _markings() -> ModuleType:
+    from sequencer.engine import markings  # noqa: PLC0415 - graphs only
 
-    return NetChanges(store, workflow)
+    return markings
+
+
+def _among_nodes(store: Store, workflow: Workflow) -> Changes:
+    changes: Changes = _markings().NetChanges(store, workflow)
+    return changes
+
+
+def flow_source_of(store: Store) -> FlowSource:
+    """Return what the graph run in *store* says that it was started with.
+
+    Raises:
+        CorruptState: it does not say it.
+    """
+    source: FlowSource = _markings().source_of(store)
+    return source
 
 
 KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {

@@ -12,6 +12,7 @@ from sequencer.engine.async_mode import work_beside
 from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
+from sequencer.engine.kinds import flow_source_of
 from sequencer.engine.loop import EngineLoop, LineLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
@@ -261,10 +262,7 @@ class Run:
         Raises:
             CorruptState: it does not say it.
         """
-        from sequencer.engine.markings import source_of  # noqa: PLC0415 - graphs only
-
-        head = self.head
-        source = source_of(self.store)
+        head, source = self.head, flow_source_of(self.store)
         workflow = source.as_of("" if head is None else head.workflow_digest)
         return Control(self.store, workflow, self.name, source=source, redact=self._redact)
 

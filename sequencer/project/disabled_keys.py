@@ -9,7 +9,6 @@ from typing import Any
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import UnknownName
-from sequencer.packages import normalized
 from sequencer.project.enabled_plugins import switches
 from sequencer.project.sections import Found
 from sequencer.project.sources import Layers
@@ -39,8 +38,7 @@ def remove_disabled(layers: Layers, *, reads: bool) -> list[Found]:
 
 def _unknown(named: AbstractSet[str], layers: Layers) -> Iterator[Found]:
     for name in sorted(named - extensions.PLUGINS):
-        added = extensions.installed_packages()
-        if normalized(name) not in map(normalized, added):
+        if extensions.canonical(name) not in (added := extensions.installed_packages()):
             path = ("plugins", name)
             known = extensions.PLUGINS | added
             yield path, UnknownName("plug-in", name, known, where=layers.at(path))

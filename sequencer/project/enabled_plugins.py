@@ -6,14 +6,14 @@ Light enough for the command line, which needs the answer before it opens the pr
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import find_config
 from sequencer.errors import ConfigurationError
-from sequencer.packages import normalized
+from sequencer.extensions import canonical
 
 ON = frozenset({"on", "yes", "y", "true", "t", "1"})
 OFF = frozenset({"off", "no", "n", "false", "f", "0"})
@@ -27,21 +27,17 @@ def disabled(values: Mapping[str, Any]) -> frozenset[str]:
     >>> sorted(disabled({"plugins": {"web": False, "git": "on", "teams": "off"}}))
     ['teams', 'web']
     """
-    return _names(switches(values), is_on=False)
+    return frozenset(name for name, is_on in _switched(values).items() if not is_on)
 
 
 def enabled(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that the settings *values* enable."""
-    return _names(switches(values), is_on=True)
+    return frozenset(name for name, is_on in _switched(values).items() if is_on)
 
 
-def _names(found: Iterable[tuple[str, bool]], *, is_on: bool) -> frozenset[str]:
-    """Return the names in *found* that are enabled or disabled; the last of two alike counts.
-
-    They are compared as names of packages are: a variable can't have a hyphen.
-    """
-    last = {normalized(name): here for name, here in found}
-    return frozenset(name for name, here in last.items() if here is is_on)
+def _switched(values: Mapping[str, Any]) -> dict[str, bool]:
+    """Return what *values* say, later layers last; a variable can't have the hyphen of a name."""
+    return {canonical(name): is_on for name, is_on in switches(values)}
 
 
 def switches(values: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
@@ -66,13 +62,12 @@ def disabled_in(config: Path | None) -> frozenset[str]:
         found = _read(path) if path is not None and is_written else {}
     except (ConfigurationError, OSError):
         found = {}
+    is_enabled = _switched(found)
     # As `sources.lay_environment` does; importing it takes too long here.
-    variables = (
-        (name.removeprefix(_VARIABLE), _is_on(word))
-        for name, word in os.environ.items()
-        if name.startswith(_VARIABLE)
-    )
-    return _names((*switches(found), *variables), is_on=False)
+    for name, word in os.environ.items():
+        if name.startswith(_VARIABLE):
+            is_enabled[canonical(name.removeprefix(_VARIABLE))] = _is_on(word)
+    return frozenset(name for name, is_on in is_enabled.items() if not is_on)
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ installed or an agent's options suit its kind is found by those who use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -254,9 +254,7 @@ def load(
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
     workflows |= {name: made.workflow for name, made in lists.items()}
-    found += [] if layers.document is None else legacy.key_problems(layers.document)
-    problems = Check(layers, schema, registry, paths["prompts_dir"]).problems()
-    found += _left_out(problems, layers) if reads else problems
+    found += _problems(Check(layers, schema, registry, paths["prompts_dir"]), layers, reads=reads)
     raise_all([error for _, error in sorted(found, key=lambda item: layers.position(item[0]))])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     read_only: dict[str, Any] = {
@@ -279,10 +277,12 @@ def load(
     )
 
 
-def _left_out(found: Iterable[Found], layers: Layers) -> Iterator[Found]:
-    """Yield *found*, but make a notice of it if the kind of store is not there."""
-    for path, error in found:
-        if path == STORE_KIND and isinstance(error, PluginUnavailable):
+def _problems(check: Check, layers: Layers, *, reads: bool) -> Iterator[Found]:
+    """Yield what doesn't fit together; who only *reads* runs needs no kind of store."""
+    if layers.document is not None:
+        yield from legacy.key_problems(layers.document)
+    for path, error in check.problems():
+        if reads and path == STORE_KIND and isinstance(error, PluginUnavailable):
             layers.unavailable[path] = error
             layers.notices.append(f"{error.in_one_line}; what this folder has is shown")
         else:

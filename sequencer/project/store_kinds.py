@@ -1,4 +1,4 @@
-"""Kinds of stores: what each can do. No code compares the name of a kind.
+"""Kinds of stores: what each can do. The rest of the program never asks for one by its name.
 
 `store.kind` of orchestration.yaml names one: ``file``, which is here, or one of the group
 `extensions.STORES`. A new kind is one module with a `StoreKind` in it.
@@ -25,11 +25,11 @@ class StoreKind(Struct, frozen=True):
     """Makes the store of a run from a `StoreRequest`; as text ``MODULE:NAME`` it is loaded when it
     is needed."""
     is_local: bool = False
-    """Whether its files are all that there is of a run: nothing else can be asked or reached."""
+    """Whether a run is nothing but its files: there is no server or other copy to ask."""
     has_files: bool = True
     """Whether head and journal are files in the run's folder."""
     needs_trust: bool = False
-    """Whether even a look reaches a place that the project names."""
+    """Whether just looking at a run contacts a server that the project names."""
     code: str | None = None
     """What moves the code of accepted steps to other machines, by its name in `extensions.CODE`;
     None: nothing does."""
@@ -37,7 +37,7 @@ class StoreKind(Struct, frozen=True):
     """Whether the code comes and goes with the record of the run: what a step needs may not be
     here before its claim, and the store keeps to `store.work.branch` itself."""
     max_open_journal_bytes: int | None = None
-    """How large the open part of the journal may be; None: as large as one likes."""
+    """How large the open part of the journal may be; None: there is no limit."""
     checks: str | Callable[..., Any] | None = None
     """Yields what `check` has to say about it, each a `Finding`, from a `CheckRequest`."""
 

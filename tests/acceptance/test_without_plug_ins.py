@@ -274,7 +274,9 @@ def where():
 POINTS = "[sequencer.sinks]\nloud = loud:loud\n[sequencer.commands]\nwhere = loud:where\n"
 
 
-def test_a_run_is_read_without_a_package_that_its_settings_name(tmp_path: Path) -> None:
+def test_a_run_is_read_without_a_package_that_its_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packages = without(tmp_path / "packages", frozenset({"temporal"}))
     (packages / "loud.py").write_text(PACKAGE)
     about = packages / "acme_loud-1.0.dist-info"
@@ -294,6 +296,13 @@ def test_a_run_is_read_without_a_package_that_its_settings_name(tmp_path: Path) 
         assert needs in said
         assert "set 'plugins: {acme-loud: on}' in orchestration.yaml" in said
     assert needs in here.call("where", code=2)
+    # A shell can't export a variable with a hyphen, and indexes make no difference.
+    here.configure(f"{settings}plugins: {{acme-loud: on}}\n")
+    monkeypatch.setenv("SEQUENCER_PLUGINS__ACME_LOUD", "off")
+    said = here.call("run", code=2)
+    assert needs in said
+    assert "unset the variable SEQUENCER_PLUGINS__ACME_LOUD" in said
+    monkeypatch.delenv("SEQUENCER_PLUGINS__ACME_LOUD")
     here.configure("steps: [a, b]\nstore: {kind: loudly}\nplugins: {acme-loud: off}\n")
     assert "unknown store kind 'loudly'" in here.call("status", code=2)
 

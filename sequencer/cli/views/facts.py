@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sequencer.engine.markings import as_begun
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.history.story import Story, story_of
 from sequencer.history.view import FlowView, view_of
@@ -51,8 +52,6 @@ def flow_of(run: Run, head: Head) -> NetChanges:
     try:
         return run.flow
     except (ConfigurationError, DefinitionChanged) as error:
-        from sequencer.engine.markings import as_begun  # noqa: PLC0415 - graphs only
-
         try:
             return as_begun(run.store, head)
         except CorruptState:
