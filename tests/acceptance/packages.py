@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -34,6 +35,12 @@ class Packages:
 
     def run(self, *words: str, code: int = 0, cwd: Path | None = None) -> str:
         return self.python("-m", "sequencer", *words, code=code, cwd=cwd)
+
+    def findings(self, code: int = 0) -> list[dict[str, str]]:
+        """Return what `check` finds."""
+        said = self.run("check", "--json", code=code)
+        found: list[dict[str, str]] = json.loads(said.splitlines()[0])["findings"]
+        return [{**one, "where": one["where"] or "", "hint": one["hint"] or ""} for one in found]
 
     def python(self, *words: str, code: int = 0, cwd: Path | None = None) -> str:
         done = subprocess.run(

@@ -1,0 +1,385 @@
+"""What a package gets wrong is told with its name, and stops nothing but what needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.packages import Packages
+
+STEPS = "workflow: {name: own}\nworkflows: {own: {steps: [{name: plan}]}}\n"
+PLAIN = "agent: rehearsal\n"
+HINT = "report it to its authors, or disable it: plugins: {acme-seq: off}"
+OPTIONS = """\
+import click
+from sequencer.cli.contributions import SVG, Contribution
+
+
+def adds(name, do="adding:show", *more):
+    option = click.option(f"--{name}", is_flag=True)
+    takes = (name, *("svg" for _ in more))
+    return Contribution(name, do, takes, (option, *more), shared=takes[1:], flags=(name,))
+
+
+def show(invocation, svg=None):
+    invocation.echo(f"shown {svg}")
+
+
+first = adds("mine")
+second = adds("mine")
+drawn = adds("drawn", "adding:show", SVG)
+gone = adds("gone", "nowhere_to_be_found:show")
+leaves = adds("leaves", "leaving:show")
+steps = Contribution("steps", "adding:show", ("slow", "max_steps"),
+                     (click.option("--slow", is_flag=True),), shared=("max_steps",))
+"""
+STORE = """\
+from sequencer.project.store_kinds import StoreKind
+from sequencer.store.file import FileStore
+
+
+def usual(request):
+    return FileStore(request.state_path, migrate=request.to_head)
+
+
+"""
+SECTION = """\
+from sequencer.project.schema import Section
+from sequencer.project.sections import ConfigSection
+
+
+class Owner(Section):
+    name: str = "nobody"
+
+
+"""
+AGENT = """\
+from sequencer.model.outcome import Outcome, OutcomeStatus
+
+
+class Echo:
+    kind, supported_fields = "echo", frozenset()
+
+    def problems(self):
+        return []
+
+    def perform(self, request, listener, cancellation):
+        return Outcome(status=OutcomeStatus.OK, output="x")
+
+
+def made(*_):
+    return Echo()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Packages:
+    """Return a project with one step."""
+    made = Packages(tmp_path)
+    (made.project / "prompts").mkdir()
+    (made.project / "prompts/plan.md").write_text("Say it.\n")
+    (made.project / "orchestration.yaml").write_text(STEPS + PLAIN)
+    return made
+
+
+def settings(here: Packages, text: str) -> None:
+    (here.project / "orchestration.yaml").write_text(STEPS + text)
+
+
+def acme(here: Packages, group: str, code: str, name: str = "mine", **modules: str) -> str:
+    """Install a package with one entry point, and return how that is written."""
+    here.package("acme-seq", {group: {name: "acme:made"}}, acme=code, **modules)
+    return f"sequencer.{group}: {name} = acme:made: "
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (
+            "def make(_): raise KeyError('x')\nmade = StoreKind('mine', make)",
+            "failed: KeyError: 'x'",
+        ),
+        (
+            "def make(_): return None\nmade = StoreKind('other', make)",
+            "returned None, which is not a",
+        ),
+        ("made = StoreKind('mine', 'nowhere:make')", "failed: ModuleNotFoundError: No module"),
+        ("made = StoreKind('mine', 42)", "TypeError: make of StoreKind can't be 42"),
+        (
+            "def make(_): raise SystemExit(5)\nmade = StoreKind('mine', make)",
+            "failed: SystemExit: 5",
+        ),
+        ("def ch(_): 1 / 0\nmade = StoreKind('mine', usual, checks=ch)", "ZeroDivisionError"),
+        ("def ch(_): return [7]\nmade = StoreKind('mine', usual, checks=ch)", "7 is not a Finding"),
+    ],
+)
+def test_check_ends_with_its_summary_whatever_a_store_does(
+    here: Packages, code: str, says: str
+) -> None:
+    settings(here, f"{PLAIN}store: {{kind: mine}}\n")
+    place = acme(here, "stores", STORE + code)
+    said = here.run("check", code=2)
+    assert place + "the package 'acme-seq' " in said
+    assert says in said
+    assert HINT in said
+    assert said.endswith("errors: 1, warnings: 0\n")
+
+
+def test_a_store_that_fails_later_stops_no_other_finding(here: Packages) -> None:
+    settings(
+        here,
+        "agent: nobody\nagents: {nobody: {kind: command, argv: []}}\nstore: {kind: mine}\n",
+    )
+    code = "class Bad(FileStore):\n    def view(self):\n        1 / 0\n\n\n"
+    made = "def make(request): return Bad(request.state_path)\nmade = StoreKind('mine', make)"
+    acme(here, "stores", STORE + code + made)
+    said = here.run("check", code=2)
+    assert "the package 'acme-seq' failed: ZeroDivisionError" in said
+    assert "agents.nobody" in said
+    assert "errors: " in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("made = ConfigSection(42, Owner)", "42 is not a Section, nor another type that a setting"),
+        ("made = ConfigSection(object(), Owner)", "is not a Section"),
+        ("made = ConfigSection(Owner, lambda: 1 / 0)\nOwner()", ""),
+        (
+            "made = ConfigSection(Owner, Owner, lambda *_: [('a', 'b')])",
+            "a problem has to be a path",
+        ),
+        ("made = ConfigSection(Owner, Owner, 7)", "problems of ConfigSection can't be 7"),
+    ],
+)
+def test_a_faulty_section_is_the_fault_of_its_package(here: Packages, code: str, says: str) -> None:
+    settings(here, f"{PLAIN}owner: {{name: Ann}}\n")
+    place = acme(here, "sections", SECTION + code, name="owner")
+    if not says:
+        here.run("check")
+        return
+    for words in (("check",), ("status",)):
+        said = here.run(*words, code=2)
+        assert place + "the package 'acme-seq' failed" in said
+        assert says in said
+
+
+def test_a_broken_section_does_not_hide_a_typing_error(here: Packages) -> None:
+    settings(here, f"{PLAIN}ownr: {{name: Ann}}\n")
+    acme(here, "sections", "1 / 0", name="owner")
+    assert "unknown key 'ownr'\n  did you mean 'owner'?" in here.run("status", code=2)
+    said = here.run("check", code=2)
+    assert "unknown key 'ownr'; did you mean 'owner'?" in said
+    assert "warning: configuration: sequencer.sections: owner = acme:made" in said
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "says"),
+    [
+        ('return Outcome(status=OutcomeStatus.OK, output="x")', "return 7", 1, "returned 7, which"),
+        (
+            'return Outcome(status=OutcomeStatus.OK, output="x")',
+            "raise SystemExit(5)",
+            2,
+            "SystemExit: 5",
+        ),
+        ("return Echo()", "open('/nowhere/at/all')", 2, "FileNotFoundError: "),
+        ("frozenset()", "['a']", 2, "supported_fields of Echo can't be an object of type list"),
+    ],
+)
+def test_a_faulty_agent_is_the_fault_of_its_package(
+    here: Packages, before: str, after: str, code: int, says: str
+) -> None:
+    settings(here, "agents: {one: {kind: echo}}\nagent: one\n")
+    acme(here, "executors", AGENT.replace(before, after), name="echo")
+    said = here.run("run", "--max-steps", "1", code=code)
+    assert "the package 'acme-seq' " in said
+    assert says in said
+    assert HINT in said
+
+
+def test_check_asks_an_agent_what_is_missing_and_believes_nothing(here: Packages) -> None:
+    settings(here, "agents: {one: {kind: echo}}\nagent: one\n")
+    place = acme(here, "executors", AGENT.replace("return []", "return None"), name="echo")
+    said = here.run("check", code=2)
+    assert f"{place}the package 'acme-seq' returned None, which is not a list" in said
+
+
+@pytest.mark.parametrize("code", ["made = 42", "def made(_): return 7", "def made(_): 1 / 0"])
+def test_check_asks_the_kind_of_a_workflow(here: Packages, code: str) -> None:
+    text = "workflow: {name: own}\nworkflows: {own: {kind: odd, steps: [plan]}}\n"
+    (here.project / "orchestration.yaml").write_text(text + PLAIN)
+    place = acme(here, "kinds", code, name="odd")
+    assert f"error: workflow: {place}the package 'acme-seq' " in here.run("check", code=2)
+
+
+GROUPS = ("kinds", "executors", "stores", "commands", "sections", "sinks", "status_lines", "pages")
+
+
+def test_check_loads_every_entry_point_once(here: Packages) -> None:
+    points = {group: {"odd": "acme:made"} for group in GROUPS}
+    points |= {"contributions": {"tick.odd": "acme:made"}}
+    here.package("acme-seq", points, acme="raise SystemExit(5)")
+    finding = "the package 'acme-seq' failed while it was imported: SystemExit: 5"
+    found = [one for one in here.findings() if finding in one["message"]]
+    places = sorted(one["where"].split(":")[0] for one in found)
+    assert places == sorted(f"sequencer.{group}" for group in (*GROUPS, "contributions"))
+    assert {one["level"] for one in found} == {"warning"}
+    assert all(one["hint"] == HINT for one in found)
+
+
+def test_what_commands_use_unasked_is_an_error(here: Packages) -> None:
+    points = {group: {"odd": "acme:made"} for group in ("checks", "hooks", "status_lines")}
+    here.package("acme-seq", points, acme="made = 42")
+    settings(here, f"{PLAIN}plugins: {{acme_seq: on}}\n")
+    found = [one for one in here.findings(code=2) if "acme" in f"{one['where']} {one['message']}"]
+    assert [one["level"] for one in found] == ["error"] * 3
+
+
+def test_a_broken_configuration_hides_no_broken_package(here: Packages) -> None:
+    settings(here, "agent: [1]\n")
+    acme(here, "sinks", "1 / 0")
+    assert "the package 'acme-seq' failed while it was imported" in here.run("check", code=2)
+
+
+def test_names_that_nobody_can_have(here: Packages) -> None:
+    points = {
+        "sinks": {"jsonl": "acme:made", "same": "acme:made"},
+        "executors": {"command": "acme:made"},
+        "kinds": {"cycle": "acme:made"},
+        "store": {"typo": "acme:made"},
+        "trees": {"git": "acme:made"},
+    }
+    here.package("acme-seq", points, acme="def made(): pass")
+    here.package("twin", {"sinks": {"same": "acme:made"}})
+    said = {one["where"]: one for one in here.findings()}
+    for place in ("sinks: jsonl", "executors: command", "kinds: cycle"):
+        told = said[f"sequencer.{place} = acme:made"]["message"]
+        assert "the package 'acme-seq' is ignored here: the name " in told
+        assert told.endswith("is taken by Sequencer")
+    assert (
+        "did you mean 'sequencer.stores'?"
+        in said["acme-seq: sequencer.store: typo = acme:made"]["hint"]
+    )
+    assert "only Sequencer has entries" in said["sequencer.trees: git = acme:made"]["message"]
+    same = said["sequencer.sinks: same = acme:made"]["message"]
+    assert "is taken by the package " in same
+
+
+def test_of_two_equal_options_the_first_counts(here: Packages) -> None:
+    points = {"report.a": "adding:first", "report.b": "adding:second", "report.c": "adding:drawn"}
+    here.package("acme-seq", {"contributions": points}, adding=OPTIONS)
+    here.run("run", "--max-steps", "1")
+    said = here.run("report")
+    assert "notice" not in said
+    assert "arn" not in said.lower()
+    said = here.run("report", "--mine")
+    assert "shown None" in said
+    refused = "the package 'acme-seq' has the option --mine, which 'report' has already"
+    assert f"notice: sequencer.contributions: report.b = adding:second: {refused}" in said
+    assert "shown None" in here.run("report", "--drawn")
+    assert refused in {one["message"] for one in here.findings()}
+
+
+def test_a_contribution_may_take_an_option_of_the_command(here: Packages) -> None:
+    here.package("acme-seq", {"contributions": {"tick.steps": "adding:steps"}}, adding=OPTIONS)
+    assert "--slow" in here.run("tick", "--help-all")
+    here.run("tick")
+
+
+@pytest.mark.parametrize("what", ["gone", "leaves"])
+def test_what_a_contribution_does_may_be_broken(here: Packages, what: str) -> None:
+    points = {"contributions": {f"report.{what}": f"adding:{what}"}}
+    here.package("acme-seq", points, adding=OPTIONS, leaving="raise SystemExit(5)")
+    said = here.run("report", f"--{what}", code=2)
+    assert f"sequencer.contributions: report.{what} = adding:{what}: the package 'acme-" in said
+
+
+def test_a_disabled_package_contributes_nothing(here: Packages) -> None:
+    here.package("Acme_Seq", {"contributions": {"report.a": "adding:first"}}, adding=OPTIONS)
+    assert "--mine" in here.run("report", "--help")
+    settings(here, f"{PLAIN}plugins: {{acme.seq: off}}\n")
+    assert "--mine" not in here.run("report", "--help")
+
+
+def test_plain_commands_read_no_package(here: Packages) -> None:
+    code = "open('loaded.txt', 'a').write('x')\n" + OPTIONS
+    points = {f"{name}.mine": "adding:first" for name in ("plan", "report", "tick")}
+    here.package("acme-seq", {"contributions": points}, adding=code)
+    for words in (("tick",), ("plan",), ("report",), ("report", "--gantt")):
+        here.run(*words)
+        assert not (here.project / "loaded.txt").exists(), words
+    here.run("plan", "--help")
+    assert (here.project / "loaded.txt").exists()
+
+
+COMMANDS = """\
+import sys
+import click
+
+
+@click.command()
+@click.pass_obj
+def where(invocation):
+    invocation.print_json({"at": 1}) if invocation.is_json else invocation.echo("at 1")
+
+
+@click.command()
+def leave():
+    sys.exit(7)
+
+
+@click.command()
+def missing():
+    open("/nowhere/at/all")
+"""
+
+
+def test_a_command_of_a_package(here: Packages) -> None:
+    points = {f"acme-{one}": f"acme:{one}" for one in ("where", "leave", "missing")}
+    here.package("acme-seq", {"commands": points}, acme=COMMANDS)
+    assert here.run("acme-where") == "at 1\n"
+    for words in (("acme-where", "--json"), ("--json", "acme-where")):
+        assert here.run(*words) == '{"at": 1}\n'
+    here.run("acme-leave", code=7)
+    said = here.run("acme-missing", code=2)
+    assert "the package 'acme-seq' failed: FileNotFoundError" in said
+    assert "bug" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[web]", "plugins: expected a mapping, such as {web: off}"),
+        ("off", "plugins: expected a mapping, such as {web: off}, not 'off'"),
+        ("{web: maybe}", "plugins.web: expected on or off, not 'maybe'"),
+        ("{web: 3}", "plugins.web: expected on or off, not 3"),
+    ],
+)
+def test_what_plugins_may_say(here: Packages, text: str, says: str) -> None:
+    settings(here, f"{PLAIN}plugins: {text}\n")
+    said = here.run("status", code=2)
+    assert said.endswith(f": {says}\n")
+    assert said.count("error") == 1
+
+
+def test_a_variable_without_a_name_is_told_once(
+    here: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEQUENCER_PLUGINS__", "off")
+    said = here.run("status")
+    assert said.count("SEQUENCER_PLUGINS__") == 1
+    assert "notice: SEQUENCER_PLUGINS__ is ignored: a name is missing next to '__'" in said
+
+
+def test_a_variable_disables_a_package_with_a_hyphen(
+    here: Packages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme(here, "commands", COMMANDS.replace("def where", "def made"), name="acme-where")
+    here.run("acme-where")
+    monkeypatch.setenv("SEQUENCER_PLUGINS__ACME_SEQ", "off")
+    said = here.run("acme-where", code=2)
+    assert "needs the package 'acme-seq', which is disabled" in said
+    assert "unset the variable SEQUENCER_PLUGINS__ACME_SEQ" in said
+    here.run("status")
