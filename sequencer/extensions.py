@@ -414,7 +414,7 @@ def _fault(point: EntryPoint | None, what: str) -> ConfigurationError | None:
     return packages.fault(packages.name_of(point), what, packages.place_of(point))
 
 
-def made_by(group: str, name: str, kind: type[_T], make: Callable[..., Any], *facts: Any) -> _T:
+def made_by(group: str, name: str, kind: Any, make: Callable[..., Any], *facts: Any) -> Any:
     """Return what *make*, which a package provides as *name* in *group*, makes of *facts*.
 
     Raises:
@@ -427,7 +427,7 @@ def made_by(group: str, name: str, kind: type[_T], make: Callable[..., Any], *fa
     return made
 
 
-def not_a(kind: type, made: object, group: str, name: str) -> Exception:
+def not_a(kind: Any, made: object, group: str, name: str) -> Exception:
     """Return the error that *made*, which is of *name* in *group*, is not a *kind*."""
     wanted = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     what = f"returned {packages.shown(made)}, which is not a {wanted}"

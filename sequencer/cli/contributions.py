@@ -158,7 +158,8 @@ def _refused(command: click.Command, name: str, *, draws: bool = False) -> list[
     for point, one in extensions.from_packages(extensions.CONTRIBUTIONS, refused.append):
         if point.name.partition(".")[0] == name:
             # By the name of its entry point its package is found again.
-            _add(command, replace(one, name=point.name), point, added, refused)
+            named: Contribution = replace(one, name=point.name)
+            _add(command, named, point, added, refused)
     if draws:
         drawings = _OF_PACKAGES.setdefault(extensions.RENDERERS, [])
         for point, one in extensions.from_packages(extensions.RENDERERS, refused.append):
@@ -177,11 +178,7 @@ def _add(
     """Give *command* the options of *one*, or say in *refused* why not."""
     taken = {word for param in command.params for word in _words_of(param)}
     # An option such as `SVG`, which several share, is there once.
-    shared = {
-        option
-        for way in (*contributions_to(command.name or ""), *renderers())
-        for option in way.options
-    }
+    shared = {*options_of([*contributions_to(command.name or ""), *renderers()])}
     try:
         with extensions.package_code(point.group, point.name, point):
             found = _params_of(one.options)

@@ -63,5 +63,5 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     added = extensions.needed(
         extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=where
     )
-    make = partial(extensions.made_by, extensions.KINDS, workflow.kind, Line, added)
-    return _along(store, workflow, make)
+    kind = partial(extensions.made_by, extensions.KINDS, workflow.kind, Line, added)
+    return _along(store, workflow, kind)

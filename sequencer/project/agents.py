@@ -321,7 +321,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             known=EXECUTORS,
             where=agent.locate(()) if agent else "",
         )
-        made = extensions.made_by(
+        made: Executor = extensions.made_by(
             extensions.EXECUTORS, kind, Executor, make, name, written, self.core
         )
         with extensions.package_code(extensions.EXECUTORS, kind):
@@ -336,7 +336,8 @@ def problems_of_agent(executor: Executor) -> list[str]:
         ConfigurationError: it is of a package, and fails.
     """
     kind = executor.kind
-    return extensions.made_by(extensions.EXECUTORS, kind, list, executor.problems)
+    found: list[str] = extensions.made_by(extensions.EXECUTORS, kind, list, executor.problems)
+    return found
 
 
 def _has_models_of(step: Step, kind: str) -> bool:

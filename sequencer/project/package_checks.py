@@ -27,9 +27,8 @@ def check_packages() -> Iterator[Finding]:
     seen: dict[tuple[str, str], EntryPoint] = {}
     for point in extensions.every_entry():
         first = seen.setdefault((point.group, point.name), point)
-        error = _ignored(point, first)
-        if error is not None:
-            yield from of_error(Area.CONFIGURATION, error, Level.WARNING)
+        if (ignored := _ignored(point, first)) is not None:
+            yield from of_error(Area.CONFIGURATION, ignored, Level.WARNING)
             continue
         try:
             _load(point)

@@ -56,7 +56,8 @@ class StoreKind(Struct, frozen=True):
         """
         with extensions.package_code(extensions.STORES, self.name):
             make = extensions.loaded(self.make)
-        return extensions.made_by(extensions.STORES, self.name, Store, make, request)
+        made: Store = extensions.made_by(extensions.STORES, self.name, Store, make, request)
+        return made
 
 
 FILE = StoreKind("file", "sequencer.project.runs:file_store", is_local=True)

@@ -82,7 +82,10 @@ def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if (own := MAKERS.get(options.kind)) is not None:
         return own(name, options, place)
     make = extensions.needed(extensions.SINKS, options.kind, "sink kind", known=MAKERS)
-    return extensions.made_by(extensions.SINKS, options.kind, Sink, make, name, options, place)
+    made: Sink = extensions.made_by(
+        extensions.SINKS, options.kind, Sink, make, name, options, place
+    )
+    return made
 
 
 def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:

@@ -119,7 +119,9 @@ def more(site: Site, _: Query, name: str) -> Page:
     for shown in site.projects.values():
         try:
             with extensions.package_code(extensions.PAGES, name):
-                rows = [[str(cell) for cell in row] for row in added.rows(shown.project)]
+                rows: list[Sequence[str]] = [
+                    [str(cell) for cell in row] for row in added.rows(shown.project)
+                ]
             tables.append((shown.title, rows, ""))
         except SequencerError as error:
             tables.append((shown.title, [], error.in_one_line))

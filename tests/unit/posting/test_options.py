@@ -47,7 +47,10 @@ def test_the_sinks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     ("entry", "complaint"),
     [
         ({}, "kind: has to be there"),
-        ({"kind": "slack"}, "unknown sink kind 'slack'; known sink kinds: github, jsonl, linear, webhook"),
+        (
+            {"kind": "slack"},
+            "unknown sink kind 'slack'; known sink kinds: github, jsonl, linear, webhook",
+        ),
         ({"kind": "webhook"}, "kind webhook needs url"),
         ({"kind": "linear"}, "needs agent_session_id or agent_session_id_env"),
         ({"kind": "github", "repository": "a/b"}, "needs issue or issue_env"),
