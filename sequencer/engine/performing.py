@@ -553,8 +553,12 @@ class Performer(Struct, frozen=True):
             if listener.told is not None:
                 running.paid.append(listener.told)
             raise
-        if not isinstance(outcome, Outcome):
-            raise extensions.not_a(Outcome, outcome, extensions.EXECUTORS, prepared.executor.kind)
+        match outcome:  # costs no call, as isinstance does
+            case Outcome():
+                pass
+            case _:
+                kind = prepared.executor.kind
+                raise extensions.not_a(Outcome, outcome, extensions.EXECUTORS, kind)
         running.paid.append(outcome.usage)
         if outcome.is_over_budget and not self.workflow.nodes:
             outcome = without_budget(outcome, step, budget.cost_usd)

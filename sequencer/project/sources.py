@@ -291,7 +291,7 @@ def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
         if variable in IDENTITY_VARIABLES or variable in (_GUARD_MARK, _TRUST):
             continue
         path: KeyPath = tuple(variable.removeprefix(PREFIX).lower().split("__"))
-        if "" in path:
+        if "" in path[1:]:
             layers.notices.append(f"{variable} is ignored: a name is missing next to '__'")
             continue
         annotation = keys.annotation_at(Schema, path)
