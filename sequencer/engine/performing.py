@@ -555,11 +555,10 @@ class Performer(Struct, frozen=True):
             raise
         match outcome:  # costs no call, as isinstance does
             case Outcome():
-                pass
+                running.paid.append(outcome.usage)
             case _:
                 kind = prepared.executor.kind
                 raise extensions.not_a(Outcome, outcome, extensions.EXECUTORS, kind)
-        running.paid.append(outcome.usage)
         if outcome.is_over_budget and not self.workflow.nodes:
             outcome = without_budget(outcome, step, budget.cost_usd)
         if session is None:
