@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sequencer.cli.views.facts import flow_of
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
@@ -379,7 +378,7 @@ def open_at(run: Run, head: Head) -> Open | None:
         return None
     if head.is_at_gate and head.status != "complete":
         return Open(run, head.gate, head.workflow_name)
-    questions = flow_of(run, head).questions(head) if head.asks else ()
+    questions = run.flow.questions(head) if head.asks else ()
     return Open(run, questions=tuple(questions)) if questions else None
 
 
