@@ -133,33 +133,22 @@ PLUGINS = frozenset(
     place.partition(".")[0] for places in OURS.values() for place in places.values()
 )
 """The plug-ins of this package; each is a folder below `sequencer.plugins`."""
-FUNCTION = ""
-OFFERED: Mapping[str, str] = {
-    KINDS: FUNCTION,
-    EXECUTORS: FUNCTION,
+OFFERED: Mapping[str, str | None] = {
+    KINDS: None,
+    EXECUTORS: None,
     STORES: "sequencer.project.store_kinds:StoreKind",
     HOOKS: "builtins:object",
     COMMANDS: "click:Command",
     CONTRIBUTIONS: "sequencer.cli.contributions:Contribution",
     RENDERERS: "sequencer.cli.contributions:Renderer",
-    CHECKS: FUNCTION,
+    CHECKS: None,
     SECTIONS: "sequencer.project.sections:ConfigSection",
-    SINKS: FUNCTION,
-    STATUS_LINES: FUNCTION,
-    CODE: FUNCTION,
+    SINKS: None,
+    STATUS_LINES: None,
+    CODE: None,
     PAGES: "sequencer.plugins.web.pages:AddedPage",
 }
-"""The groups in which packages may have objects -> the class of an object in it; `FUNCTION`: it is
-called. `hooks` knows more about those of `HOOKS`."""
-CORE_NAMES: Mapping[str, str] = {
-    KINDS: "sequencer.engine.kinds:KINDS",
-    EXECUTORS: "sequencer.project.agents:EXECUTORS",
-    STORES: "sequencer.project.store_kinds:NAMES",
-    COMMANDS: "sequencer.cli.program:COMMANDS",
-    SECTIONS: "sequencer.project.schema:TAKEN",
-    SINKS: "sequencer.plugins.posting.options:KINDS",
-}
-"""Where the names are that are taken in a group besides those of `OURS`; only `check` reads it."""
+"""The groups that packages can add to -> the class of their objects; None: they are functions."""
 
 
 class _Enabled:
@@ -214,10 +203,11 @@ def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
 def canonical(package: str) -> str:
     """Return the name of *package* as indexes compare it (PEP 503).
 
-    >>> canonical("Acme_Sequencer.Tools")
+    >>> canonical("Acme__Sequencer.-Tools")
     'acme-sequencer-tools'
     """
-    return package.lower().replace("_", "-").replace(".", "-")
+    parts = package.lower().replace("_", "-").replace(".", "-").split("-")
+    return "-".join(filter(None, parts))
 
 
 def _is_disabled(point: EntryPoint) -> bool:
@@ -391,7 +381,7 @@ def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
 def package_code(group: str, name: str, point: EntryPoint | None = None) -> Iterator[None]:
     """Report whatever the package that provides *name* in *group* raises in the block.
 
-    *point* is its entry point, if the caller has it. Nothing is reported of an object of ours.
+    *point* is its entry point, if the caller has it. Errors of our own objects pass unchanged.
 
     Raises:
         ConfigurationError: the block raised something that is not a deliberate error, and not
@@ -402,36 +392,38 @@ def package_code(group: str, name: str, point: EntryPoint | None = None) -> Iter
     except SequencerError:
         raise
     except (Exception, SystemExit) as error:
-        fault = _fault(point or next(_named(group, name), None), f"failed: {packages.told(error)}")
+        fault = _package_error(
+            point or next(_named(group, name), None), f"failed: {packages.describe_error(error)}"
+        )
         if fault is None or out_of_resources(error) or failed_disk(error):
             raise
         raise fault from error
 
 
-def _fault(point: EntryPoint | None, what: str) -> ConfigurationError | None:
+def _package_error(point: EntryPoint | None, what: str) -> ConfigurationError | None:
     if point is None:
         return None
-    return packages.fault(packages.name_of(point), what, packages.place_of(point))
+    return packages.package_error(packages.name_of(point), what, packages.place_of(point))
 
 
-def made_by(group: str, name: str, kind: Any, make: Callable[..., Any], *facts: Any) -> Any:
-    """Return what *make*, which a package provides as *name* in *group*, makes of *facts*.
+def create(group: str, name: str, kind: Any, make: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of *make*, which a package provides as *name* in *group*.
 
     Raises:
         ConfigurationError: it raised an error, or returned something that is not a *kind*.
     """
     with package_code(group, name):
-        made = make(*facts)
+        made = make(*args)
     if not isinstance(made, kind):
-        raise not_a(kind, made, group, name)
+        raise wrong_type(kind, made, group, name)
     return made
 
 
-def not_a(kind: Any, made: object, group: str, name: str) -> Exception:
-    """Return the error that *made*, which is of *name* in *group*, is not a *kind*."""
+def wrong_type(kind: Any, made: object, group: str, name: str) -> Exception:
+    """Return the error for *made*, a result of *name* in *group* that is not a *kind*."""
     wanted = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    what = f"returned {packages.shown(made)}, which is not a {wanted}"
-    return _fault(next(_named(group, name), None), what) or TypeError(what)
+    what = f"returned {packages.describe(made)}, which is not a {wanted}"
+    return _package_error(next(_named(group, name), None), what) or TypeError(what)
 
 
 def names(group: str) -> set[str]:
@@ -450,17 +442,17 @@ def load(point: EntryPoint) -> Any:
     Raises:
         ConfigurationError: it can't be imported, or is something else.
     """
-    fault = partial(packages.fault, packages.name_of(point), where=packages.place_of(point))
+    fault = partial(packages.package_error, packages.name_of(point), where=packages.place_of(point))
     try:
         found = point.load()
     except (Exception, SystemExit) as error:
         # With --verbose its traceback is shown.
-        raise fault(f"failed while it was imported: {packages.told(error)}") from error
-    wanted = OFFERED.get(point.group, FUNCTION)
-    is_right = isinstance(found, loaded(wanted)) if wanted else callable(found)
+        raise fault(f"failed while it was imported: {packages.describe_error(error)}") from error
+    wanted = OFFERED.get(point.group)
+    is_right = callable(found) if wanted is None else isinstance(found, loaded(wanted))
     if not is_right:
-        kind = wanted.replace(":", ".") or "function"
-        raise fault(f"provides {packages.shown(found)}, which is not a {kind}")
+        kind = "function" if wanted is None else wanted.replace(":", ".")
+        raise fault(f"provides {packages.describe(found)}, which is not a {kind}")
     return found
 
 
@@ -473,7 +465,7 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
     return tuple(one for one in entry_points(group=group) if not _is_disabled(one))
 
 
-def every_entry() -> list[EntryPoint]:
+def all_entries() -> list[EntryPoint]:
     """Return the entry points of all packages that have some for Sequencer; none is loaded."""
     if not packages.may_add("[sequencer."):
         return []

@@ -29,7 +29,7 @@ def ensure_fields(made: object, **kinds: Any) -> None:
     for name, kind in kinds.items():
         if not isinstance(value := getattr(made, name), kind):
             of = type(made).__name__
-            raise TypeError(f"{name} of {of} can't be {shown(value)}")
+            raise TypeError(f"{name} of {of} can't be {describe(value)}")
 
 
 def name_of(point: EntryPoint) -> str:
@@ -42,24 +42,24 @@ def place_of(point: EntryPoint) -> str:
     return f"{point.group}: {point.name} = {point.value}"
 
 
-def told(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return type and message of *error* on one line.
 
-    >>> told(KeyError("x")), told(SystemExit())
+    >>> describe_error(KeyError("x")), describe_error(SystemExit())
     ("KeyError: 'x'", 'SystemExit')
     """
     text = " ".join(str(error).split())[:_SHOWN_CHARS]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def shown(value: object) -> str:
+def describe(value: object) -> str:
     """Return *value* in a few words; an object's own repr may be endless."""
     if value is None or isinstance(value, (str, int, float)):
         return ascii(value)[:_SHOWN_CHARS]
     return f"an object of type {type(value).__name__}"
 
 
-def fault(package: str, what: str, where: str | None = None) -> ConfigurationError:
+def package_error(package: str, what: str, where: str | None = None) -> ConfigurationError:
     """Return the error that says *what* is wrong with *package*."""
     return ConfigurationError(
         f"the package {package!r} {what}",
@@ -68,18 +68,18 @@ def fault(package: str, what: str, where: str | None = None) -> ConfigurationErr
     )
 
 
-def fault_of(error: BaseException) -> ConfigurationError | None:
+def package_error_of(error: BaseException) -> ConfigurationError | None:
     """Return what *error* is if the code of a package raised it; None: it is something else."""
     if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None
-    if (package := that_raised(error)) is None:
+    if (package := package_that_raised(error)) is None:
         return None
-    found = fault(package, f"failed: {told(error)}")
+    found = package_error(package, f"failed: {describe_error(error)}")
     found.__cause__ = error
     return found
 
 
-def that_raised(error: BaseException) -> str | None:
+def package_that_raised(error: BaseException) -> str | None:
     """Return the package with entry points for Sequencer whose code raised *error*, if one did."""
     modules, frame = set[str](), error.__traceback__
     while frame is not None:

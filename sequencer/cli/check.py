@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 
 from sequencer import __version__
 from sequencer.cli.context import Invocation, near
-from sequencer.cli.contributions import refusals
+from sequencer.cli.contributions import contribution_errors
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.text import cut, one_line, plain, plural
 from sequencer.documents.textfile import expand_home, locate, slug
@@ -104,10 +104,10 @@ def _findings(invocation: Invocation) -> list[Finding]:
     of_project = _of_project(invocation)
     warnings = [
         finding
-        for error in refusals()
+        for error in contribution_errors()
         for finding in of_error(Area.CONFIGURATION, error, Level.WARNING)
     ]
-    return checks.once([*of_project, *warnings])
+    return checks.deduplicated([*of_project, *warnings])
 
 
 def _of_project(invocation: Invocation) -> list[Finding]:

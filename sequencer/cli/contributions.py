@@ -60,7 +60,7 @@ class Contribution(Struct, frozen=True):
     """The flag without which its other options mean nothing; empty: each chooses it."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no contribution, where it is written."""
+        """Reject wrong types of fields where the package creates it."""
         ensure_fields(self, name=str, do=str, needs=str)
         ensure_fields(self, takes=tuple, options=tuple, shared=tuple, flags=tuple)
 
@@ -87,7 +87,7 @@ class Contribution(Struct, frozen=True):
         with extensions.package_code(extensions.CONTRIBUTIONS, self.name):
             do = extensions.loaded(self.do)
             if not callable(do):
-                raise TypeError(f"{self.do} is {packages.shown(do)}, and not a function")
+                raise TypeError(f"{self.do} is {packages.describe(do)}, and not a function")
         shown: int | None = do(invocation, **taken)
         return shown
 
@@ -107,7 +107,7 @@ class Renderer(Struct, frozen=True):
 
 
 _OF_PACKAGES: dict[str, list[Any]] = {}
-"""What packages contribute to a command, by group and command, once it was asked for."""
+"""What packages contribute, by command or group, once somebody has asked."""
 
 
 def contributions_to(command: str) -> tuple[Contribution, ...]:
@@ -136,36 +136,38 @@ def more_options(name: str, *, draws: bool = False) -> dict[str, Any]:
 
 
 def add_options(command: click.Command, name: str, *, draws: bool = False) -> None:
-    """Give *command*, called *name*, the options that packages contribute, once.
+    """Give *command*, which is called *name*, the options that packages contribute.
 
-    They are looked for only when a command line has an option that nobody else knows, and for
-    help. What can't be used is reported, and everything else works.
+    They are looked for only if a command line has an unknown option, and for help. Whatever can't
+    be used is reported and left out.
     """
     if name in _OF_PACKAGES:
         return
     config = click.get_current_context().ensure_object(Invocation).config
     extensions.configure(disabled_in(config))
-    for error in _refused(command, name, draws=draws):
-        # Completion shows nothing but options.
+    for error in _add_contributions(command, name, draws=draws):
+        # Shell completion prints options only.
         if not click.get_current_context().resilient_parsing:
             tell(f"notice: {error.in_one_line}")
 
 
-def _refused(command: click.Command, name: str, *, draws: bool = False) -> list[ConfigurationError]:
-    """Give *command* its options of packages, and return what is wrong with the other ones."""
-    refused: list[ConfigurationError] = []
+def _add_contributions(
+    command: click.Command, name: str, *, draws: bool = False
+) -> list[ConfigurationError]:
+    """Give *command* the options of packages; return why some were left out."""
+    errors: list[ConfigurationError] = []
     added = _OF_PACKAGES[name] = []
-    for point, one in extensions.from_packages(extensions.CONTRIBUTIONS, refused.append):
+    for point, one in extensions.from_packages(extensions.CONTRIBUTIONS, errors.append):
         if point.name.partition(".")[0] == name:
-            # By the name of its entry point its package is found again.
+            # Its package is looked up by the name of the entry point.
             named: Contribution = replace(one, name=point.name)
-            _add(command, named, point, added, refused)
+            _add(command, named, point, added, errors)
     if draws:
         drawings = _OF_PACKAGES.setdefault(extensions.RENDERERS, [])
-        for point, one in extensions.from_packages(extensions.RENDERERS, refused.append):
-            _add(command, one, point, drawings, refused)
+        for point, one in extensions.from_packages(extensions.RENDERERS, errors.append):
+            _add(command, one, point, drawings, errors)
     own = f"{extensions.CONTRIBUTIONS}: {name}."
-    return [one for one in refused if (one.where or "").startswith((own, extensions.RENDERERS))]
+    return [one for one in errors if (one.where or "").startswith((own, extensions.RENDERERS))]
 
 
 def _add(
@@ -173,9 +175,9 @@ def _add(
     one: Contribution | Renderer,
     point: EntryPoint,
     added: list[Any],
-    refused: list[ConfigurationError],
+    errors: list[ConfigurationError],
 ) -> None:
-    """Give *command* the options of *one*, or say in *refused* why not."""
+    """Give *command* the options of *one*, or add to *errors* why not."""
     taken = {word for param in command.params for word in _words_of(param)}
     # An option such as `SVG`, which several share, is there once.
     shared = {*options_of([*contributions_to(command.name or ""), *renderers()])}
@@ -191,9 +193,11 @@ def _add(
         for word in (word for param in fresh for word in _words_of(param)):
             if word in taken:
                 what = f"has the option {word}, which {command.name!r} has already"
-                raise packages.fault(packages.name_of(point), what, packages.place_of(point))
+                raise packages.package_error(
+                    packages.name_of(point), what, packages.place_of(point)
+                )
     except ConfigurationError as error:
-        refused.append(error)
+        errors.append(error)
         return
     command.params.extend(fresh)
     added.append(one)
@@ -213,25 +217,25 @@ def _params_of(options: Iterable[Option]) -> list[tuple[Option, list[click.Param
     return found
 
 
-def refusals() -> Iterator[ConfigurationError]:
-    """Yield why what packages contribute is refused, or ignored, for `check`."""
+def contribution_errors() -> Iterator[ConfigurationError]:
+    """Yield why contributions of packages are left out, for `check`."""
     for name in OPEN:
         command = getattr(import_module(f"sequencer.cli.{name}"), name)
-        yield from _refused(command, name)
+        yield from _add_contributions(command, name)
     for point in extensions.entries(extensions.CONTRIBUTIONS):
         head, dot, _ = point.name.partition(".")
         if not dot or head not in OPEN:
             package = packages.name_of(point)
             yield ConfigurationError(
-                f"the package {package!r} is ignored here: the name {point.name!r} does not "
-                "start with a command that takes contributions",
+                f"the package {package!r} is ignored here: the name {point.name!r} "
+                "does not start with a command that takes contributions",
                 where=packages.place_of(point),
                 hint=f"use {', '.join(f'{one}.NAME' for one in OPEN)}",
             )
 
 
-def without_added(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of *given* that are options of the command *name* itself."""
+def own_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of *given* that are options of the command *name* itself."""
     ways = contributions_to(name)
     found = [params for way in ways for _, params in _params_of(way.options)]
     added = {param.name for params in found for param in params}

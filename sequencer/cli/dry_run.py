@@ -19,7 +19,7 @@ from sequencer.model.kind import Readiness
 from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.project.agents import choose_agent, ensure_known_names, problems_of_agent
+from sequencer.project.agents import agent_problems, choose_agent, ensure_known_names
 from sequencer.project.flows import locate
 from sequencer.project.project import Project
 from sequencer.workflows.prompts import prompt_path
@@ -89,7 +89,7 @@ def _nodes(
         )
         if built is not None:
             agents[step.name] = built[0]
-            obstacles += [text for text in problems_of_agent(built[1]) if text not in obstacles]
+            obstacles += [text for text in agent_problems(built[1]) if text not in obstacles]
     return {"next": ", ".join(upcoming or ()) or "nothing", "agents": agents}
 
 
@@ -145,7 +145,7 @@ def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]
         report["agent"] = built[0] if built else chosen.name
         report["chosen_by"] = "--rehearse" if project.rehearses else chosen.source
     if built is not None:
-        obstacles += problems_of_agent(built[1])
+        obstacles += agent_problems(built[1])
     report["prompt"] = _tried(obstacles, lambda: _prompt(project, step, built and built[1]))
     if settings.router.is_active and not project.rehearses:
         report["router"] = (

@@ -88,7 +88,7 @@ def _as_shortage(error: BaseException) -> BaseException:
     """Return *error* as what it is: no bug, if this machine lacks something or refuses a file."""
     if isinstance(error, ModuleNotFoundError) and (plugin := extensions.missing_plugin(error)):
         return extensions.PluginUnavailable("this command", plugin)
-    if not isinstance(error, OSError) and (fault := packages.fault_of(error)) is not None:
+    if not isinstance(error, OSError) and (fault := packages.package_error_of(error)) is not None:
         return fault
     busy = out_of_resources(error)
     if (failed := failed_disk(error)) is not None:
@@ -101,7 +101,7 @@ def _as_shortage(error: BaseException) -> BaseException:
         denied.__cause__ = error
         return denied
     if busy is None or busy is error:
-        return packages.fault_of(error) or error
+        return packages.package_error_of(error) or error
     made = MachineBusy(busy.message, where=busy.where, hint=busy.hint)
     if isinstance(error, SequencerError):
         made = MachineBusy(f"{error.message}: {busy.message}", where=error.where, hint=busy.hint)
@@ -428,7 +428,7 @@ def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
             sys.stdout.flush()
     except BaseException as error:
         # A command of a package may end with an exit code of its own, as any program does.
-        is_own = invocation.verb not in COMMANDS or packages.fault_of(error) is None
+        is_own = invocation.verb not in COMMANDS or packages.package_error_of(error) is None
         if isinstance(error, SystemExit) and is_own:
             raise
         return reports(error, is_verbose=is_verbose or invocation.is_verbose)

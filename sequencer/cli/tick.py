@@ -12,7 +12,7 @@ from sequencer.cli.contributions import (
     contributions_to,
     more_options,
     options_of,
-    without_added,
+    own_options,
 )
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.run import OPTIONS, perform
@@ -56,4 +56,4 @@ def tick(invocation: Invocation, /, **given: Any) -> int:
     """
     if (way := contributed("tick", given)) is not None:
         return way(invocation, given) or 0
-    return perform(invocation, is_tick=True, **without_added("tick", given))
+    return perform(invocation, is_tick=True, **own_options("tick", given))

@@ -300,7 +300,7 @@ class CodeMover:
     def publish(self, head: Head, *, wait: bool = False) -> None:
         """See `Carrier.publish`; an attempt that works here does it itself.
 
-        With *wait*, whoever is at it in another thread comes first: this process ends then.
+        With *wait*, wait for a thread that is publishing: this process is about to end.
         """
         if self._turn.acquire(blocking=wait):
             try:

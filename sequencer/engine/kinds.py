@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 from sequencer import extensions
 from sequencer.engine.patience import Changes
@@ -13,33 +11,15 @@ from sequencer.model.line.line import Line
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Store
 
-if TYPE_CHECKING:
-    from sequencer.model.net.source import FlowSource
-
 
 def _along(store: Store, workflow: Workflow, kind: Callable[[Workflow], Line] = Line) -> Changes:
     return Changes(store, kind(workflow))
 
 
-def _markings() -> ModuleType:
-    from sequencer.engine import markings  # noqa: PLC0415 - graphs only
-
-    return markings
-
-
 def _among_nodes(store: Store, workflow: Workflow) -> Changes:
-    changes: Changes = _markings().NetChanges(store, workflow)
-    return changes
+    from sequencer.engine.markings import NetChanges  # noqa: PLC0415 - graphs only
 
-
-def flow_source_of(store: Store) -> FlowSource:
-    """Return what the graph run in *store* says that it was started with.
-
-    Raises:
-        CorruptState: it does not say it.
-    """
-    source: FlowSource = _markings().source_of(store)
-    return source
+    return NetChanges(store, workflow)
 
 
 KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
@@ -63,5 +43,5 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     added = extensions.needed(
         extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=where
     )
-    kind = partial(extensions.made_by, extensions.KINDS, workflow.kind, Line, added)
+    kind = partial(extensions.create, extensions.KINDS, workflow.kind, Line, added)
     return _along(store, workflow, kind)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from sequencer.engine.flow_source import source_of
 from sequencer.engine.patience import Changes
 from sequencer.engine.recall import read_output
 from sequencer.engine.values import values_of
@@ -16,15 +17,13 @@ from sequencer.errors import (
     StorageFailed,
     command,
 )
-from sequencer.model.fields import ValidationError
-from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
+from sequencer.model.head import MARKINGS, Flow, Head
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.choices import takes_other_answers
 from sequencer.model.net.graph import Graph, Node, Option
 from sequencer.model.net.marking import Marking, Reference, text_of
 from sequencer.model.net.net import Grower, Net
 from sequencer.model.net.record import Chain
-from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import results
@@ -235,25 +234,6 @@ def _follows(flow: Flow, known: Flow) -> bool:
     if flow.base is None or flow.base != known.base:
         return False
     return flow.since[: len(known.since)] == known.since
-
-
-def source_of(store: Store) -> FlowSource:
-    """Return what the graph run in *store* was started with, or what its newest `adopt` set.
-
-    Raises:
-        CorruptState: it can't be read.
-    """
-    data = store.document(FLOW_DOCUMENT)
-    where = str(store.state_path.with_name(FLOW_DOCUMENT))
-    if data is None:
-        raise CorruptState(
-            "the file is missing; it records what the run was started with", where=where
-        )
-    try:
-        return FlowSource.model_validate_json(data)
-    except ValidationError:
-        message = "is not the source of a graph run"
-        raise CorruptState(message, where=where) from None
 
 
 def as_begun(store: Store, head: Head) -> NetChanges:

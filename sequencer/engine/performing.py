@@ -558,7 +558,7 @@ class Performer(Struct, frozen=True):
                 running.paid.append(outcome.usage)
             case _:
                 kind = prepared.executor.kind
-                raise extensions.not_a(Outcome, outcome, extensions.EXECUTORS, kind)
+                raise extensions.wrong_type(Outcome, outcome, extensions.EXECUTORS, kind)
         if outcome.is_over_budget and not self.workflow.nodes:
             outcome = without_budget(outcome, step, budget.cost_usd)
         if session is None:

@@ -12,7 +12,7 @@ from sequencer.engine.async_mode import work_beside
 from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.kinds import flow_source_of
+from sequencer.engine.flow_source import source_of
 from sequencer.engine.loop import EngineLoop, LineLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
@@ -262,7 +262,7 @@ class Run:
         Raises:
             CorruptState: it does not say it.
         """
-        head, source = self.head, flow_source_of(self.store)
+        head, source = self.head, source_of(self.store)
         workflow = source.as_of("" if head is None else head.workflow_digest)
         return Control(self.store, workflow, self.name, source=source, redact=self._redact)
 

@@ -18,7 +18,7 @@ from sequencer.executors.wall import (
 )
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.project.agents import performed, problems_of_agent, without_time_limit
+from sequencer.project.agents import agent_problems, performed, without_time_limit
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.named_files import named
 from sequencer.project.project import Project
@@ -35,7 +35,7 @@ def check_agents(project: Project, level: Level) -> Iterator[Finding]:
     """Yield what is wrong with the configured agents, even if no step uses them."""
     for name in project.settings.agents:
         try:
-            found = problems_of_agent(project.agents.build(name))
+            found = agent_problems(project.agents.build(name))
         except ConfigurationError as error:
             yield from of_error(Area.AGENT, error)
             continue

@@ -321,7 +321,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             known=EXECUTORS,
             where=agent.locate(()) if agent else "",
         )
-        made: Executor = extensions.made_by(
+        made: Executor = extensions.create(
             extensions.EXECUTORS, kind, Executor, make, name, written, self.core
         )
         with extensions.package_code(extensions.EXECUTORS, kind):
@@ -329,14 +329,14 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return made
 
 
-def problems_of_agent(executor: Executor) -> list[str]:
+def agent_problems(executor: Executor) -> list[str]:
     """Return what is missing before *executor* could start.
 
     Raises:
-        ConfigurationError: it is of a package, and fails.
+        ConfigurationError: the agent comes from a package, and it failed.
     """
     kind = executor.kind
-    found: list[str] = extensions.made_by(extensions.EXECUTORS, kind, list, executor.problems)
+    found: list[str] = extensions.create(extensions.EXECUTORS, kind, list, executor.problems)
     return found
 
 

@@ -39,12 +39,12 @@ from sequencer.project.agent_checks import (
     check_variables,
     check_walls,
 )
-from sequencer.project.agents import performed, problems_of_agent
+from sequencer.project.agents import agent_problems, performed
 from sequencer.project.costs import agent_warnings
 from sequencer.project.diagnostics import Area, Finding, Level, of_error
 from sequencer.project.flows import own_flows
 from sequencer.project.folder_checks import check_folders
-from sequencer.project.package_checks import check_packages, of_package
+from sequencer.project.package_checks import check_packages, package_findings
 from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
@@ -83,11 +83,11 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         check_packages(),
     )
     notices = [Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices]
-    return once([*notices, *(one for part in parts for one in _whole(part))])
+    return deduplicated([*notices, *(one for part in parts for one in _guarded(part))])
 
 
-def once(found: Iterable[Finding]) -> list[Finding]:
-    """Return *found* without what was found before, elsewhere.
+def deduplicated(found: Iterable[Finding]) -> list[Finding]:
+    """Return *found* without repetitions.
 
     An agent that a step names is found twice, and the first time is the worse one.
     """
@@ -97,33 +97,33 @@ def once(found: Iterable[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
-def _whole(part: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield *part*, and what ended it if a package did: the other parts are checked all the same.
+def _guarded(part: Iterator[Finding]) -> Iterator[Finding]:
+    """Yield the findings of *part*; if a package fails in it, yield that and go on.
 
     Raises:
-        Exception: something else ended it.
+        Exception: something else failed.
     """
     try:
         yield from part
     except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again, if it is a bug
-        yield from of_package(error)
+        yield from package_findings(error)
 
 
 def _check_opened(project: Project, run: str | None) -> Iterator[Finding]:
     opened = project.run(run)
     with closing(opened.store):
-        yield from _whole(_check_store(project, opened.store, acts=project.acts))
+        yield from _guarded(_check_store(project, opened.store, acts=project.acts))
         yield from _check_run(project, opened)
 
 
 def check_by_looking(project: Project) -> Iterator[Finding]:
     """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
     try:
-        yield from _whole(_by_looking(project))
+        yield from _guarded(_by_looking(project))
     except SequencerError as error:
         yield from of_error(Area.CONFIGURATION, error)
     yield from check_packages()
-    yield from _whole(check_agents(project, Level.WARNING))
+    yield from _guarded(check_agents(project, Level.WARNING))
 
 
 def _by_looking(project: Project) -> Iterator[Finding]:
@@ -138,7 +138,7 @@ def _by_looking(project: Project) -> Iterator[Finding]:
 
 def _finding(found: Any) -> Finding:
     if not isinstance(found, Finding):
-        raise TypeError(f"{packages.shown(found)} is not a Finding")
+        raise TypeError(f"{packages.describe(found)} is not a Finding")
     return found
 
 
@@ -189,7 +189,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     except StateRefused as error:
         state_findings += of_error(Area.STATE, error)
     else:
-        yield from _whole(_check_kind(run.store, workflow))
+        yield from _guarded(_check_kind(run.store, workflow))
         if not workflow.nodes and _is_asked_for(project, head):
             yield from check_workflow(project, workflow)
         if head is not None:
@@ -203,7 +203,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
         if name != settings.workflow.name and not workflow.nodes
     ]
     for other in others:
-        yield from _whole(_check_kind(run.store, other))
+        yield from _guarded(_check_kind(run.store, other))
         yield from check_prompts(project, other, Level.WARNING)
         yield from _check_costs(project, other)
     yield from state_findings
@@ -242,7 +242,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     for step, position in _performed(project, workflow):
         try:
             name, executor = project.agents.choose(step, position)
-            missing = problems_of_agent(executor)
+            missing = agent_problems(executor)
         except ConfigurationError as error:
             for finding in of_error(Area.AGENT, error):
                 problems.setdefault(str(finding), finding)
@@ -333,7 +333,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
         try:
             fit, lost = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
             name, executor = project.agents.choose(fit, step.name)
-            missing = problems_of_agent(executor)
+            missing = agent_problems(executor)
         except ConfigurationError as error:
             where = flow.where(step.name)
             yield from [replace(one, where=where) for one in of_error(Area.AGENT, error)]

@@ -27,15 +27,15 @@ def disabled(values: Mapping[str, Any]) -> frozenset[str]:
     >>> sorted(disabled({"plugins": {"web": False, "git": "on", "teams": "off"}}))
     ['teams', 'web']
     """
-    return frozenset(name for name, is_on in _switched(values).items() if not is_on)
+    return frozenset(name for name, is_on in _enabled_by_name(values).items() if not is_on)
 
 
 def enabled(values: Mapping[str, Any]) -> frozenset[str]:
     """Return the names that the settings *values* enable."""
-    return frozenset(name for name, is_on in _switched(values).items() if is_on)
+    return frozenset(name for name, is_on in _enabled_by_name(values).items() if is_on)
 
 
-def _switched(values: Mapping[str, Any]) -> dict[str, bool]:
+def _enabled_by_name(values: Mapping[str, Any]) -> dict[str, bool]:
     """Return what *values* say, later layers last; a variable can't have the hyphen of a name."""
     return {canonical(name): is_on for name, is_on in switches(values)}
 
@@ -62,7 +62,7 @@ def disabled_in(config: Path | None) -> frozenset[str]:
         found = _read(path) if path is not None and is_written else {}
     except (ConfigurationError, OSError):
         found = {}
-    is_enabled = _switched(found)
+    is_enabled = _enabled_by_name(found)
     # As `sources.lay_environment` does; importing it takes too long here.
     for name, word in os.environ.items():
         if name.startswith(_VARIABLE):

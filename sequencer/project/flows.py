@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.documents.textfile import slug
+from sequencer.engine.flow_source import flow_source_of
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -23,7 +24,7 @@ from sequencer.model.head import Head
 from sequencer.model.net.source import FlowSource
 from sequencer.model.workflow import Workflow
 from sequencer.project.project import Project
-from sequencer.project.runs import began_with, flow_source_of, missing_source, workflow_of_source
+from sequencer.project.runs import began_with, missing_source, workflow_of_source
 from sequencer.workflows.finding import GraphFile, find_flow, flow_files
 
 

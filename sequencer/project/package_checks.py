@@ -1,12 +1,12 @@
 """What `check` says about installed packages: what can't be loaded, and what is ignored.
 
-Every entry point is loaded, also of what the project does not use. That runs the code of packages
-that the user has installed, and nothing of the project.
+It loads every entry point, even those that the project does not use. That runs code of packages
+that the user has installed, and no code of the project.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,14 +18,24 @@ from sequencer.project.diagnostics import Area, Finding, Level, of_error
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-_ALL_COUNT = frozenset((extensions.CHECKS, extensions.HOOKS, extensions.STATUS_LINES))
+_SHARED_NAMES = frozenset((extensions.CHECKS, extensions.HOOKS, extensions.STATUS_LINES))
 """Groups in which two packages may use the same name."""
+
+_CORE_NAMES: Mapping[str, str] = {
+    extensions.KINDS: "sequencer.engine.kinds:KINDS",
+    extensions.EXECUTORS: "sequencer.project.agents:EXECUTORS",
+    extensions.STORES: "sequencer.project.store_kinds:NAMES",
+    extensions.COMMANDS: "sequencer.cli.program:COMMANDS",
+    extensions.SECTIONS: "sequencer.project.schema:TAKEN",
+    extensions.SINKS: "sequencer.plugins.posting.options:KINDS",
+}
+"""Where to find the names that Sequencer uses itself in a group, besides those of `OURS`."""
 
 
 def check_packages() -> Iterator[Finding]:
     """Yield each entry point that can't be used, with its package and what to do."""
     seen: dict[tuple[str, str], EntryPoint] = {}
-    for point in extensions.every_entry():
+    for point in extensions.all_entries():
         first = seen.setdefault((point.group, point.name), point)
         if (ignored := _ignored(point, first)) is not None:
             yield from of_error(Area.CONFIGURATION, ignored, Level.WARNING)
@@ -37,7 +47,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def _load(point: EntryPoint) -> None:
-    """Load *point*; of hooks each function is looked at.
+    """Load *point*; for hooks, look at each function.
 
     Raises:
         ConfigurationError: it can't be used.
@@ -49,7 +59,7 @@ def _load(point: EntryPoint) -> None:
 
 
 def _level(point: EntryPoint) -> Level:
-    """Return an error for what commands use without being asked, else a warning."""
+    """Return the level: an error for what commands use by themselves, else a warning."""
     is_asked = point.group in (extensions.STATUS_LINES, extensions.PAGES)
     is_always = point.group in (extensions.CHECKS, extensions.HOOKS)
     is_used = is_always or (is_asked and extensions.is_enabled_by_name(point))
@@ -57,7 +67,7 @@ def _level(point: EntryPoint) -> Level:
 
 
 def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
-    """Return why *point* is ignored; *first* has its name, too, and may be the same."""
+    """Return why *point* is ignored; *first* is the first entry point with its name."""
     place, package = packages.place_of(point), packages.name_of(point)
     if point.group in extensions.OURS and point.group not in extensions.OFFERED:
         return ConfigurationError(
@@ -70,7 +80,7 @@ def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
     owner = None
     if point.name in (*extensions.OURS.get(point.group, ()), *_taken(point.group)):
         owner = "Sequencer"
-    elif first is not point and point.group not in _ALL_COUNT:
+    elif first is not point and point.group not in _SHARED_NAMES:
         owner = f"the package {packages.name_of(first)!r}"
     if owner is None:
         return None
@@ -85,7 +95,7 @@ def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
 @cache
 def _taken(group: str) -> Collection[str]:
     """Return the names in *group* that the program itself has."""
-    place = extensions.CORE_NAMES.get(group)
+    place = _CORE_NAMES.get(group)
     try:
         names: Collection[str] = () if place is None else extensions.loaded(place)
     except ModuleNotFoundError:
@@ -94,12 +104,12 @@ def _taken(group: str) -> Collection[str]:
     return names
 
 
-def of_package(error: BaseException) -> list[Finding]:
-    """Return what is wrong where *error* ended a check, if it is known what.
+def package_findings(error: BaseException) -> list[Finding]:
+    """Return the findings for *error*, which ended a check.
 
-    Raises: *error*, if it is a bug.
+    Raises: *error*, if it is a bug of ours.
     """
-    known = error if isinstance(error, ConfigurationError) else packages.fault_of(error)
+    known = error if isinstance(error, ConfigurationError) else packages.package_error_of(error)
     if not isinstance(known, SequencerError):
         raise error
     return of_error(Area.CONFIGURATION, known)

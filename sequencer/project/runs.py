@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.documents.textfile import leads_out, slug
+from sequencer.engine.flow_source import flow_source_of
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -57,26 +58,6 @@ def definition_of(store: Store) -> Definition | None:
             f"is not the definition of a run: {error.told(with_values=False)[0]}",
             where=str(store.state_path.with_name(DEFINITION_FILE)),
             hint="restore the file, or start a new run from the same request",
-        ) from None
-
-
-def flow_source_of(store: Store) -> FlowSource | None:
-    """Return what the graph run in *store* started with; None for a run that is not a graph.
-
-    Raises:
-        CorruptState: the file does not hold such a source.
-    """
-    data = store.document(FLOW_DOCUMENT)
-    if data is None:
-        return None
-    try:
-        return FlowSource.model_validate_json(data)
-    except ValidationError as error:
-        raise CorruptState(
-            f"is not the source of a graph run: {error.told(with_values=False)[0]}",
-            where=str(store.state_path.with_name(FLOW_DOCUMENT)),
-            hint="restore the file; 'sequencer status --all' lists the runs, and "
-            "'sequencer --run NAME reset --yes --workflow WORKFLOW' starts one over",
         ) from None
 
 
@@ -357,10 +338,10 @@ def file_store(request: StoreRequest) -> Store:
 
 
 def copy_of_run(request: StoreRequest) -> Store:
-    """Return what reads the files of a run whose kind of store is not there.
+    """Return a store for reading a run's files if its own kind of store is unavailable.
 
     Raises:
-        PluginUnavailable: there are none; the run is somewhere else.
+        PluginUnavailable: there are no files; the run is somewhere else.
     """
     missing = request.settings.unavailable.get(STORE_KIND)
     if missing is not None and not request.state_path.exists():

@@ -46,7 +46,7 @@ class ConfigSection(Struct, frozen=True):
     """Trusting a project includes the permissions of these steps."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no section, where it is written."""
+        """Reject wrong types of fields where the package creates it."""
         if not _may_be_set(self.kind):
             kind = getattr(self.kind, "__name__", None) or repr(self.kind)
             raise TypeError(f"{kind} is not a Section, nor another type that a setting may have")

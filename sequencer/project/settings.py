@@ -284,7 +284,7 @@ def _problems(check: Check, layers: Layers, *, reads: bool) -> Iterator[Found]:
     for path, error in check.problems():
         if reads and path == STORE_KIND and isinstance(error, PluginUnavailable):
             layers.unavailable[path] = error
-            layers.notices.append(f"{error.in_one_line}; what this folder has is shown")
+            layers.notices.append(f"{error.in_one_line}; showing the copy in this folder")
         else:
             yield path, error
 

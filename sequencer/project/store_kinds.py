@@ -42,7 +42,7 @@ class StoreKind(Struct, frozen=True):
     """Yields what `check` has to say about it, each a `Finding`, from a `CheckRequest`."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no kind, where it is written."""
+        """Reject wrong types of fields where the package creates it."""
         called, nothing = (str, Callable), type(None)
         ensure_fields(self, name=str, make=called, checks=(*called, nothing), code=(str, nothing))
         ensure_fields(self, max_open_journal_bytes=(int, nothing))
@@ -56,7 +56,7 @@ class StoreKind(Struct, frozen=True):
         """
         with extensions.package_code(extensions.STORES, self.name):
             make = extensions.loaded(self.make)
-        made: Store = extensions.made_by(extensions.STORES, self.name, Store, make, request)
+        made: Store = extensions.create(extensions.STORES, self.name, Store, make, request)
         return made
 
 
@@ -65,7 +65,7 @@ FILE = StoreKind("file", "sequencer.project.runs:file_store", is_local=True)
 STORE_KIND = ("store", "kind")
 """The key that names one."""
 COPY = StoreKind("copy", "sequencer.project.runs:copy_of_run")
-"""What the run's folder has of a run whose own kind is not there: it can only be read."""
+"""The files in a run's folder, for reading, if its own kind of store is unavailable."""
 
 
 NAMES = (FILE.name,)

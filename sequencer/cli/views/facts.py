@@ -10,9 +10,7 @@ from sequencer.history.story import Story, story_of
 from sequencer.history.view import FlowView, view_of
 
 if TYPE_CHECKING:
-    from sequencer.engine.markings import NetChanges
     from sequencer.engine.run import Run
-    from sequencer.model.head import Head
 
 
 def look(run: Run, title: str) -> FlowView:
@@ -35,28 +33,19 @@ def look_closely(
     head = run.head
     if head is None:
         return view_of(title, run.flow.begun_with, None, None, Story()), []
-    flow = flow_of(run, head)
+    try:
+        flow = run.flow
+    except (ConfigurationError, DefinitionChanged) as error:
+        try:
+            flow = as_begun(run.store, head)
+        except CorruptState:
+            # A team's run, which was made from a request, has no copy of its own.
+            raise error from None
     head, marking = flow.marking(head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
     facts = list(run.history()) if known is None else known
     story = story_of(facts)
     return view_of(title, marking.graph, head, marking, story, questions=questions), facts
-
-
-def flow_of(run: Run, head: Head) -> NetChanges:
-    """Return what reads the graph's run of *head*, whatever has become of its workflow's file.
-
-    Raises:
-        SequencerError: its files can't be read, or it is no graph's.
-    """
-    try:
-        return run.flow
-    except (ConfigurationError, DefinitionChanged) as error:
-        try:
-            return as_begun(run.store, head)
-        except CorruptState:
-            # A team's run, which was made from a request, has no copy of its own.
-            raise error from None
 
 
 class NewFacts:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
-from sequencer.packages import told
+from sequencer.packages import describe_error
 from sequencer.plugins.posting.cursor import (
     ALL,
     Cursor,
@@ -339,7 +339,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, Unreachable):
         return error.reason
     is_ours = isinstance(error, (OSError, SequencerError))
-    return f"the run's files: {error}" if is_ours else f"it has a bug: {told(error)}"
+    return f"the run's files: {error}" if is_ours else f"it has a bug: {describe_error(error)}"
 
 
 def _asked_s(error: Exception) -> float | None:

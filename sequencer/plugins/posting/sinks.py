@@ -82,9 +82,7 @@ def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if (own := MAKERS.get(options.kind)) is not None:
         return own(name, options, place)
     make = extensions.needed(extensions.SINKS, options.kind, "sink kind", known=MAKERS)
-    made: Sink = extensions.made_by(
-        extensions.SINKS, options.kind, Sink, make, name, options, place
-    )
+    made: Sink = extensions.create(extensions.SINKS, options.kind, Sink, make, name, options, place)
     return made
 
 

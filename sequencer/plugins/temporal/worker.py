@@ -339,7 +339,7 @@ def work_on(
     summary = _summary(store, end)
     now = summary.head
     if now is not None:
-        # The last attempt may still be at it, with the head that it saw.
+        # The last attempt may still be publishing an older head.
         worker.code.publish(now, wait=True)
     if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
         worker.performer.tell_completed(max(now.step_index - 1, 0), now)

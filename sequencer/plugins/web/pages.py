@@ -104,7 +104,7 @@ class AddedPage(Struct, frozen=True):
     """Returns the texts of the cells; they are shown as text, whatever is in them."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no page, where it is written."""
+        """Reject wrong types of fields where the package creates it."""
         ensure_fields(self, title=str, columns=(tuple, list), rows=Callable)
 
 

@@ -1,0 +1,43 @@
+"""What the run of a graph was started with, as the run itself keeps it."""
+
+from __future__ import annotations
+
+from sequencer.errors import CorruptState
+from sequencer.model.fields import ValidationError
+from sequencer.model.head import FLOW_DOCUMENT
+from sequencer.model.net.source import FlowSource
+from sequencer.store.protocol import Store
+
+
+def flow_source_of(store: Store) -> FlowSource | None:
+    """Return what the graph run in *store* started with; None for a run that is not a graph.
+
+    Raises:
+        CorruptState: the file does not hold such a source.
+    """
+    data = store.document(FLOW_DOCUMENT)
+    if data is None:
+        return None
+    try:
+        return FlowSource.model_validate_json(data)
+    except ValidationError as error:
+        raise CorruptState(
+            f"is not the source of a graph run: {error.told(with_values=False)[0]}",
+            where=str(store.state_path.with_name(FLOW_DOCUMENT)),
+            hint="restore the file; 'sequencer status --all' lists the runs, and "
+            "'sequencer --run NAME reset --yes --workflow WORKFLOW' starts one over",
+        ) from None
+
+
+def source_of(store: Store) -> FlowSource:
+    """Return what the graph run in *store* started with, or what its newest `adopt` set.
+
+    Raises:
+        CorruptState: it can't be read, or is missing.
+    """
+    if (found := flow_source_of(store)) is None:
+        raise CorruptState(
+            "the file is missing; it records what the run was started with",
+            where=str(store.state_path.with_name(FLOW_DOCUMENT)),
+        )
+    return found
