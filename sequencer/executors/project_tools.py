@@ -182,7 +182,7 @@ class Glob(Tool):
             paths = sorted(
                 islice(_allowed(bench.folder, bench.folder.root.glob(self.pattern)), _MAX_MATCHES)
             )
-        except (ValueError, NotImplementedError, OSError) as error:
+        except (ValueError, OSError) as error:
             raise FileFailed(f"{self.pattern!r} is not a pattern: {error}") from error
         more = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
         return ("\n".join(paths) or "(no match)") + more
