@@ -15,8 +15,12 @@ from tests.acceptance.cli_process import cli, launched
 from tests.unit.cli.flow.terminals import terminal
 
 AGENT = """
-import os
+import os, pathlib, time
 name = os.environ["SEQUENCER_STEP"]
+# That a task has started is posted only while it runs.
+posted = pathlib.Path("sync/runs/parser/activity.jsonl")
+while name == "plan" and not (posted.exists() and "plan: started" in posted.read_text()):
+    time.sleep(0.02)
 print(f"{name} looks around")
 print(f"{name} has said it")
 """
