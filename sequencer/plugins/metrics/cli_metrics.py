@@ -56,7 +56,7 @@ def report_metrics(
     invocation.say(f"{output} was written")
 
 
-def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[str | None]]:
+def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[RunSample], list[str | None]]:
     """Return the requested runs that have started, and those that can't be read.
 
     Raises:
@@ -72,7 +72,7 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
 
     seen = []
     for run, found in each_run(project, partial(_look, invocation, project)):
-        if isinstance(found, Seen):
+        if isinstance(found, RunSample):
             seen.append(found)
         else:
             invocation.say(f"warning: run {run.name or '(default)'}: {found.message}")
@@ -80,7 +80,7 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
     return seen, unreadable
 
 
-def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> Seen:
+def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> RunSample:
     workflow, graph, spent = None, None, {}
     try:
         workflow = run.workflow
@@ -91,7 +91,7 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> See
         invocation.say(f"warning: roles and models are unknown: {error.message}")
     tasks = graph.nodes if graph and workflow and workflow.tasks else ()
     rules = teams_of(project.settings).rules if tasks else None
-    return Seen(
+    return RunSample(
         run.name,
         head,
         story_of(run.history()).totals,
@@ -129,7 +129,7 @@ _KEPT = "Counts only the facts still in the journal, so dropped old facts are mi
 _EXACT = "From the run's state: exact, even if old facts were dropped."
 
 
-class Seen(Struct, frozen=True):
+class RunSample(Struct, frozen=True):
     """One run to show."""
 
     name: str | None
@@ -176,7 +176,9 @@ Labels = tuple[str, ...]
 Samples = Iterable[tuple[Labels, float | None]]
 
 
-def metrics_text(seen: Iterable[Seen], unreadable: Iterable[str | None], text_format: str) -> bytes:
+def metrics_text(
+    seen: Iterable[RunSample], unreadable: Iterable[str | None], text_format: str
+) -> bytes:
     """Return *seen* in *text_format*, one of `FORMATS`; *unreadable* are other runs' names."""
     write = as_openmetrics if text_format == FORMATS[0] else as_prometheus
     data: bytes = write(_Collected(_families(tuple(seen), tuple(unreadable))))
@@ -193,7 +195,7 @@ class _Collected(Collector):
         return (family for family in self._families if family.samples)
 
 
-def _families(seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> Iterator[Metric]:
+def _families(seen: tuple[RunSample, ...], unreadable: tuple[str | None, ...]) -> Iterator[Metric]:
     makers = [item for one in seen for item in _by_labels(one).items()]
     for name, text, of_total in _COUNTS:
         sums = [(labels, sum(map(of_total, totals))) for labels, totals in makers]
@@ -230,7 +232,7 @@ def _families(seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> Ite
     yield _gauge("run_readable", "0 if the state or the journal can't be read.", ("run",), readable)
 
 
-def _by_labels(one: Seen) -> dict[Labels, list[Total]]:
+def _by_labels(one: RunSample) -> dict[Labels, list[Total]]:
     """Return the tallies by the values of `MAKER`; those of equal makers are added."""
     found: dict[Labels, list[Total]] = {}
     for maker, tally in one.tallies.by_maker.items():

@@ -17,7 +17,7 @@ from sequencer.history.story import story_of
 from sequencer.history.totals import Maker, Total, Totals
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
-from sequencer.plugins.metrics.cli_metrics import DEFAULT_RUN, FORMATS, Seen, metrics_text
+from sequencer.plugins.metrics.cli_metrics import DEFAULT_RUN, FORMATS, RunSample, metrics_text
 from sequencer.plugins.metrics.facts import Cap
 from tests.unit.history.journal_facts import Told
 
@@ -56,12 +56,16 @@ def told() -> Told:
 
 def seen(
     name: str | None = None, head: Head = HEAD, tallies: Totals | None = None, **more: Any
-) -> Seen:
-    return Seen(name, head, story_of(told().facts).totals if tallies is None else tallies, **more)
+) -> RunSample:
+    return RunSample(
+        name, head, story_of(told().facts).totals if tallies is None else tallies, **more
+    )
 
 
 def samples(
-    one: Iterable[Seen], text_format: str = "openmetrics", unreadable: Iterable[str | None] = ()
+    one: Iterable[RunSample],
+    text_format: str = "openmetrics",
+    unreadable: Iterable[str | None] = (),
 ) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     """Return the values by name and labels; none may be there twice."""
     text = metrics_text(one, unreadable, text_format).decode()
