@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
-from sequencer.engine.loop import LineLoop
+from sequencer.engine.inline import InlineLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import LineWorker
@@ -35,7 +35,7 @@ def work_beside(
 
     Agents get *state_path*, but it is neither read nor written.
 
-    Raises: see `EngineLoop.work`.
+    Raises: see `WorkLoop.work`.
     """
     if performer.place is not None:
         raise UsageRefused(
@@ -56,6 +56,6 @@ def work_beside(
             if on_ready is not None:
                 on_ready(worker.interrupt)
             head = store.update(lambda _: transitions.initialise(fresh))
-            return replace(LineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
+            return replace(InlineLoop(worker, Mode.ASYNC, limits, head).work(), head=None)
         finally:
             worker.leave()

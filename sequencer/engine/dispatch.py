@@ -77,7 +77,7 @@ class Dispatching(Protocol):
 
         If it *is_detached*, others do that work, and this returns at once.
 
-        Raises: see `EngineLoop.work`.
+        Raises: see `WorkLoop.work`.
         """
         ...
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from sequencer.engine.allowance import left
 from sequencer.engine.capacity import CapacityRule
-from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.stint import Mode, Stint
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Readiness, blocked_by
@@ -18,7 +19,7 @@ from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
 
-class NetStint:
+class NetStint(Stint):
     """One invocation's part in the run of a graph."""
 
     def __init__(
@@ -27,22 +28,22 @@ class NetStint:
         limits: InvocationLimits,
         run_limits: RunLimits,
         head: Head,
+        *,
+        places: int = 1,
         capacity: CapacityRule | None = None,
     ) -> None:
-        """Start at *head*; *capacity* limits the nodes besides."""
-        self.mode, self.limits, self.run_limits = mode, limits, run_limits
-        self.summary = Summary(head=head)
-        self._capacity = capacity
+        """Start at *head*; *capacity* limits the nodes besides.
+
+        It makes at most so many attempts at once as it has *places*.
+        """
+        super().__init__(mode, limits, run_limits, head)
+        self._places, self._capacity = places, capacity
         self._tried = 0
         """Attempts of this invocation that have ended."""
         self._failure: str | None = None
         """What the last one said that failed."""
         self._then: str | None = None
         """What comes by itself of the last one that was not accepted."""
-
-    def keep_to(self, run: RunLimits) -> None:
-        """Keep to the limits of the *run* from now on."""
-        self.run_limits = run
 
     # --- counting ------------------------------------------------------------------
 
@@ -72,7 +73,13 @@ class NetStint:
 
     # --- limits --------------------------------------------------------------------
 
-    def steps_left(self) -> int | None:
+    def slots(self, taken: int) -> int:
+        """Return how many attempts it may start that already makes *taken* ones."""
+        steps = self._steps_left()
+        most = self._places if steps is None else min(self._places, steps)
+        return max(most - taken, 0)
+
+    def _steps_left(self) -> int | None:
         """Return how many steps this invocation may still begin and end."""
         limits, usage = self.limits, self.summary.usage
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
@@ -116,7 +123,7 @@ class NetStint:
 
         Asked while it makes no attempt itself.
 
-        Raises: see `EngineLoop.work`.
+        Raises: see `WorkLoop.work`.
         """
         if (reached := self._reached()) is not None:
             return reached
@@ -164,7 +171,7 @@ class NetStint:
             "then": self._then,
         }
 
-    def restore(self, kept: dict[str, Any]) -> None:
+    def restore(self, kept: Mapping[str, Any]) -> None:
         """Continue with what `kept` has returned."""
         self.summary.restore(kept)
         self._tried, self._failure, self._then = kept["tried"], kept["failure"], kept["then"]

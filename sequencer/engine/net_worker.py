@@ -47,7 +47,7 @@ from sequencer.errors import (
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Ended, Performed, Room, blocked_by
+from sequencer.model.kind import Ended, Performed, Room, slots_at
 from sequencer.model.limits import RunLimits, tries_of
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Act
@@ -58,6 +58,8 @@ from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import Workflow
 
 _LOST = str(StopReason.CLAIM_LOST)
+Slots = Callable[[int], int]
+"""How many attempts may be started where so many are made already; see `NetStint.slots`."""
 
 
 class NetWorker(Worker):
@@ -155,30 +157,21 @@ class NetWorker(Worker):
 
     # --- claiming ------------------------------------------------------------------
 
-    def room(self, head: Head, steps_left: int | None, held: Collection[int] = ()) -> Room | None:
+    def room(self, head: Head, slots: Slots, held: Collection[int] = ()) -> Room:
         """Return which agents this process may claim at *head*.
 
         With the tokens *held* it has claims besides those of its running attempts: granted a
         moment ago, or ended and not recorded.
         """
-        taken = len(self.attempts.running) + len(held)
-        free = self.places - taken
-        if steps_left is not None:
-            free = min(free, steps_left - taken)
         gone = self.gone(head, held)
         others = {claim.token for claim in self.foreign(head)}.difference(held, gone)
-        if (
-            self.is_stopped
-            or not self.code.may_begin(head, self.attempts.running, others)
-            or blocked_by(head, self.limits, datetime.now(UTC)) is not None
-        ):
+        may_begin = self.code.may_begin(head, self.attempts.running, others)
+        free = slots(len(self.attempts.running) + len(held))
+        if self.is_stopped or not may_begin:
             free = 0
-        if (most := self.limits.steps) is not None:
-            # All that run now may be accepted.
-            free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
         return self._room(
             head,
-            max(free, 0),
+            slots_at(head, self.limits, free, gone, datetime.now(UTC)),
             gone,
             closed=partial(self._closed, gone=gone),
             share=partial(self.shares.of, gone=gone),
@@ -201,15 +194,11 @@ class NetWorker(Worker):
         """See `Worker.gone`; those of running attempts are this process's as well."""
         return super().gone(head, {*mine, *self.attempts.running})
 
-    def update(
-        self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
-    ) -> Head:
+    def update(self, act: Act | None, slots: Slots, run_id: str) -> Head:
         """Do *act*, claim what follows, and start it; see `Changes.update`."""
-        return self._go_on(*self._change(act, steps_left, run_id))
+        return self._go_on(*self._change(act, slots, run_id))
 
-    def _change(
-        self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
-    ) -> tuple[Head, list[int]]:
+    def _change(self, act: Act | None, slots: Slots, run_id: str) -> tuple[Head, list[int]]:
         made: list[OpenTransition] = []
 
         def keep(step: OpenTransition) -> None:
@@ -218,7 +207,7 @@ class NetWorker(Worker):
                 act(step)
 
         def room(present: Head) -> Room | None:
-            return self.room(present, steps_left(present), made[-1].granted)
+            return self.room(present, slots, made[-1].granted)
 
         return self.control.update(keep, room, run_id=run_id)
 
@@ -349,9 +338,7 @@ class NetWorker(Worker):
 
     # --- recording -----------------------------------------------------------------
 
-    def record(
-        self, ended: Sequence[Running], steps_left: Callable[[Head], int | None]
-    ) -> Head | None:
+    def record(self, ended: Sequence[Running], slots: Slots) -> Head | None:
         """Record how each of *ended* ended, and continue from there, in one transition.
 
         None: their results no longer count.
@@ -373,8 +360,8 @@ class NetWorker(Worker):
         if not mine and not owed:
             return None
         try:
-            act = partial(self._record_in, ended=mine, owed=owed, steps_left=steps_left)
-            changed = self._change(act, steps_left, run_id)
+            act = partial(self._record_in, ended=mine, owed=owed, slots=slots)
+            changed = self._change(act, slots, run_id)
             if not any(one.taken for one in mine):
                 self.code.keep(accepted(mine), head)
         except WorkTreeRefused as refusal:
@@ -382,7 +369,7 @@ class NetWorker(Worker):
                 raise
             self.code.refuse(accepted(mine), head, refusal)
             self.control.work, self.code.is_ready = None, False
-            self.record(mine, steps_left)
+            self.record(mine, slots)
             raise
         except StateRefused as refusal:
             self.code.keep(accepted(mine), head)
@@ -483,7 +470,7 @@ class NetWorker(Worker):
         step: OpenTransition,
         ended: Sequence[Running],
         owed: Sequence[Running],
-        steps_left: Callable[[Head], int | None],
+        slots: Slots,
     ) -> None:
         """Record *ended* in *step* as if each had a transition of its own.
 
@@ -502,7 +489,7 @@ class NetWorker(Worker):
                     self._charge(step, one)
                 if to_come or step.facts:
                     continue
-            self._take(step, one, to_come, steps_left)
+            self._take(step, one, to_come, slots)
         if not any(one.taken for one in ended):
             # Code of an attempt that was not accepted is set aside.
             self.control.work = None
@@ -512,7 +499,7 @@ class NetWorker(Worker):
         step: OpenTransition,
         one: Running,
         to_come: Sequence[Running],
-        steps_left: Callable[[Head], int | None],
+        slots: Slots,
     ) -> None:
         """Let *one* end in *step*, and do what follows if others are *to_come*.
 
@@ -523,7 +510,7 @@ class NetWorker(Worker):
             self.capacity.watch(step)
         if to_come:
             held = [*step.granted, *(other.claim.token for other in to_come)]
-            step.settle(self.room(step.head, steps_left(step.head), held))
+            step.settle(self.room(step.head, slots, held))
 
     def must_wait(self, head: Head) -> bool:
         """Return whether other processes work on the code that this one would work on."""

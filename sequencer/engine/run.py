@@ -13,7 +13,8 @@ from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.flow_source import source_of
-from sequencer.engine.loop import EngineLoop, LineLoop
+from sequencer.engine.inline import InlineLoop
+from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
@@ -288,7 +289,7 @@ class Run:
         async starts. *places*, for graphs, is how many agents this process runs at once. If it
         *is_detached*, the project's workers do the work, and this call returns at once.
 
-        Raises: see `EngineLoop.work` and `Control.begin`; the class has the exit code.
+        Raises: see `WorkLoop.work` and `Control.begin`; the class has the exit code.
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
@@ -348,11 +349,11 @@ class Run:
 
     def _workers(
         self, kind: Kind, performer: Performer, positions: Collection[str], places: int
-    ) -> tuple[Worker, Callable[..., EngineLoop]]:
+    ) -> tuple[Worker, Callable[..., WorkLoop[Any, Any, Any]]]:
         """Return what works on a run of *kind*."""
         if kind.has_one_place:
-            return LineWorker(self.store, performer, self.limits, positions), LineLoop
-        from sequencer.engine.net_loop import on_nodes  # noqa: PLC0415 - graphs only
+            return LineWorker(self.store, performer, self.limits, positions), InlineLoop
+        from sequencer.engine.threads import on_nodes  # noqa: PLC0415 - graphs only
 
         return on_nodes(self.store, performer, self.limits, places)
 

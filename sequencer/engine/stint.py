@@ -6,6 +6,7 @@ and so does a run that is worked on elsewhere.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any
@@ -102,7 +103,31 @@ class Summary(Struct):
         self.failures, self.limits_met = kept["failures"], kept["limits_met"]
 
 
-class LineStint:
+class Stint(ABC):
+    """One invocation's part in a run: what it may do, and what it has done."""
+
+    def __init__(
+        self, mode: Mode, limits: InvocationLimits, run_limits: RunLimits, head: Head
+    ) -> None:
+        """Start at *head*."""
+        self.mode, self.limits = mode, limits
+        self.summary = Summary(head=head)
+        self.keep_to(run_limits)
+
+    def keep_to(self, run: RunLimits) -> None:
+        """Keep to the limits of the *run* from now on."""
+        self.run_limits = run
+
+    @abstractmethod
+    def kept(self) -> dict[str, Any]:
+        """Return what it has counted and seen, as plain data."""
+
+    @abstractmethod
+    def restore(self, kept: Mapping[str, Any]) -> None:
+        """Continue with what `kept` has returned."""
+
+
+class LineStint(Stint):
     """One invocation's part in the run of a cycle or a procedure."""
 
     def __init__(
@@ -116,18 +141,18 @@ class LineStint:
         positions: Collection[str] = (),
     ) -> None:
         """Start at *head*; with *positions*, only their steps are this invocation's."""
-        self.workflow, self.mode, self.limits = workflow, mode, limits
+        super().__init__(mode, limits, run_limits, head)
+        self.workflow = workflow
         self.positions = frozenset(positions)
-        self.summary = Summary(head=head)
         self._cycle_length = len(workflow.steps)
         self._first_index = head.step_index
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
-        self.keep_to(run_limits)
 
     def keep_to(self, run: RunLimits) -> None:
         """Keep to the limits of the *run* from now on."""
-        own, self.run_limits = self.limits, run
+        super().keep_to(run)
+        own = self.limits
         caps = (own.max_cost_usd, own.step_timeout_s, run.cost_usd, run.seconds)
         self._has_budget = any(cap is not None for cap in caps)
 
@@ -153,10 +178,18 @@ class LineStint:
             return f"{counted(cycles, 'cycle')} done (--max-cycles)"
         return None
 
+    def may_claim(self, head: Head) -> bool:
+        """Return whether the step of *head*, if it is ready, is for this invocation to run."""
+        return (
+            self.is_mine(head.step_index)
+            and self.reached(head) is None
+            and not self.has_failed_elsewhere(head)
+        )
+
     def reason_to_end(self, here: Standing, head: Head) -> str | None:
         """Return why this mode ends now, or None if it waits or works.
 
-        Raises: see `EngineLoop.work`.
+        Raises: see `WorkLoop.work`.
         """
         if self.mode is Mode.ASYNC and (why := _end_beside(here, head)) is not None:
             return why
@@ -164,7 +197,11 @@ class LineStint:
             return here.message
         if here.kind is Readiness.PERSON:
             raise WaitsForPerson(here.message)
-        self._ensure_not_failed_elsewhere(head)
+        if self.has_failed_elsewhere(head):
+            raise StepFailed(
+                f"step {head.expected_step!r} failed in another process",
+                hint="look at 'sequencer log', then start again",
+            )
         if here.kind is Readiness.REFUSED:
             self.run_limits.ensure_may_try(head)
             raise TooManyFailures(here.message)
@@ -177,20 +214,20 @@ class LineStint:
             return f"nothing due: step {here.place.step!r} is at another position"
         return None
 
-    def _ensure_not_failed_elsewhere(self, head: Head) -> None:
-        """Raise if a step failed for good in another process while this one looked on.
+    def observe(self, head: Head) -> None:
+        """Note the failures at *head*; to be called for each head, before a decision about it.
 
-        A failure from before is no reason to end: whoever starts now is to try again.
+        A failure from before is no reason to end: a process that starts after it tries again.
         """
         if head.step_index != self._failing_at:
             self._failing_at, self._failures_seen = head.step_index, 0
-        has_failed = head.status is Status.FAILED and head.failures_in_row > self._failures_seen
-        if has_failed and head.not_before is None:
-            raise StepFailed(
-                f"step {head.expected_step!r} failed in another process",
-                hint="look at 'sequencer log', then start again",
-            )
         self._failures_seen = min(self._failures_seen, head.failures_in_row)
+
+    def has_failed_elsewhere(self, head: Head) -> bool:
+        """Return whether a step failed for good in another process since this one started."""
+        seen = self._failures_seen if head.step_index == self._failing_at else 0
+        has_failed = head.status is Status.FAILED and head.failures_in_row > seen
+        return has_failed and head.not_before is None
 
     def budget(self, head: Head) -> Allowance:
         """Return what is left for one attempt under the invocation's and the run's limits."""
@@ -251,7 +288,7 @@ class LineStint:
             "failures_seen": self._failures_seen,
         }
 
-    def restore(self, kept: dict[str, Any]) -> None:
+    def restore(self, kept: Mapping[str, Any]) -> None:
         """Continue with what `kept` has returned."""
         self.summary.restore(kept)
         self._first_cycle = kept["first_cycle"]

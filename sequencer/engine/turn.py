@@ -10,16 +10,19 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from sequencer.engine.attempt import Prepared, Running
-from sequencer.engine.loop import LONGEST_SLEEP_S
+from sequencer.engine.decide import End, RecordExpired, SequenceSeen, TakeClaims, Wait, next_move
+from sequencer.engine.loop import pause_s
 from sequencer.engine.patience import followed
+from sequencer.engine.stint import LineStint, Mode
 from sequencer.engine.worker import LineWorker
-from sequencer.errors import ClaimHeld, TransitionRefused
+from sequencer.errors import ClaimHeld, SequencerError, StepFailed, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
-from sequencer.model.limits import parse_time
+from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.transitions import Place
 
 CALLER = "caller"
 """The agent in the journal for a step that a program performed itself."""
@@ -62,36 +65,52 @@ def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
 
     Raises: see `Run.turn`.
     """
+    limits, positions = InvocationLimits(), worker.positions
+    stint = LineStint(worker.workflow, Mode.SYNC, limits, worker.limits, head, positions=positions)
     while True:
         head = followed(worker.store, head, worker.store.view().head)
-        here = worker.standing_for_claim(head)
-        is_mine = worker.is_mine(head.step_index)
-        if here.kind in (Readiness.READY, Readiness.HELD) and is_mine:
-            step, position = worker.performer.look(here.place)
-            prepared = Prepared(step, position, here.place, CALLER, _Caller(), "")
-            try:
-                claimed = worker.claim(head, prepared)
-            except ClaimHeld:
-                if not wait:
-                    raise
-                claimed = None
-            if claimed is not None:
+        seen = worker.seen(head, stint, datetime.now(UTC))
+        match next_move(seen):
+            case RecordExpired():
+                worker.control.lapse()
+            case TakeClaims():
                 try:
-                    worker.arrive(claimed)
-                except BaseException as error:
-                    worker.abandon(claimed, error)
-                    raise
-                return claimed
-        if here.kind is Readiness.EXPIRED and head.gate is not None:
-            worker.control.lapse()
-            continue
-        if not wait or here.is_final or here.kind in (Readiness.PERSON, Readiness.REFUSED):
-            if here.kind in (Readiness.READY, Readiness.HELD):
-                raise ClaimHeld(f"step {here.place.step!r} is at another position")
-            raise TransitionRefused(here.message)
-        due = parse_time(here.until) if here.until else None
-        left = (due - datetime.now(UTC)).total_seconds() if due else LONGEST_SLEEP_S
-        worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
+                    if (running := _claimed(worker, head, seen.here.place)) is not None:
+                        return running
+                except ClaimHeld:
+                    # Another process was quicker between the look and the lock.
+                    if not wait:
+                        raise
+            case Wait() as move if wait:
+                worker.store.wait(head.revision, pause_s(move.until), claim=move.claim)
+            case move:
+                raise _refusal(move, seen, is_mine=worker.is_mine(head.step_index))
+
+
+def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> SequencerError:
+    """Return why the caller gets no step."""
+    if isinstance(move, End):
+        failed = move.error if isinstance(move.error, StepFailed) else None
+        said = move.reason if move.error is None else move.error.in_one_line
+        return failed or TransitionRefused(said)
+    if seen.here.kind not in (Readiness.READY, Readiness.HELD):
+        return TransitionRefused(move.message)
+    if is_mine:
+        return ClaimHeld(move.message, hint=move.hint)
+    return ClaimHeld(f"step {seen.here.place.step!r} is at another position")
+
+
+def _claimed(worker: LineWorker, head: Head, place: Place) -> Running | None:
+    """Return the caller's claim of the step at *place*; None: the run has moved on."""
+    step, position = worker.performer.look(place)
+    running = worker.claim(head, Prepared(step, position, place, CALLER, _Caller(), ""))
+    if running is not None:
+        try:
+            worker.arrive(running)
+        except BaseException as error:
+            worker.abandon(running, error)
+            raise
+    return running
 
 
 def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +21,7 @@ from sequencer.engine.attempt import Attempt, Prepared, Running
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
+from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
 from sequencer.engine.evidence import NO_PRIOR, OWN_WORD, PriorAttempts, after_missing
 from sequencer.engine.heartbeat import Heartbeat
@@ -36,6 +37,7 @@ from sequencer.engine.records import (
     shown_log,
 )
 from sequencer.engine.stagnation import Streaks, repetition_note
+from sequencer.engine.stint import LineStint
 from sequencer.errors import (
     ClaimHeld,
     RemoteUnreachable,
@@ -49,7 +51,7 @@ from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, is_free
 from sequencer.history.facts import EndState, read
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Ended, Performed, Room, Standing
+from sequencer.model.kind import Ended, Performed, Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import is_among, place, present, round_of
@@ -292,16 +294,20 @@ class LineWorker(Worker):
         if current is not None:
             current.set(StopReason.INTERRUPTED)
 
-    def standing(self, head: Head) -> Standing:
-        """Return what may happen next, as this worker sees it."""
-        return self.kind.ready(head, self.limits, at=datetime.now(UTC))
-
-    def standing_for_claim(self, head: Head) -> Standing:
-        """Return what may happen next once the claims of gone holders are removed."""
-        here = self.standing(head)
-        if here.claim is None or not self.store.liveness(here.claim).allows_take_over:
-            return here
-        return self.standing(head.replace(claims=()))
+    def seen(
+        self, head: Head, stint: LineStint, at: datetime, tried_at: datetime | None = None
+    ) -> SequenceSeen:
+        """Return what a decision about *head* takes into account."""
+        stint.observe(head)
+        return SequenceSeen(
+            head,
+            at,
+            self.kind,
+            stint,
+            gone=self.gone(head),
+            is_stopped=self.stop.is_set(),
+            tried_at=tried_at,
+        )
 
     def executor_of(self, head: Head, claim: Claim) -> Executor | None:
         """See `Worker.executor_of`."""

@@ -297,6 +297,22 @@ class Room(Struct, frozen=True):
     """What was seen of the use of the attempts that are gone, by their tokens."""
 
 
+def slots_at(
+    head: Head, limits: RunLimits, slots: int, gone: Collection[int], now: datetime
+) -> int:
+    """Return how many of a process's free *slots* the run of *head* lets it use.
+
+    Claims whose tokens are in *gone* do not count: they may be taken over.
+    """
+    if slots <= 0 or blocked_by(head, limits, now) is not None:
+        return 0
+    if (most := limits.steps) is None:
+        return slots
+    # All that run now may be accepted.
+    running = len(head.claims) - len(gone)
+    return max(min(slots, most - head.usage.steps - running), 0)
+
+
 class OpenChange(Protocol):
     """One transition that is being made; whoever opened it lets something happen first."""
 
@@ -337,24 +353,6 @@ class Kind(Protocol):
         """Return what may begin now, or why nothing may, and until when."""
         return standing(head, self.workflow, limits, at)
 
-    def begin(
-        self,
-        head: Head,
-        place: Place,
-        owner: Owner,
-        *,
-        at: datetime,
-        ttl_s: float,
-        boottime: float | None = None,
-        may_take_over: bool = False,
-    ) -> Transition:
-        """Grant the next token for *place* to *owner*, whose clock since boot is *boottime*.
-
-        Raises:
-            ClaimHeld: somebody holds it and *may_take_over* is false.
-            TransitionRefused: nothing may begin.
-        """
-
     def open(self, head: Head, *, at: datetime) -> Any:
         """Return a transition of *head* that is to be made, an `OpenChange`.
 
@@ -373,17 +371,11 @@ class Kind(Protocol):
     def close(self, change: Any, work: Work | None = None) -> Transition:
         """Return what *change*, opened here, makes of its head; *work* is what moves with it."""
 
-    def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
-        """Return what the end of the attempt with *token* makes of *head*.
-
-        Raises:
-            StaleClaim: the claim is gone.
-        """
-
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         """Give back the claim with *token*, whose attempt has vanished: nothing failed.
 
-        Raises: see `end`.
+        Raises:
+            StaleClaim: the claim is gone.
         """
 
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:

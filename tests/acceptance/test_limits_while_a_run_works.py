@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine import loop, net_loop
+from sequencer.engine import loop
 from tests.acceptance.flow_projects import write_flow
 from tests.unit.cli.calling import Called, call, project
 
@@ -25,7 +25,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     # These agents work for milliseconds only.
     monkeypatch.setattr(loop, "LOOK_S", 0.0)
-    monkeypatch.setattr(net_loop, "LOOK_S", 0.0)
     return project(tmp_path / "p", CONFIGURATION)
 
 

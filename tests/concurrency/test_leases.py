@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 # Works on a project as a program does.
 WORKER = """
 import sys
-from sequencer.engine.loop import Mode
+from sequencer.engine.stint import Mode
 from sequencer.errors import SequencerError
 from tests.unit.engine.projects import reopen
 from pathlib import Path

@@ -32,7 +32,7 @@ from sequencer.model.commands import (
     Skip,
     Tell,
 )
-from sequencer.model.head import Claim, Gate, Head, Loop, Owner, Work
+from sequencer.model.head import Claim, Gate, Head, Loop, Work
 from sequencer.model.kind import (
     STAGNATED,
     CommandContext,
@@ -389,28 +389,6 @@ class Line(Kind):
     workflow: Workflow
     has_one_place: ClassVar[bool] = True
 
-    def begin(
-        self,
-        head: Head,
-        place: Place,
-        owner: Owner,
-        *,
-        at: datetime,
-        ttl_s: float,
-        boottime: float | None = None,
-        may_take_over: bool = False,
-    ) -> Transition:
-        """See `Kind.begin`."""
-        return transitions.claim(
-            head,
-            place,
-            owner,
-            at=utc(at),
-            ttl_s=ttl_s,
-            at_boottime=boottime,
-            may_take_over=may_take_over,
-        )
-
     def judge(
         self, head: Head, performed: Performed, max_attempts: int
     ) -> tuple[Performed, Ending]:
@@ -439,13 +417,6 @@ class Line(Kind):
         """See `Kind.close`."""
         head = change.head if work is None else change.head.replace(work=work)
         return Transition(head, tuple(change.facts))
-
-    def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
-        """See `Kind.end`."""
-        del token
-        change = self.open(head, at=at)
-        change.end(ended)
-        return self.close(change)
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         """See `Kind.expire`."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.commands import Adopt, RunCommand
-from sequencer.model.head import FLOW_DOCUMENT, Head, Owner, Work
+from sequencer.model.head import FLOW_DOCUMENT, Head, Work
 from sequencer.model.kind import STAGNATED, CommandContext, Ended, Kind, Room
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, tries_of, utc
 from sequencer.model.line.order import Description, describe_node, present
@@ -31,7 +31,7 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.source import FlowSource
 from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.transitions import Event, Fact, Place, Transition, pause_after
+from sequencer.model.transitions import Event, Fact, Transition, pause_after
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of, with_graph
 
 _NOT_OF_A_GRAPH = {
@@ -156,30 +156,6 @@ class Net(Kind):
 
     # --- as a kind -----------------------------------------------------------------
 
-    def begin(
-        self,
-        head: Head,
-        place: Place,
-        owner: Owner,
-        *,
-        at: datetime,
-        ttl_s: float,
-        boottime: float | None = None,
-        may_take_over: bool = False,
-    ) -> Transition:
-        """See `Kind.begin`; nodes that do no work are passed on the way."""
-        held = {claim.token for claim in head.claims if claim.step == place.step}
-        others = self.graph.by_id.keys() - {place.step}
-        room = Room(
-            owner,
-            ttl_s,
-            boottime,
-            slots=1,
-            gone=frozenset(held if may_take_over else ()),
-            closed=lambda *_: others,
-        )
-        return self._made(head, lambda _: None, room, at)
-
     def take(self, step: OpenTransition, ended: Ended) -> Taken:
         """Let *ended* end in *step*; return what the run makes of it.
 
@@ -194,11 +170,6 @@ class Net(Kind):
             step.head = paused.head
             step.facts += paused.facts
         return taken
-
-    def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
-        """See `Kind.end`."""
-        del token
-        return self._made(head, lambda step: self.take(step, ended), None, at)
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         """See `Kind.expire`."""

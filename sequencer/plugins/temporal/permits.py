@@ -7,20 +7,29 @@ decided here: which worker makes an attempt, and whether that worker is alive.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from msgspec.structs import replace
 
 from sequencer.engine.capacity import Shares
+from sequencer.engine.decide import (
+    End,
+    RecordExpired,
+    Seen,
+    SequenceSeen,
+    TakeClaims,
+    Wait,
+    next_move,
+)
+from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.kinds import changes_of
-from sequencer.engine.net_stint import NetStint, waiting_words
+from sequencer.engine.net_stint import NetStint
 from sequencer.engine.patience import Changes
-from sequencer.engine.stint import LineStint, Mode
+from sequencer.engine.stint import LineStint, Mode, Stint
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -28,13 +37,12 @@ from sequencer.errors import (
     SequencerError,
     StaleClaim,
 )
-from sequencer.model.head import Claim, Head, Status, Work
-from sequencer.model.kind import Ended, Readiness, Room, blocked_by
-from sequencer.model.limits import InvocationLimits, RunLimits, parse_time, utc
+from sequencer.model.head import Claim, Head, Work
+from sequencer.model.kind import Ended, Room, slots_at
+from sequencer.model.limits import InvocationLimits, RunLimits, utc
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import present, step_at
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.net import Taken, overdue, time_left_ms
+from sequencer.model.net.net import Taken
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.transitions import Place, Transition
@@ -60,7 +68,9 @@ NOTE_CHARS = 500
 class Permit(ABC):
     """One process's permission to go on, and why it ends."""
 
-    stint: LineStint | NetStint
+    stint: Stint
+    waits_by_default: ClassVar[bool]
+    """Whether it waits for others without limit, where nothing else is said."""
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         """Take what a process has sent, or what `kept` has returned."""
@@ -162,12 +172,10 @@ class Permit(ABC):
         self._live, self._at, self._may_claim, self.until = live, at, may_claim, None
         try:
             ensure_fitting(self._store.sizes)
-            granted = self._advanced()
+            return self._advanced()
         except SequencerError as error:
             self.finish("", error)
             return []
-        self._mine.update(granted)
-        return granted
 
     def record(
         self,
@@ -208,9 +216,60 @@ class Permit(ABC):
         self._mine.update(granted)
         return granted
 
-    @abstractmethod
     def _advanced(self) -> list[int]:
         """See `advance`."""
+        granted: list[int] = []
+        # A graph finds out only by trying whether it can claim; without asking for anything
+        # it must not try.
+        is_known = self._changes.kind.has_one_place
+        tried_at = None if self._may_claim or is_known else self._at
+        while True:
+            seen = self._see(tried_at)
+            match next_move(seen):
+                case RecordExpired() as move:
+                    granted += self._grant(self._expire(move))
+                case TakeClaims():
+                    self._waiting_since = None
+                    if not self._may_claim:
+                        return granted
+                    tried_at = self._at
+                    granted += self._grant(self._changes.update(None, self._room)[1])
+                case Wait() as move:
+                    self._plan_wait(move, seen)
+                    return granted
+                case End() as move:
+                    self.finish(move.reason, move.error)
+                    return granted
+
+    def _grant(self, tokens: list[int]) -> list[int]:
+        """Return *tokens*; their attempts count as being made, so nothing takes them over."""
+        self._live = {*self._live, *tokens}
+        self._mine.update(tokens)
+        return tokens
+
+    def _plan_wait(self, move: Wait, seen: Seen) -> None:
+        """Note when this permit has to be asked again.
+
+        Raises: see `_wait`.
+        """
+        self.until = move.until
+        if seen.own:
+            self._waiting_since = None
+        # What the process before it has left, its own takes: that is no wait for others.
+        elif move.is_for_others and (move.claim is None or move.claim.token not in self._untaken):
+            self._wait(move.message)
+
+    @abstractmethod
+    def _see(self, tried_at: datetime | None) -> Seen:
+        """Return what a decision takes into account; see `Seen`."""
+
+    @abstractmethod
+    def _expire(self, move: RecordExpired) -> list[int]:
+        """Record what has expired; return the tokens of the claims that this grants."""
+
+    @abstractmethod
+    def _room(self, head: Head) -> Room:
+        """Return what may be claimed at *head*."""
 
     @abstractmethod
     def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
@@ -257,30 +316,33 @@ class Permit(ABC):
     def _gone(self, head: Head) -> frozenset[int]:
         return frozenset(one.token for one in head.claims if one.token not in self._live)
 
-    def _wait(self, message: str, *, is_default_long: bool) -> None:
+    def _wait(self, message: str) -> None:
         """Wait for others.
 
         Raises:
             ClaimHeld: it has waited as long as it may.
         """
         most = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
-        if most is None and (is_default_long or self._mode is Mode.SYNC):
+        if most is None and (self.waits_by_default or self._mode is Mode.SYNC):
             return
         self._waiting_since = self._waiting_since or self._at
         until = self._waiting_since + timedelta(seconds=most or 0.0)
         if until <= self._at:
             raise ClaimHeld(message, hint="wait for it with --max-wait")
-        self.until = until
+        self.until = until if self.until is None else min(until, self.until)
 
 
 class LinePermit(Permit):
     """In the run of a cycle or a procedure."""
 
+    stint: LineStint
+    waits_by_default = False
+
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         """See `Permit`."""
         super().__init__(data, store)
         self._changing(changes_of(cast("Store", store), self.workflow))
-        self.stint: LineStint = LineStint(
+        self.stint = LineStint(
             self.workflow,
             self._mode,
             self._limits,
@@ -291,29 +353,19 @@ class LinePermit(Permit):
         if "kept" in data:
             self.stint.restore(data["kept"])
 
-    def _advanced(self) -> list[int]:
-        head, stint = self._store.head, self.stint
-        if self._busy:
-            return []
-        ensure_definition(head, self.workflow)
-        if head.status is not Status.COMPLETE and (reached := stint.reached(head)) is not None:
-            self.finish(reached)
-            return []
-        seen = self._seen(head)
-        here = self._changes.kind.ready(seen, self._run_limits, at=self._at)
-        if here.kind is Readiness.EXPIRED:
-            self._store.update(self._lapsed)
-            return self._advanced()
-        if (reason := stint.reason_to_end(here, head)) is not None:
-            self.finish(reason)
-        elif here.kind is Readiness.NOT_YET:
-            self.until = datetime.fromisoformat(here.until or "")
-        elif here.kind is Readiness.READY and stint.is_mine(head.step_index):
-            self._waiting_since = None
-            return self._changes.update(None, self._room)[1] if self._may_claim else []
-        # What the process before it has left, its own takes: that is no wait for others.
-        elif here.claim is None or here.claim.token not in self._untaken:
-            self._wait(here.message, is_default_long=False)
+    def _see(self, tried_at: datetime | None) -> SequenceSeen:
+        head, own = self._store.head, self._busy
+        if not own:
+            ensure_definition(head, self.workflow)
+        self.stint.observe(head)
+        gone = self._gone(head)
+        return SequenceSeen(
+            head, self._at, self._changes.kind, self.stint, gone=gone, own=own, tried_at=tried_at
+        )
+
+    def _expire(self, move: RecordExpired) -> list[int]:
+        del move
+        self._store.update(self._lapsed)
         return []
 
     def ticket(self, token: int) -> Ticket:
@@ -324,7 +376,7 @@ class LinePermit(Permit):
     def _lapsed(self, head: Head | None) -> Transition | None:
         return None if head is None else self._changes.kind.lapse(head, at=self._at)
 
-    def _room(self, head: Head) -> Room | None:
+    def _room(self, head: Head) -> Room:
         owner = owner_of(head.run_id)
         return Room(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
 
@@ -358,6 +410,9 @@ class LinePermit(Permit):
 class NetPermit(Permit):
     """In the run of a flowchart."""
 
+    stint: NetStint
+    waits_by_default = True
+
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         """See `Permit`."""
         super().__init__(data, store)
@@ -369,74 +424,52 @@ class NetPermit(Permit):
         self._capacity = capacity
         self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
         self._changing(self._nodes)
-        self.stint: NetStint = NetStint(
-            self._mode, self._limits, self._run_limits, store.head, self._capacity
+        self.stint = NetStint(
+            self._mode,
+            self._limits,
+            self._run_limits,
+            store.head,
+            places=data["places"],
+            capacity=self._capacity,
         )
         if "kept" in data:
             self.stint.restore(data["kept"])
-        self._places: int = data["places"]
         self._shares = Shares(self._run_limits, self._capacity, owner_of(store.head.run_id))
         self._shares.own_usd = self.stint.usd_left
 
-    def _advanced(self) -> list[int]:
+    def _see(self, tried_at: datetime | None) -> GraphSeen:
         head, marking = self._nodes.marking(self._store.head)
         ensure_definition(head, self.workflow)
+        return GraphSeen(
+            self._seen(head),
+            self._at,
+            marking,
+            self._nodes.net,
+            self.stint,
+            gone=self._gone(head),
+            own=self._busy,
+            is_stopped=self._is_leaving,
+            tried_at=tried_at,
+        )
+
+    def _expire(self, move: RecordExpired) -> list[int]:
         granted: list[int] = []
-        if not self._nodes.net.is_over(head):
-            for act in overdue(marking, self._at, self._left_ms(head, marking)):
-                granted += self._nodes.update(act, self._room)[1]
-            granted += self._nodes.update(None, self._room)[1] if self._may_claim else []
-            head, marking = self._nodes.marking(self._store.head)
-        if granted or self._busy:
-            self._waiting_since = None
-        elif self._is_leaving:
-            self.finish("", Interrupted("interrupted", hint="start again to continue"))
-        elif self._nodes.net.is_over(head):
-            self.finish(self.stint.end_of_the_run(head, marking))
-        elif (reason := self._reason_to_end(self._seen(head), marking)) is not None:
-            self.finish(reason)
-        self._look_ahead(head, marking)
+        for act in move.acts:
+            granted += self._grant(self._nodes.update(act, self._room)[1])
         return granted
 
     def ticket(self, token: int) -> Ticket:
         """See `Permit.ticket`; what it may cost is its claim's share."""
         return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 
-    def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
-        if (reason := self.stint.reason_to_end(head, marking, self._at)) is not None:
-            return reason
-        if self.stint.waits_for_others(head, self._at):
-            self._wait(waiting_words(head), is_default_long=True)
-        return None
-
-    def _look_ahead(self, head: Head, marking: Marking) -> None:
-        """Find when something becomes due by itself."""
-        dues = [parse_time(one.due) for one in marking.active.values() if one.due]
-        found = [due for due in dues if due is not None and due > self._at]
-        left_ms = self._left_ms(head, marking)
-        if left_ms < math.inf:
-            found.append(self._at + timedelta(milliseconds=left_ms))
-        self.until = min([*found, *([] if self.until is None else [self.until])], default=None)
-
-    def _left_ms(self, head: Head, marking: Marking) -> float:
-        # How long a worker that has vanished has worked is settled when its nodes are taken over.
-        return math.inf if self._gone(head) else time_left_ms(head, marking, self._at)
-
-    def _room(self, head: Head) -> Room | None:
-        gone, mine, limits = self._gone(head), len(self._busy), self._run_limits
-        free = self._places - mine
-        if (left := self.stint.steps_left()) is not None:
-            free = min(free, left - mine)
-        if not self._may_claim or blocked_by(head, limits, self._at) is not None:
-            free = 0
-        if limits.steps is not None:
-            # Those that run now may all be accepted.
-            free = min(free, limits.steps - head.usage.steps - len(head.claims) + len(gone))
+    def _room(self, head: Head) -> Room:
+        gone, limits = self._gone(head), self._run_limits
+        free = self.stint.slots(len(self._busy)) if self._may_claim else 0
         return Room(
             owner_of(head.run_id),
             self.ttl_s,
             None,
-            max(free, 0),
+            slots_at(head, limits, free, gone, self._at),
             gone,
             limits,
             closed=partial(self._shares.closed, gone=gone),

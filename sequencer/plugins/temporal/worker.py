@@ -309,7 +309,7 @@ def work_on(
 ) -> Summary:
     """Issue a permit for the run in *store*, and make attempts until it has ended.
 
-    Raises: see `EngineLoop.work`.
+    Raises: see `WorkLoop.work`.
     """
     permit = _permit(worker, mode, limits, store.ttl_s, places)
     end = _ends_at_once(store, permit)

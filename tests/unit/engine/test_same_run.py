@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.engine.loop import LineLoop
+from sequencer.engine.inline import InlineLoop
 from sequencer.engine.patience import followed, of_run, still_there
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode
@@ -175,7 +175,7 @@ def test_a_step_whose_code_is_refused_has_failed_and_its_work_is_kept(tmp_path: 
     worker = LineWorker(run.store, performer, run.limits)
     try:
         with pytest.raises(StepFailed, match="another branch is checked out"):
-            LineLoop(worker, Mode.COMBINED, ONE, head).work()
+            InlineLoop(worker, Mode.COMBINED, ONE, head).work()
     finally:
         worker.leave()
     assert (head_of(run).step_index, head_of(run).work, len(cart.kept)) == (0, None, 1)

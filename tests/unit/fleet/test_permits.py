@@ -16,7 +16,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.memo import HeldNet, MemoStore
-from sequencer.plugins.temporal.permits import LinePermit, NetPermit, permit_of
+from sequencer.plugins.temporal.permits import LinePermit, NetPermit, Permit, permit_of
 from sequencer.plugins.temporal.wire import FACTS, AttemptReport, amended, error_of, head_of, packed
 from sequencer.store.protocol import Store
 from tests.flows import workflow
@@ -58,7 +58,21 @@ class Lab:
         assert isinstance(permit, LinePermit)
         return permit
 
-    def advance(self, permit: LinePermit, *, may_claim: bool = True) -> list[int]:
+    def graph_permit(self, places: int) -> NetPermit:
+        """Issue a permit for a graph, without limits."""
+        data = {
+            "id": "1",
+            "by": "1@here",
+            "mode": "combined",
+            "ttl_s": 60.0,
+            "places": places,
+            "workflow": self.workflow.model_dump(mode="json", exclude_defaults=True),
+        }
+        permit = permit_of(json.loads(json.dumps(data)), self.store)
+        assert isinstance(permit, NetPermit)
+        return permit
+
+    def advance(self, permit: Permit, *, may_claim: bool = True) -> list[int]:
         """Let it do what it can."""
         granted = permit.advance(tuple(self.live), self.now, may_claim=may_claim)
         self.live.update(granted)
@@ -263,7 +277,7 @@ def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
     permit.stint.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
     again = permit_of(json.loads(json.dumps(permit.kept())), lab.store)
     assert isinstance(again, NetPermit)
-    assert (permit.stint.steps_left(), again.stint.steps_left()) == (1, 1)
+    assert (permit.stint.slots(0), again.stint.slots(0)) == (1, 1)
     assert again.stint.kept() == permit.stint.kept()
     assert again.stint.summary.failures == 1
 
@@ -337,3 +351,28 @@ def test_work_that_was_begun_on_older_code_is_merged_before_it_is_accepted() -> 
     assert lab.store.head.work.model_dump() == {k: merged[k] for k in ("branch", "commit", "ref")}
     failed = amended(report, {"status": "failed", "error": "conflict", "work": None})
     assert failed["record"] == {"status": "failed", "error": "conflict"}
+
+
+def test_a_question_that_expires_beside_a_node_costs_the_next_node_no_attempt() -> None:
+    """What the expiry grants is being made: the second change must not take it over."""
+    node = {"timeout_ms": 1000}
+    lab = Lab(workflow("s((S)) --> q{{Q}} & a; q --> b", nodes={"q": node}))
+    permit = lab.graph_permit(places=3)
+    first = lab.advance(permit)
+    lab.now += timedelta(seconds=2)
+    second = lab.advance(permit)
+    assert [claim.step for claim in lab.store.head.claims] == ["a", "b"]
+    assert [claim.attempt for claim in lab.store.head.claims] == [1, 1]
+    assert (len(first), len(second)) == (1, 1)
+    assert "taken-over" not in lab.events
+    assert lab.advance(permit) == []
+
+
+def test_an_expiry_grants_no_more_than_the_process_has_places() -> None:
+    node = {"timeout_ms": 1000}
+    lab = Lab(workflow("s((S)) --> q{{Q}} & a; q --> b & c & d", nodes={"q": node}))
+    permit = lab.graph_permit(places=2)
+    lab.advance(permit)
+    lab.now += timedelta(seconds=2)
+    lab.advance(permit)
+    assert [claim.step for claim in lab.store.head.claims] == ["a", "b"]

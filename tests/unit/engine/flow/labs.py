@@ -16,7 +16,8 @@ from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.markings import NetChanges
-from sequencer.engine.net_worker import NetWorker
+from sequencer.engine.net_stint import NetStint
+from sequencer.engine.net_worker import NetWorker, Slots
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
@@ -79,6 +80,14 @@ class Hold:
 
     def wait(self) -> None:
         assert self.began.wait(LIMIT_S), "it was never begun"
+
+
+def slots_of(worker: NetWorker, steps: int | None = None) -> Slots:
+    """Return how many attempts *worker* may start in an invocation for so many *steps*."""
+    limits = InvocationLimits(max_steps=steps)
+    head = worker.store.view().head
+    assert head is not None
+    return NetStint(Mode.COMBINED, limits, worker.limits, head, places=worker.places).slots
 
 
 @dataclass
@@ -247,8 +256,8 @@ class Lab:
         """Let a process claim what it can, and return its store; nothing is performed."""
         store = self.store()
         worker = self.worker(store)
-        head = self.begun()
-        worker.control.update(None, lambda now: worker.room(now, slots), run_id=head.run_id)
+        head, most = self.begun(), slots_of(worker, slots)
+        worker.control.update(None, lambda now: worker.room(now, most), run_id=head.run_id)
         worker.attempts.close()
         return store
 

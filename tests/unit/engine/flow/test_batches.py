@@ -13,9 +13,8 @@ import pytest
 from sequencer.engine.attempt import Running
 from sequencer.engine.net_worker import NetWorker
 from sequencer.model.commands import Reject, Reset, Stop, TakeOver
-from sequencer.model.head import Head
 from sequencer.store.protocol import Store
-from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited
+from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited, slots_of
 from tests.unit.engine.flow.team_costs import paid
 
 FAN = "s --> a & b & c & d & e; a & b & c & d & e --> j"
@@ -31,16 +30,12 @@ FLOWS: list[tuple[str, dict[str, Said | list[Said]], dict[str, Any]]] = [
 ]
 
 
-def no_limit(_: Head) -> int | None:
-    return None
-
-
 @contextmanager
 def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[NetWorker]:
     """Yield a process that has claimed what it can at first; it records what a test says."""
     worker = made.worker(store, places)
     head = made.begun()
-    worker.update(None, no_limit, head.run_id)
+    worker.update(None, slots_of(worker), head.run_id)
     try:
         yield worker
     finally:
@@ -74,7 +69,7 @@ def go_to_the_end(made: Lab, places: int, *, at_once: bool) -> int:
             for batch in batches:
                 for one in batch:
                     del worker.attempts.running[one.claim.token]
-                head = worker.record(batch, no_limit)
+                head = worker.record(batch, slots_of(worker))
                 most = max(most, 0 if head is None else len(head.claims))
     return most
 
@@ -102,11 +97,11 @@ def test_a_run_is_the_same_as_one_by_one(
 def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
     made = lab(tmp_path, FAN)
     with at_work(made, 3) as worker:
-        worker.record(taken(worker, 1), no_limit)
+        worker.record(taken(worker, 1), slots_of(worker))
         ended = taken(worker, 3)
-        worker.record(ended, no_limit)
+        worker.record(ended, slots_of(worker))
         before = made.head
-        assert worker.record(ended, no_limit) is None
+        assert worker.record(ended, slots_of(worker)) is None
         assert made.head == before
 
 
@@ -114,17 +109,17 @@ def test_a_paid_attempt_that_others_cancel_is_counted_once(tmp_path: Path) -> No
     """Whether it was cancelled by an end in its own transition, or by a person before."""
     made = lab(tmp_path, "s --> a & b; a & b --> j", {"a": failed(), "b": paid(0.5)})
     with at_work(made, 2) as worker:
-        worker.record(taken(worker, 1), no_limit)
+        worker.record(taken(worker, 1), slots_of(worker))
         ended = taken(worker, 2)
-        worker.record(ended, no_limit)
+        worker.record(ended, slots_of(worker))
         assert made.head.usage.cost_usd == 0.5
-        assert worker.record(ended, no_limit) is None
+        assert worker.record(ended, slots_of(worker)) is None
     assert made.head.usage.cost_usd == 0.5
     other = lab(tmp_path / "other", "s --> a", {"s": paid(0.25)})
     with at_work(other, 1) as worker:
         ended = taken(worker, 1)
         other.run().do(Reject("enough"), by="ann")
-        worker.record(ended, no_limit)
+        worker.record(ended, slots_of(worker))
     assert other.head.usage.cost_usd == 0.25
 
 
@@ -139,10 +134,10 @@ def test_an_attempt_of_the_run_before_a_reset_takes_no_other_with_it(
         made.run().do(TakeOver())
         made.run().do(Reset())
         head = made.begun()
-        worker.update(None, no_limit, head.run_id)
+        worker.update(None, slots_of(worker), head.run_id)
         new = taken(worker, 1)
         assert old[0].head.run_id != new[0].head.run_id
-        recorded = worker.record([*old, *new] if in_order else [*new, *old], no_limit)
+        recorded = worker.record([*old, *new] if in_order else [*new, *old], slots_of(worker))
         assert recorded is not None
         assert [claim.step for claim in recorded.claims] == ["a"]
     assert made.accepted()[-1:] == ["s"]

@@ -33,8 +33,8 @@ from sequencer.model.outcome import Outcome
 from tests.contract.store_cases import new_head
 from tests.played import PlayedRun, PlayedStore
 from tests.unit.engine.flow.carts import Cart, carried, work
-from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said
-from tests.unit.engine.flow.test_batches import at_work, no_limit, taken
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, slots_of
+from tests.unit.engine.flow.test_batches import at_work, taken
 
 # --- one work tree at a time ---------------------------------------------------------------
 
@@ -80,19 +80,16 @@ def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots
         carried(made)
     other = made.claimed(7)
     worker = made.worker()
-    found = worker.room(made.head, None)
-    assert found is not None
+    found = worker.room(made.head, slots_of(worker))
     assert found.slots == slots
     assert worker.must_wait(made.head) is moves
     # Those that it was granted a moment ago are its own.
     held = [claim.token for claim in made.head.claims]
-    own = worker.room(made.head, None, held)
-    assert own is not None
+    own = worker.room(made.head, slots_of(worker), held)
     assert own.slots == 8 - len(held)
     other.leave()
     assert worker.must_wait(made.head) is False
-    free = worker.room(made.head, None)
-    assert free is not None
+    free = worker.room(made.head, slots_of(worker))
     assert free.slots == 8
     worker.leave()
 
@@ -203,7 +200,7 @@ def test_what_comes_too_late_is_kept(tmp_path: Path) -> None:
     with at_work(made, 2) as worker:
         ended = taken(worker, 2)
         made.run().do(TakeOver())
-        assert worker.record(ended, no_limit) is None
+        assert worker.record(ended, slots_of(worker)) is None
         assert cart.kept == [1, 2]
         assert made.head.work is None
     assert made.accepted() == []
@@ -237,7 +234,7 @@ def test_what_can_not_be_recorded_is_kept(
         worker.stop.set(StopReason.INTERRUPTED)
         monkeypatch.setattr(store, "update", refuse)
         with pytest.raises(type(error), match=error.message):
-            worker.record(ended, no_limit)
+            worker.record(ended, slots_of(worker))
     # A failure has said by itself that there is nothing to keep.
     assert cart.kept == [1]
 
@@ -248,9 +245,10 @@ def test_a_run_that_is_gone_is_no_news_of_a_step(tmp_path: Path) -> None:
     store = made.store()
     with at_work(made, 1, store) as worker:
         ended = taken(worker, 1)
+        slots = slots_of(worker)
         shutil.rmtree(tmp_path / "sync")
         with pytest.raises(StaleClaim):
-            worker.record(ended, no_limit)
+            worker.record(ended, slots)
     assert cart.kept == []
 
 
@@ -261,7 +259,7 @@ def test_what_is_accepted_stays_so_if_the_next_can_not_begin(tmp_path: Path) -> 
         ended = taken(worker, 1)
         cart.says["arrive"] = WorkTreeRefused("somebody's file is in the way")
         with pytest.raises(WorkTreeRefused, match="in the way"):
-            worker.record(ended, no_limit)
+            worker.record(ended, slots_of(worker))
     assert made.accepted() == ["a"]
     assert made.head.work == work(1)
     assert made.head.claims == ()

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.events import Emit
-from sequencer.engine.net_loop import NetLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode
+from sequencer.engine.threads import ThreadedLoop
 from sequencer.engine.workplaces import Left
 from sequencer.errors import ConfigurationError, StepFailed, StorageFailed
 from sequencer.executors.protocol import Executor
-from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.plugins.teams.team import Role
 from tests.unit.engine.flow.labs import Hold, Texts, failed, let_go, said, until
@@ -52,15 +52,14 @@ def test_a_change_that_comes_just_before_the_sleep_is_not_slept_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hold = Hold("late")
-    made, claim = team(tmp_path, CREW, {"a": fails(1), "x": hold}), NetLoop._claim
+    made, sleep = team(tmp_path, CREW, {"a": fails(1), "x": hold}), ThreadedLoop._sleep
 
-    def claimed_then_retried(loop: NetLoop, head: Head) -> int:
-        revision = claim(loop, head)
+    def retried_then_asleep(loop: ThreadedLoop, seen: GraphSeen, *more: Any) -> bool:
         if made.marking.failed:
             made.retry()
-        return revision
+        return sleep(loop, seen, *more)
 
-    monkeypatch.setattr(NetLoop, "_claim", claimed_then_retried)
+    monkeypatch.setattr(ThreadedLoop, "_sleep", retried_then_asleep)
     with let_go(hold):
         at_work = made.works()
         until(lambda: "c" in made.accepted())

@@ -27,7 +27,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.store.watch import readable
 from tests.contract.store_cases import new_head
 from tests.played import PlayedStore
-from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, said, until
+from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, said, slots_of, until
 
 # --- take-over ---------------------------------------------------------------------------
 
@@ -41,8 +41,6 @@ from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, s
         (8, None, {}, 8),
         (3, None, {}, 3),
         (8, 2, {}, 2),
-        (8, 0, {}, 0),
-        (8, -1, {}, 0),
         (8, None, {"steps": 5}, 5),
         (8, 2, {"steps": 1}, 1),
     ],
@@ -50,15 +48,20 @@ from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, s
 def test_how_many_it_may_claim(
     tmp_path: Path, places: int, left: int | None, limits: dict[str, Any], slots: int
 ) -> None:
-    made = lab(tmp_path, "a", limits=RunLimits(**limits))
+    made = lab(
+        tmp_path, "a; b; c; d; e; f; g; h; i", entries="abcdefghi", limits=RunLimits(**limits)
+    )
+    made.begun()
     worker = made.worker(places=places)
-    room = worker.room(made.begun(), left)
-    assert room is not None
-    assert room.slots == slots
-    worker.interrupt()
-    stopped = worker.room(made.head, left)
-    assert stopped is not None
-    assert stopped.slots == 0
+    most = slots_of(worker, left)
+
+    def claimed() -> int:
+        return len(worker.control.update(None, lambda now: worker.room(now, most))[1])
+
+    worker.is_stopped = True
+    assert claimed() == 0
+    worker.is_stopped = False
+    assert claimed() == slots
     worker.attempts.close()
 
 
@@ -68,9 +71,8 @@ def test_a_held_run_has_no_room(tmp_path: Path, command: RunCommand) -> None:
     made.begun()
     made.run().do(command)
     worker = made.worker()
-    room = worker.room(made.head, None)
-    assert room is not None
-    assert room.slots == 0
+    most = slots_of(worker)
+    assert worker.control.update(None, lambda now: worker.room(now, most))[1] == []
     # Entries whose tokens can't start yet are no transition.
     revision = made.head.revision
     assert made.work().usage.steps == 0

@@ -1,0 +1,102 @@
+"""What the decider sees of a graph's run; see `engine.decide`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from sequencer.engine.decide import RecordExpired, Seen, Wait
+from sequencer.engine.net_stint import NetStint, waiting_words
+from sequencer.model.head import Head
+from sequencer.model.limits import parse_time
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.net import Net, overdue, time_left_ms
+
+
+class GraphSeen(Seen):
+    """The run of a graph: several nodes at a time."""
+
+    def __init__(
+        self,
+        head: Head,
+        at: datetime,
+        marking: Marking,
+        net: Net,
+        stint: NetStint,
+        *,
+        is_code_busy: bool = False,
+        **more: Any,
+    ) -> None:
+        """Take the facts, see `Seen`.
+
+        *stint* is what this invocation has done and may do. *is_code_busy*: other processes
+        work on the code that this one would work on.
+        """
+        super().__init__(head, at, **more)
+        self.marking, self._net, self._stint = marking, net, stint
+        self._is_code_busy = is_code_busy
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the graph has come to its end."""
+        return self._net.is_over(self.head)
+
+    def how_it_ended(self) -> str:
+        """Return in words how the run has ended.
+
+        Raises:
+            StepFailed: it ended badly.
+        """
+        return self._stint.end_of_the_run(self.head, self.marking)
+
+    def _left_ms(self) -> float:
+        # How long a dead process worked is counted when its nodes are taken over.
+        return math.inf if self.gone else time_left_ms(self.head, self.marking, self.at)
+
+    def expired(self) -> RecordExpired | None:
+        """Return which questions nobody answered in time, and whether the agents' time is up."""
+        acts = overdue(self.marking, self.at, self._left_ms())
+        return RecordExpired(acts=tuple(acts)) if acts else None
+
+    def may_claim(self) -> bool:
+        """Return whether this process may start one more node, if there is one."""
+        return not self._is_code_busy and self._stint.slots(len(self.own)) > 0
+
+    def due(self) -> datetime | None:
+        """Return when the next try, the end of a question or the end of the time comes.
+
+        What was due before this process tried to claim waits for a free slot; the end of an
+        attempt wakes the process then.
+        """
+        since, left_ms = self.tried_at or self.at, self._left_ms()
+        dates = [date for date in _dates(self.marking) if date > since]
+        if left_ms < math.inf:
+            dates.append(self.at + timedelta(milliseconds=left_ms))
+        return min(dates, default=None)
+
+    def reason_to_end(self) -> str | None:
+        """Return why this invocation ends; see `NetStint.reason_to_end`.
+
+        Raises: see `WorkLoop.work`.
+        """
+        return self._stint.reason_to_end(self.head, self.marking, self.at)
+
+    def wait(self) -> Wait:
+        """Return that other processes are in the way, or that the next try is not due."""
+        if self._stint.waits_for_others(self.head, self.at):
+            message = waiting_words(self.head)
+            hint = "use 'sequencer takeover --force' if their processes are really gone"
+            report = f"{message}; this process waits"
+            return Wait(message, self.due(), is_for_others=True, hint=hint, report=report)
+        first = self._stint.next_try(self.marking)
+        message = "" if first is None else "the next try starts"
+        return Wait(message, self.due(), date=first)
+
+
+def _dates(marking: Marking) -> Iterator[datetime]:
+    for active in marking.active.values():
+        date = parse_time(active.due) if active.due else None
+        if date is not None:
+            yield date

@@ -1,0 +1,154 @@
+"""Works on the run of a cycle or a procedure: each step runs in this thread."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from msgspec.structs import replace
+
+from sequencer.engine.attempt import Running
+from sequencer.engine.awaited import AwaitedStep
+from sequencer.engine.decide import RecordExpired, SequenceSeen, Wait
+from sequencer.engine.events import HeadMoved
+from sequencer.engine.loop import WorkLoop
+from sequencer.engine.queue import Queue
+from sequencer.engine.stint import LineStint, Mode
+from sequencer.engine.worker import LineWorker
+from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, out_of_resources
+from sequencer.executors.cancellation import StopReason
+from sequencer.model.head import Head, Status
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.line.order import position_at
+from sequencer.model.outcome import OutcomeStatus
+
+
+class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
+    """Claims a step, runs it, records it, and so on; see `WorkLoop`."""
+
+    def __init__(
+        self, worker: LineWorker, mode: Mode, limits: InvocationLimits, head: Head
+    ) -> None:
+        """Start at *head*, the run as it is."""
+        workflow, positions = worker.workflow, worker.positions
+        stint = LineStint(workflow, mode, limits, worker.limits, head, positions=positions)
+        super().__init__(worker, stint, head, default_wait_s=None if mode is Mode.SYNC else 0.0)
+        self._queue: Queue | None = None
+        # A process that does not wait does not queue.
+        if mode is Mode.SYNC and self._waits_for_others:
+            self._queue = Queue(worker.store, positions, lambda index: position_at(workflow, index))
+        self._awaited = AwaitedStep(workflow, worker.store, mode, positions, head)
+
+    def _begin(self, head: Head) -> None:
+        del head
+
+    def _record_ends(self) -> None:
+        """Do nothing: each step was recorded when it ended."""
+
+    def _see(self, head: Head, at: datetime) -> SequenceSeen:
+        return self._worker.seen(head, self._stint, at, self._tried_at)
+
+    def _expire(self, seen: SequenceSeen, move: RecordExpired) -> None:
+        """Record the configured decision for the gate, because nobody decided."""
+        del move
+        head, gate = self._worker.control.lapse(), seen.head.gate
+        if head.status is Status.COMPLETE and gate is not None:
+            self._performer.tell_completed(gate.step_index, head)
+
+    def _claim(self, seen: SequenceSeen) -> Head | None:
+        """Run the step that is ready, and those that are claimed with the ends of others."""
+        worker, head = self._worker, seen.head
+        if self._queue is not None and not self._queue.may_claim(head):
+            return head
+        prepared = worker.performer.prepare(seen.here.place)
+        try:
+            running = worker.claim(head, prepared)
+        except ClaimHeld:
+            # Another process was quicker between the look and the lock.
+            if not self._waits_for_others:
+                raise
+            return None
+        if running is None:
+            return None
+        # The next wait is for another step, and reported again.
+        self._last_wait = "", None
+        if self._queue is not None:
+            self._queue.leave()
+        while running is not None:
+            self._known, running = self._run(running)
+        self._is_newest, self._tried_at, self._waiting_since = True, None, None
+        return None
+
+    def _described(self, seen: SequenceSeen, move: Wait) -> Wait:
+        """Return the wait with the words for a person at its terminal; see `AwaitedStep`."""
+        awaited = self._awaited
+        awaited.see(seen.here, seen.head)
+        (message, hint), until = awaited.refusal, None
+        if (soon_s := awaited.looks_again_in_s) is not None:
+            until = datetime.now(UTC) + timedelta(seconds=soon_s)
+        return replace(
+            move,
+            message=message,
+            hint=hint,
+            report=awaited.words,
+            until=until,
+            needs_person=awaited.needs_person,
+        )
+
+    def _sleep(self, seen: SequenceSeen, move: Wait, timeout_s: float | None) -> bool:
+        """Sleep until the head changes, or longer if other processes come first."""
+        head, fd = seen.head, self._stop.fileno()
+        if move.is_for_others and (self._queue is None or self._queue.enter()):
+            # A turn that comes while this process sleeps must start at once.
+            self._performer.agents.warm_up()
+        if self._queue is not None:
+            return self._queue.wait(head, timeout_s, fd, move.claim)
+        return self._store.wait(head.revision, timeout_s, wake_fd=fd, claim=move.claim)
+
+    def _leave(self, error: BaseException | None) -> None:
+        del error
+        if self._queue is not None:
+            self._queue.leave()
+
+    # --- running it ----------------------------------------------------------------
+
+    def _run(self, running: Running) -> tuple[Head, Running | None]:
+        """Run a step and record it; return the new head, and the next step if it has claimed it."""
+        worker, is_beside = self._worker, self._stint.mode is Mode.ASYNC
+        try:
+            ended = worker.perform(running, self._stint.budget(running.head))
+        except BaseException as error:
+            worker.abandon(running, error)
+            if (busy := out_of_resources(error)) is not None:
+                raise busy from error
+            raise
+        self._count_work(ended.performed.outcome)
+        self._stint.count(ended)
+        head, following = worker.finish(running, ended, self._may_continue)
+        if not is_beside:
+            worker.performer.emit(HeadMoved(head))
+        if notices := worker.store.take_notices():
+            self._notify(*notices)
+        if head.status is Status.COMPLETE and not is_beside:
+            worker.performer.tell_completed(running.claim.step_index, head)
+        if ended.performed.outcome.status is OutcomeStatus.INTERRUPTED:
+            self._raise_interrupted(running)
+        self._stint.ensure_goes_on(ended, head)
+        return head, following
+
+    def _may_continue(self, head: Head) -> bool:
+        if self._stint.reached(head) is not None:
+            return False
+        return self._queue is None or not self._queue.yields(head.step_index)
+
+    def _raise_interrupted(self, running: Running) -> None:
+        if running.cancellation.reason is StopReason.INTERRUPTED:
+            raise Interrupted(
+                f"interrupted in step {running.claim.step!r}; the claim was released",
+                hint="start again to continue",
+            )
+        if running.cancellation.reason is StopReason.LEASE_LOST:
+            raise StaleClaim(
+                f"the heartbeat of step {running.claim.step!r} can't be written; "
+                "the step was stopped",
+                where=str(self._worker.store.state_path.parent),
+            )
