@@ -1,0 +1,143 @@
+"""The order of the decider's questions, and what a sequence answers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from sequencer.engine.decide import (
+    End,
+    Move,
+    RecordExpired,
+    Seen,
+    SequenceSeen,
+    TakeClaims,
+    Wait,
+    next_move,
+)
+from sequencer.engine.stint import LineStint, Mode
+from sequencer.errors import Interrupted, StepFailed
+from sequencer.model.head import Head, Status
+from sequencer.model.kind import fresh_head
+from sequencer.model.limits import InvocationLimits, RunLimits, iso
+from sequencer.model.line.line import Line
+from sequencer.model.outcome import Usage
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = NOW + timedelta(seconds=30)
+EXPIRED = RecordExpired("nobody decided")
+OTHERS = Wait("others", is_for_others=True)
+CYCLE = Workflow("w", (Step(name="a"), Step(name="b")))
+HEAD = fresh_head(CYCLE, "r", at=iso(NOW), name=None, has_definition=False)
+
+
+class Answers(Seen):
+    """A run that answers as a test says."""
+
+    def __init__(self, said: str, **more: Any) -> None:
+        """*said* has a word for each question that is answered with yes."""
+        super().__init__(HEAD, NOW, **more)
+        self._said = said.split()
+
+    @property
+    def is_over(self) -> bool:
+        return "over" in self._said
+
+    def how_it_ended(self) -> str:
+        if "bad" in self._said:
+            raise StepFailed("it ended badly")
+        return "the end"
+
+    def expired(self) -> RecordExpired | None:
+        return EXPIRED if "expired" in self._said else None
+
+    def may_claim(self) -> bool:
+        return "claim" in self._said
+
+    def due(self) -> datetime | None:
+        return LATER
+
+    def reason_to_end(self) -> str | None:
+        return "a limit" if "limit" in self._said else None
+
+    def wait(self) -> Wait:
+        return OTHERS
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "move"),
+    [
+        ("over expired claim limit", {}, End("the end")),
+        ("over", {"is_stopped": True}, End("the end")),
+        ("over expired claim", {"own": [1]}, Wait()),
+        ("expired claim limit", {}, EXPIRED),
+        ("expired", {"own": [1], "is_stopped": True}, EXPIRED),
+        ("claim limit", {}, TakeClaims()),
+        ("claim", {"own": [1]}, TakeClaims()),
+        ("claim", {"own": [1], "tried_at": NOW}, Wait(until=LATER)),
+        ("claim", {"own": [1], "is_stopped": True}, Wait(until=LATER)),
+        ("limit", {"own": [1]}, Wait(until=LATER)),
+        ("claim limit", {"tried_at": NOW}, End("a limit")),
+        ("limit", {}, End("a limit")),
+        ("claim", {"tried_at": NOW}, OTHERS),
+        ("", {}, OTHERS),
+    ],
+)
+def test_the_order_of_the_questions(said: str, more: dict[str, Any], move: Move) -> None:
+    assert next_move(Answers(said, **more)) == move
+
+
+@pytest.mark.parametrize("said", ["", "claim", "limit", "claim limit"])
+def test_a_process_that_is_asked_to_stop_claims_nothing(said: str) -> None:
+    end = next_move(Answers(said, is_stopped=True))
+    assert isinstance(end, End)
+    assert isinstance(end.error, Interrupted)
+
+
+def test_a_bad_end_is_an_error() -> None:
+    end = next_move(Answers("over bad"))
+    assert isinstance(end, End)
+    assert isinstance(end.error, StepFailed)
+
+
+def decided(
+    head: Head, *, positions: tuple[str, ...] = (), steps: int = 0, mode: Mode = Mode.SYNC
+) -> Move:
+    """Return the next move of a process that has done so many *steps* of at most 1."""
+    limits = InvocationLimits(max_steps=1)
+    stint = LineStint(CYCLE, mode, limits, RunLimits(), HEAD, positions=positions)
+    stint.summary.usage = Usage(steps=steps)
+    return next_move(SequenceSeen(head, NOW, Line(CYCLE), stint))
+
+
+def test_what_a_sequence_waits_for() -> None:
+    assert decided(HEAD) == TakeClaims()
+    due = iso(LATER)
+    wait = decided(HEAD.replace(not_before=due, not_before_reason="usage limit"))
+    assert isinstance(wait, Wait)
+    assert (wait.until, wait.date, wait.is_for_others) == (LATER, due, False)
+    wait = decided(HEAD, positions=("b",))
+    assert isinstance(wait, Wait)
+    assert wait.is_for_others
+    assert "is not at a position of this process" in wait.message
+
+
+def test_a_pause_is_news_and_a_limit_that_is_reached_with_it_is_not() -> None:
+    limit = decided(HEAD, steps=1, mode=Mode.COMBINED)
+    assert limit == End("1 step is done (--max-steps)")
+    paused = decided(HEAD.replace(status=Status.PAUSED), steps=1, mode=Mode.COMBINED)
+    assert isinstance(paused, End)
+    assert "is paused" in paused.reason
+
+
+def test_a_failure_in_another_process_is_no_step_to_try_again() -> None:
+    failed = HEAD.replace(status=Status.FAILED, failures_in_row=1)
+    end = decided(failed)
+    assert isinstance(end, End)
+    assert isinstance(end.error, StepFailed)
+    # One that is tried again by itself is waited for.
+    assert isinstance(decided(failed.replace(not_before=iso(LATER))), Wait)
