@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.run import Run
+from sequencer.model import transitions
 from sequencer.model.commands import (
     Accept,
     AnswerQuestion,
@@ -30,8 +31,10 @@ from sequencer.model.commands import (
     Tell,
 )
 from sequencer.model.head import Head
-from sequencer.model.kind import CommandContext, Room
+from sequencer.model.kind import CommandContext
+from sequencer.model.limits import utc
 from sequencer.model.line.line import Line
+from sequencer.model.line.order import present
 from sequencer.model.net.net import Net
 from sequencer.model.transitions import Transition
 from sequencer.project.project import open_run
@@ -69,9 +72,14 @@ def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transi
         return kind.apply(before, commands[event](), CommandContext(at=at, by=told.get("by", "")))
     if event == "claimed" and isinstance(kind, Line) and not before.claims:
         claim = Head.model_validate(record["head"]).claims[0]
-        change = kind.open(before, at=at)
-        change.settle(Room(claim.owner, claim.ttl_s, claim.claimed_boottime, slots=1))
-        return kind.close(change)
+        return transitions.claim(
+            before,
+            present(kind.workflow, before),
+            claim.owner,
+            at=utc(at),
+            ttl_s=claim.ttl_s,
+            at_boottime=claim.claimed_boottime,
+        )
     return None
 
 
