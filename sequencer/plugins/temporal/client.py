@@ -226,11 +226,17 @@ class FleetStore(RemoteRun):
 
     def update(self, change: Change) -> Head:
         """See `Store.update`."""
+        doubted = 0
         for _ in range(MOST_RACES):
             looked, seen = time.monotonic(), self.look()
             self._changed, self._made = {}, []
             before = None if seen is None else head_of(seen.memo)
-            if before is not None:
+            if before is not None and before.revision != doubted:
+                if self._mark.shown_beyond(before) is not None:
+                    # Another process may have noted a newer head since the look.
+                    doubted = before.revision
+                    continue
+            elif before is not None:
                 self._ensure_newest(before)
             try:
                 made = change(before)
