@@ -212,7 +212,7 @@ class SequenceSeen(Seen):
         return reached if reached is not None else self._stint.reason_to_end(self.here, self.head)
 
     def wait(self) -> Wait:
-        """Return that the step is not due, or that other processes are in the way."""
+        """Return what this process waits for: a date, or other processes."""
         here, head = self.here, self.head
         if here.kind is Readiness.NOT_YET:
             return Wait(here.message, until=self.due(), date=here.until)

@@ -84,7 +84,7 @@ class GraphSeen(Seen):
         return self._stint.reason_to_end(self.head, self.marking, self.at)
 
     def wait(self) -> Wait:
-        """Return that other processes are in the way, or that the next try is not due."""
+        """Return what this process waits for: other processes, or the next try."""
         if self._stint.waits_for_others(self.head, self.at):
             message = waiting_words(self.head)
             hint = "use 'sequencer takeover --force' if their processes are really gone"

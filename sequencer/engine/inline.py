@@ -74,12 +74,12 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
         if self._queue is not None:
             self._queue.leave()
         while running is not None:
-            self._known, running = self._run(running)
-        self._is_newest, self._tried_at, self._waiting_since = True, None, None
+            head, running = self._run(running)
+        self._continue_at(head, tried_at=None)
         return None
 
     def _described(self, seen: SequenceSeen, move: Wait) -> Wait:
-        """Return the wait with the words for a person at its terminal; see `AwaitedStep`."""
+        """Return *move* with the message for a person at a terminal; see `AwaitedStep`."""
         awaited = self._awaited
         awaited.see(seen.here, seen.head)
         (message, hint), until = awaited.refusal, None

@@ -98,7 +98,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
         return self.summary
 
     def _work(self) -> str:
-        """Do one move after the other; return why the last is the last.
+        """Make moves until one of them ends the work; return the reason.
 
         Raises: see `work`.
         """
@@ -157,7 +157,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
         """Claim and start what can start; return the newest head. None: look again."""
 
     def _described(self, seen: AnySeen, move: Wait) -> Wait:
-        """Return the wait for others with all that is to be said about it."""
+        """Return *move*, a wait for other processes, with the message for a person."""
         del seen
         return move
 

@@ -226,18 +226,9 @@ class FleetStore(RemoteRun):
 
     def update(self, change: Change) -> Head:
         """See `Store.update`."""
-        doubted = 0
         for _ in range(MOST_RACES):
-            looked, seen = time.monotonic(), self.look()
+            looked, seen, before = self._newest()
             self._changed, self._made = {}, []
-            before = None if seen is None else head_of(seen.memo)
-            if before is not None and before.revision != doubted:
-                if self._mark.shown_beyond(before) is not None:
-                    # Another process may have noted a newer head since the look.
-                    doubted = before.revision
-                    continue
-            elif before is not None:
-                self._ensure_newest(before)
             try:
                 made = change(before)
                 if made is None and before is not None:
@@ -255,13 +246,22 @@ class FleetStore(RemoteRun):
                 self._changed, self._made = {}, None
         raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
 
-    def _ensure_newest(self, head: Head) -> None:
-        """Return unless *head*, as the server has it, is behind what this user has seen of it.
+    def _newest(self) -> tuple[float, RunSeen | None, Head | None]:
+        """Return the time of a look, by `time.monotonic`, the run at it, and its head.
 
         Raises:
-            CorruptState: the server's data went back.
+            CorruptState: the server's data went back: it is behind what this user has seen.
         """
-        ensure_shared_is_newest(head, self._mark.shown_beyond(head), self.id)
+        doubted = 0
+        while True:
+            looked, seen = time.monotonic(), self.look()
+            head = None if seen is None else head_of(seen.memo)
+            if head is None or (shown := self._mark.shown_beyond(head)) is None:
+                return looked, seen, head
+            if head.revision == doubted:
+                ensure_shared_is_newest(head, shown, self.id)
+            # Another process of this user may have noted a newer head since the look.
+            doubted = head.revision
 
     async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any], looked: float) -> bool:
         """Return whether *parts* were accepted; False: the run was not as it was *seen*.
@@ -419,7 +419,7 @@ class FleetStore(RemoteRun):
         is_detached: bool,
     ) -> Summary:
         """See `engine.dispatch.Dispatching`."""
-        self._ensure_newest(head)
+        self._newest()
         act = self._serving().detach if is_detached else self._serving().work_on
         made: Summary = act(self, worker, mode, limits, head=head, places=places)
         if (now := self.view().head) is not None:

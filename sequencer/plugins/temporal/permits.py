@@ -219,8 +219,8 @@ class Permit(ABC):
     def _advanced(self) -> list[int]:
         """See `advance`."""
         granted: list[int] = []
-        # A graph finds out only by trying whether it can claim; without asking for anything
-        # it must not try.
+        # A graph finds out whether it can claim only by trying; if it may not claim, it must
+        # not try.
         is_known = self._changes.kind.has_one_place
         tried_at = None if self._may_claim or is_known else self._at
         while True:
@@ -242,7 +242,7 @@ class Permit(ABC):
                     return granted
 
     def _grant(self, tokens: list[int]) -> list[int]:
-        """Return *tokens*; their attempts count as being made, so nothing takes them over."""
+        """Count the attempts of *tokens* as running, so that nothing takes them over."""
         self._live = {*self._live, *tokens}
         self._mine.update(tokens)
         return tokens
