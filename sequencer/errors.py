@@ -84,6 +84,10 @@ class ConfigurationError(UsageRefused):
     """The configuration says something that can't be done; nothing was started."""
 
 
+class PackageFailed(ConfigurationError):
+    """An installed package has a bug: it can't be loaded, it raised, or it returned nonsense."""
+
+
 class ConfigurationErrors(ConfigurationError):
     """Everything that is wrong with a file, in its order."""
 
@@ -209,7 +213,9 @@ class UnknownName(ConfigurationError):
         self.kind = kind
         self.name = name
         self.known = tuple(sorted(known))
-        nearest = get_close_matches(name, self.known, n=2 if kind == "command" else 1)
+        self.nearest = nearest = get_close_matches(
+            name, self.known, n=2 if kind == "command" else 1
+        )
         guess = f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
         listed = f"known {kind}s: {', '.join(self.known) or 'none'}"
         # A step has thirty keys, and whoever mistyped one of them needs that one only.

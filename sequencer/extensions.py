@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sequencer import packages
 from sequencer.errors import (
     ConfigurationError,
+    PackageFailed,
     SequencerError,
     UnknownName,
     failed_disk,
@@ -161,11 +162,16 @@ class _Enabled:
 _ENABLED = _Enabled()
 
 
+_BUILT_ON: dict[str, str] = {}
+"""Plug-ins that could not be loaded -> the missing plug-in that they import."""
+
+
 class PluginUnavailable(ConfigurationError):
     """Something needs a plug-in or a package that is disabled or not installed."""
 
     def __init__(self, what: str, plugin: str, *, where: str | None = None) -> None:
         """Refuse *what*, which needs *plugin*: a plug-in of this package, or a package."""
+        plugin = _BUILT_ON.get(plugin, plugin)
         is_ours, is_disabled = plugin in PLUGINS, canonical(plugin) in _ENABLED.disabled
         super().__init__(
             f"{what} needs the {'plug-in' if is_ours else 'package'} {plugin!r}, which is "
@@ -295,6 +301,16 @@ def _disabled_package(group: str, name: str) -> str | None:
     return next((packages.name_of(one) for one in points if _is_disabled(one)), None)
 
 
+def missing_provider(group: str, name: str) -> str | None:
+    """Return the plug-in or the disabled package that provides *name* in *group*.
+
+    None: it is available, or nothing that is installed provides it.
+    """
+    if (plugin := plugin_of(group, name)) is not None:
+        return None if is_available(plugin) else plugin
+    return _disabled_package(group, name)
+
+
 def provides(group: str, name: str) -> bool:
     """Return whether a plug-in or an installed package has *name* in *group*, even a disabled one.
 
@@ -347,8 +363,14 @@ def from_packages(
     *failed* gets the error of each that can't be loaded.
     """
     for point in sorted(entries(group), key=lambda entry: entry.name):
-        if point.name in OURS.get(group, {}):
-            continue
+        if point.name not in OURS.get(group, {}):
+            yield from _loaded_each((point,), failed)
+
+
+def _loaded_each(
+    points: Iterable[EntryPoint], failed: Callable[[ConfigurationError], object]
+) -> Iterator[tuple[EntryPoint, Any]]:
+    for point in points:
         try:
             found = load(point)
         except ConfigurationError as error:
@@ -357,12 +379,18 @@ def from_packages(
             yield point, found
 
 
-def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
-    """Yield (name, object) for each object of *group* in packages that are enabled by name.
+def has_enabled_packages() -> bool:
+    """Return whether ``plugins:`` enables a package by name."""
+    return bool(_ENABLED.enabled - PLUGINS)
 
-    Raises:
-        PluginUnavailable: one is not installed.
-        ConfigurationError: one can't be loaded.
+
+def from_enabled_packages(
+    group: str, failed: Callable[[ConfigurationError], object]
+) -> Iterator[tuple[EntryPoint, Any]]:
+    """Yield (entry point, object) for each object of *group* in packages that are enabled by name.
+
+    *failed* gets the error of each that can't be loaded. A package that is not installed has none:
+    opening the project reports it.
     """
     for package in sorted(_ENABLED.enabled - PLUGINS):
         from importlib.metadata import (  # noqa: PLC0415 - slow to import
@@ -370,37 +398,56 @@ def from_enabled_packages(group: str) -> Iterator[tuple[str, Any]]:
             distribution,
         )
 
-        try:
-            points = distribution(package).entry_points
-        except PackageNotFoundError:
-            raise PluginUnavailable(f"plugins.{package}", package) from None
-        yield from ((point.name, load(point)) for point in points if point.group == group)
+        with suppress(PackageNotFoundError):
+            points = (one for one in distribution(package).entry_points if one.group == group)
+            yield from _loaded_each(points, failed)
 
 
 @contextmanager
-def package_code(group: str, name: str, point: EntryPoint | None = None) -> Iterator[None]:
+def package_code(
+    group: str,
+    name: str,
+    point: EntryPoint | None = None,
+    *,
+    expected: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
     """Report whatever the package that provides *name* in *group* raises in the block.
 
-    *point* is its entry point, if the caller has it. Errors of our own objects pass unchanged.
+    *point* is its entry point, if the caller has it. Errors of our own objects pass unchanged, and
+    so do the *expected* types, with which an object of this group reports something.
 
     Raises:
-        ConfigurationError: the block raised something that is not a deliberate error, and not
-            the fault of this machine.
+        PackageFailed: the block raised something that is not a deliberate error, and not the
+            fault of this machine.
     """
     try:
         yield
-    except SequencerError:
+    except expected:
         raise
-    except (Exception, SystemExit) as error:
-        fault = _package_error(
-            point or next(_named(group, name), None), f"failed: {packages.describe_error(error)}"
-        )
-        if fault is None or out_of_resources(error) or failed_disk(error):
+    except BaseException as error:
+        if (fault := fault_of(error, group, name, point)) is None:
             raise
         raise fault from error
 
 
-def _package_error(point: EntryPoint | None, what: str) -> ConfigurationError | None:
+def fault_of(
+    error: BaseException, group: str, name: str, point: EntryPoint | None = None
+) -> PackageFailed | None:
+    """Return what *error* is if the package that provides *name* in *group* raised it.
+
+    None: it is a deliberate error, the fault of this machine, or of our own object.
+    """
+    if isinstance(error, (SequencerError, KeyboardInterrupt, GeneratorExit)):
+        return None
+    if out_of_resources(error) or failed_disk(error):
+        return None
+    # With another name than its entry point's, an object is known by its code.
+    what = f"failed: {packages.describe_error(error)}"
+    named = point or next(_named(group, name), None)
+    return _package_error(named, what) or packages.package_error_of(error)
+
+
+def _package_error(point: EntryPoint | None, what: str) -> PackageFailed | None:
     if point is None:
         return None
     return packages.package_error(packages.name_of(point), what, packages.place_of(point))
@@ -510,6 +557,7 @@ def _loaded(place: str) -> Any | None:
     try:
         return loaded(f"{_PLUGINS}.{place}")
     except ModuleNotFoundError as error:
-        if missing_plugin(error) is None:
+        if (missing := missing_plugin(error)) is None:
             raise
+        _BUILT_ON[place.partition(".")[0]] = missing
         return None

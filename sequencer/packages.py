@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.errors import PackageFailed, SequencerError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -59,16 +59,16 @@ def describe(value: object) -> str:
     return f"an object of type {type(value).__name__}"
 
 
-def package_error(package: str, what: str, where: str | None = None) -> ConfigurationError:
+def package_error(package: str, what: str, where: str | None = None) -> PackageFailed:
     """Return the error that says *what* is wrong with *package*."""
-    return ConfigurationError(
+    return PackageFailed(
         f"the package {package!r} {what}",
         where=where,
         hint=f"report it to its authors, or disable it: plugins: {{{package}: off}}",
     )
 
 
-def package_error_of(error: BaseException) -> ConfigurationError | None:
+def package_error_of(error: BaseException) -> PackageFailed | None:
     """Return what *error* is if the code of a package raised it; None: it is something else."""
     if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None
@@ -89,8 +89,9 @@ def package_that_raised(error: BaseException) -> str | None:
 
     for package in distributions():
         for entry in package.entry_points:
-            is_extension = entry.group.startswith("sequencer.")
-            if is_extension and entry.module.partition(".")[0] in modules:
+            # `entry.module` raises if the value is malformed.
+            top = entry.value.partition(":")[0].strip().partition(".")[0]
+            if entry.group.startswith("sequencer.") and top in modules:
                 return package.name
     return None
 

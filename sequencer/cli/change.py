@@ -18,13 +18,13 @@ from sequencer.cli.views.text import one_line, plural
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ClaimHeld,
+    ConfigurationError,
     DefinitionChanged,
     TransitionRefused,
     UsageRefused,
     command,
     run_option,
 )
-from sequencer.extensions import PluginUnavailable
 from sequencer.model.commands import (
     Accept,
     Adopt,
@@ -68,7 +68,7 @@ def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
 def _next(run: Run, head: Head) -> str:
     try:
         here = run.standing()
-    except (DefinitionChanged, PluginUnavailable) as error:
+    except (DefinitionChanged, ConfigurationError) as error:
         return f"none: {error.message}"
     if here is None:
         return f"step {head.expected_step!r}"

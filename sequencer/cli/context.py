@@ -379,12 +379,18 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
     Raises:
         DecisionRefused: an agent calls a verb for people, and its project does not allow it.
         NotTrusted: the verb would reach a remote, run hooks or post with secrets.
+        ConfigurationError: it would change the run, whose kind of store is not there.
     """
     settings = project.settings
     words = (ALWAYS, *(word.partition("=")[0] for word in invocation.arguments))
     decides = invocation.decides != "" and invocation.decides in words
     if decides:
         project.ensure_may_decide(invocation.verb)
+    if settings.missing_store is not None and invocation.changes:
+        # The copy in this folder is not the run: only looking at it makes sense.
+        if decides or invocation.verb != "repair":
+            raise settings.missing_store
+        return
     acts = not settings.store_kind.is_local
     if decides:
         acts = acts or bool(settings.hooks) or project.posting is not None

@@ -145,10 +145,11 @@ def add_options(command: click.Command, name: str, *, draws: bool = False) -> No
         return
     config = click.get_current_context().ensure_object(Invocation).config
     extensions.configure(disabled_in(config))
-    for error in _add_contributions(command, name, draws=draws):
+    errors = (error.in_one_line for error in _add_contributions(command, name, draws=draws))
+    for text in dict.fromkeys(errors):
         # Shell completion prints options only.
         if not click.get_current_context().resilient_parsing:
-            tell(f"notice: {error.in_one_line}")
+            tell(f"notice: {text}")
 
 
 def _add_contributions(
@@ -190,17 +191,27 @@ def _add(
                 for param in params
                 if option not in shared or not taken.issuperset(_words_of(param))
             ]
-        for word in (word for param in fresh for word in _words_of(param)):
-            if word in taken:
-                what = f"has the option {word}, which {command.name!r} has already"
-                raise packages.package_error(
-                    packages.name_of(point), what, packages.place_of(point)
-                )
+        if (what := _wrong_with(fresh, taken, command)) is not None:
+            raise packages.package_error(packages.name_of(point), what, packages.place_of(point))
     except ConfigurationError as error:
         errors.append(error)
         return
     command.params.extend(fresh)
     added.append(one)
+
+
+def _wrong_with(
+    params: Iterable[click.Parameter], taken: set[str], command: click.Command
+) -> str | None:
+    """Return why *command*, in which the words *taken* are in use, can't have *params*."""
+    for param in params:
+        if param.required:
+            # Without it, none of the other options could be used.
+            return f"has the option {param.opts[0]}, which is required: no added option can be"
+        for word in _words_of(param):
+            if word in taken:
+                return f"has the option {word}, which {command.name!r} has already"
+    return None
 
 
 def _words_of(param: click.Parameter) -> tuple[str, ...]:
@@ -296,7 +307,13 @@ def chosen(
 
     Raises:
         UsageRefused: an option means nothing to it.
+        PluginUnavailable: nothing is contributed to it.
     """
+    if not (ways or otherwise):
+        names = (name for name in extensions.OURS[extensions.CONTRIBUTIONS])
+        first = next(name for name in names if name.startswith(f"{command}."))
+        plugin = extensions.plugin_of(extensions.CONTRIBUTIONS, first) or first
+        raise extensions.PluginUnavailable(f"the command {command!r}", plugin)
     asked = _asked(given)
     own = (way for way in ways if {*asked} & {*way.takes} - {*way.shared})
     fitting = (way for way in otherwise if {*asked} <= {*way.takes})

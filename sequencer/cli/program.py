@@ -299,6 +299,20 @@ class Verbs(click.Group):
             invocation.reads = args[0] in (_READING | _CHANGING)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the verb.
+
+        Raises:
+            PackageFailed: a package wrote to a pipe of its own that nobody reads.
+        """
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # click ends without a word, whichever pipe it was.
+            if _is_output_broken() or (fault := packages.package_error_of(error)) is None:
+                raise
+            raise fault from error
+
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one screen about what one needs first; with ``--help-all`` everything."""
         is_all = ctx.meta.get(ALL_HELP, False)
@@ -344,6 +358,17 @@ class Verbs(click.Group):
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _is_output_broken() -> bool:
+    """Return whether nobody reads our output any longer."""
+    try:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            # What a broken pipe did not take is tried again.
+            stream.flush()
+    except OSError:
+        return True
+    return False
 
 
 def _added(name: str) -> click.Command | None:

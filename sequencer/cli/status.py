@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
-from sequencer.errors import SequencerError, UsageRefused
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, standing
 from sequencer.model.limits import parse_time
@@ -41,6 +41,9 @@ from sequencer.project.starts import (
     starts_at,
     starts_of,
 )
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 INTERRUPTED = "interrupted"
 """Of a run whose process is gone in the middle of a step."""
@@ -111,6 +114,7 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
     """Yield the state of *run* each time, with what its activity sinks have not taken yet."""
     project = invocation.project()
     logs = project.logs(run.name, lambda _: None)
+    added, missing = _added_lines(project)
     while True:
         snapshot = in_project(project, run, take(run, logs))
         if (date := starts_of(project).next_start(project, run)) is not None:
@@ -121,15 +125,46 @@ def _looks(invocation: Invocation, run: Run) -> Iterator[Snapshot]:
             snapshot = replace(snapshot, posts=posting.pending(run, snapshot.head))
         if left := tuple(one for one in project.unmerged() if one.run == run.name):
             snapshot = replace(snapshot, unmerged=left)
-        if more := tuple(_added_lines(project, run)):
-            snapshot = replace(snapshot, more=more)
-        yield snapshot
+        yield _with_more(snapshot, project, run, added, missing)
 
 
-def _added_lines(project: Project, run: Run) -> Iterator[tuple[str, str]]:
-    for name, every in extensions.from_enabled_packages(extensions.STATUS_LINES):
-        with extensions.package_code(extensions.STATUS_LINES, name):
-            yield from [(str(label), str(text)) for label, text in every(project, run)]
+AddedLines = Callable[[Project, Run], Iterable[tuple[str, str]]]
+
+
+def _added_lines(project: Project) -> tuple[list[tuple[EntryPoint, AddedLines]], list[str]]:
+    """Return what yields the lines of enabled packages, and notices about those that are left out.
+
+    A project that nobody has trusted as it is can't make code run by enabling a package.
+    """
+    if not extensions.has_enabled_packages():
+        return [], []
+    if not project.trust.is_current:
+        hint = "'sequencer trust' shows what it can do, and asks you"
+        return [], [f"lines of packages are left out: the project is not trusted here; {hint}"]
+    missing: list[str] = []
+    found = extensions.from_enabled_packages(
+        extensions.STATUS_LINES, lambda error: missing.append(error.in_one_line)
+    )
+    return [*found], missing
+
+
+def _with_more(
+    snapshot: Snapshot,
+    project: Project,
+    run: Run,
+    added: Iterable[tuple[EntryPoint, AddedLines]],
+    missing: Iterable[str],
+) -> Snapshot:
+    """Return *snapshot* with the lines of packages, and a notice for each that has none."""
+    more: list[tuple[str, str]] = []
+    notices = [*snapshot.notices, *missing]
+    for point, every in added:
+        try:
+            with extensions.package_code(extensions.STATUS_LINES, point.name, point):
+                more += [(str(label), str(text)) for label, text in every(project, run)]
+        except ConfigurationError as error:
+            notices.append(error.in_one_line)
+    return replace(snapshot, more=tuple(more), notices=tuple(notices))
 
 
 def _watch(invocation: Invocation, run: Run) -> None:

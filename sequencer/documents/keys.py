@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from sequencer.documents.yamlfile import KeyPath, located
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.fields import FieldSpec, ValidationError, shown_value
+from sequencer.model.fields import UNKNOWN_NAME, FieldSpec, ValidationError, shown_value
 from sequencer.model.frozen import Frozen
 from sequencer.model.step import Step
 
@@ -184,6 +184,11 @@ def _problem(
         known = known_keys(root, path[:-1])
         place = located(where(path), origin(path[:-1]))
         unknown = UnknownName("key", str(path[-1]), known, where=place)
+        return Problem(path, unknown, is_missing=False)
+    if kind == UNKNOWN_NAME:
+        place = located(where(path), origin(path))
+        name, known = found["ctx"]["name"], found["ctx"]["known"]
+        unknown = UnknownName(found["ctx"]["kind"], name, known, where=place)
         return Problem(path, unknown, is_missing=False)
     text = f"{found['msg']}{shown_value(found)}"
     if len(path) < len(found["loc"]) and text.startswith(("should", "must", "can't")):

@@ -61,7 +61,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import EVERY_EXECUTOR, Listener, Piece, StepRequest
+from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Listener, Piece, StepRequest
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits, bounded
@@ -544,21 +544,7 @@ class Performer(Struct, frozen=True):
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
-        listener = running.listener
-        listener.sent(request, to)
-        listener.told = None
-        try:
-            outcome = prepared.executor.perform(request, listener, running.cancellation)
-        except BaseException:
-            if listener.told is not None:
-                running.paid.append(listener.told)
-            raise
-        match outcome:  # costs no call, as isinstance does
-            case Outcome():
-                running.paid.append(outcome.usage)
-            case _:
-                kind = prepared.executor.kind
-                raise extensions.wrong_type(Outcome, outcome, extensions.EXECUTORS, kind)
+        outcome = self._performed_by(prepared.executor, request, running, to)
         if outcome.is_over_budget and not self.workflow.nodes:
             outcome = without_budget(outcome, step, budget.cost_usd)
         if session is None:
@@ -566,6 +552,33 @@ class Performer(Struct, frozen=True):
         if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
             return self._start_over(prepared, running, outcome, to)
         return outcome.replace(session_steps=session.steps + 1)
+
+    def _performed_by(
+        self, executor: Executor, request: StepRequest, running: _Running, to: str
+    ) -> Outcome:
+        """Return how *executor* ended what *request* asks for, and note what it has used.
+
+        Raises:
+            PackageFailed: its package raised something, or returned no outcome.
+        """
+        listener = running.listener
+        listener.sent(request, to)
+        listener.told = None
+        try:
+            outcome = executor.perform(request, listener, running.cancellation)
+        except BaseException as error:
+            if listener.told is not None:
+                running.paid.append(listener.told)
+            fault = extensions.fault_of(error, extensions.EXECUTORS, executor.kind)
+            if fault is None:
+                raise
+            raise fault from error
+        match outcome:  # costs no call, as isinstance does
+            case Outcome():
+                running.paid.append(outcome.usage)
+            case _:
+                raise extensions.wrong_type(Outcome, outcome, extensions.EXECUTORS, executor.kind)
+        return outcome
 
     def _start_over(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
         """Return how the same try ends in a new conversation; *lost* says what became of the old.

@@ -19,8 +19,7 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.worker import LineWorker, NewestLimits, Worker
-from sequencer.errors import SequencerError, UsageRefused
-from sequencer.extensions import PluginUnavailable
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.commands import (
     Approve,
     CommandResult,
@@ -36,6 +35,7 @@ from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.line.order import Description
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import Definition
+from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store, View
 
@@ -242,8 +242,9 @@ class Run:
         """
         try:
             control = self.control
-        except PluginUnavailable:
-            # Whatever is disabled, a person can keep more work from starting.
+            _ = control.kind
+        except ConfigurationError:
+            # Whatever is missing, a person can keep more work from starting.
             if not isinstance(command, (Stop, StopNow, Pause)):
                 raise
             control = self._control_as_begun()
@@ -258,13 +259,18 @@ class Run:
         return done
 
     def _control_as_begun(self) -> Control:
-        """Return what changes a graph's run by hand, as far as the run itself says what it has.
+        """Return what stops the run, as far as the run itself says what it has.
 
         Raises:
-            CorruptState: it does not say it.
+            CorruptState: a graph's run does not say it.
         """
-        head, source = self.head, source_of(self.store)
-        workflow = source.as_of("" if head is None else head.workflow_digest)
+        head, source = self.head, None
+        if head is not None and head.flow is None:
+            # To stop it, only the present step has to be there.
+            workflow = Workflow(head.workflow_name, (Step(name=head.expected_step),))
+        else:
+            source = source_of(self.store)
+            workflow = source.as_of("" if head is None else head.workflow_digest)
         return Control(self.store, workflow, self.name, source=source, redact=self._redact)
 
     # --- working -------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from sequencer import extensions
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, Prepared, Running
 from sequencer.engine.by_hand import Control
@@ -444,11 +445,11 @@ class LineWorker(Worker):
             performed, busy = self.performed(running), running.busy
         head, most = running.head, self.limits.attempts
         output = {} if folder is None else keep_output(performed.outcome, folder)
-        performed, ending = self.kind.judge(head, performed, most)
+        performed, ending = self._judged(head, performed, most)
         self._changes.work = None
         if self.code.moves and ending.has_worked:
             self._changes.work = self.code.collect([running], head)
-            performed, ending = self.kind.judge(head, self.performed(running), most)
+            performed, ending = self._judged(head, self.performed(running), most)
         log = shown_log(performed.log, self.performer.project)
         record = performed_record(performed, log, output, round_of(head))
         if self._changes.work is not None:
@@ -458,6 +459,22 @@ class LineWorker(Worker):
             record["reason"] = str(reason)
         postponed = None if busy is None else busy.message
         return Ended(running.claim, performed, record, ending, jitter=chance(), postponed=postponed)
+
+    def _judged(self, head: Head, performed: Performed, most: int) -> tuple[Performed, Ending]:
+        """Return what the kind of the workflow makes of *performed*.
+
+        If the package that provides the kind fails, so has the attempt: its output and what it
+        cost are kept, and the claim ends.
+        """
+        try:
+            return self.kind.judge(head, performed, most)
+        except BaseException as error:
+            workflow = self.kind.workflow
+            if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
+                raise
+            outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
+            failed = replace(performed, outcome=outcome, verdict=None, decision=None)
+            return Line(workflow).judge(head, failed, most)
 
     def _folder(self, running: Running) -> Path:
         return self.store.result_folder(running.claim.step_index, running.claim.token)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from functools import cache
@@ -27,6 +27,8 @@ from typing import (
     get_args,
     get_origin,
 )
+
+from sequencer.errors import UnknownName
 
 _T = TypeVar("_T")
 Reader = Callable[[Any], Any]
@@ -95,7 +97,9 @@ def kind_of(value: object) -> str:
     return text if len(text) <= SHOWN_CHARS else "a long text"
 
 
-_TOLD_WHOLE = ("missing", "value_error", "extra_forbidden", "json_invalid")
+UNKNOWN_NAME = "unknown_name"
+"""Type of the error about a name that nobody defined; its context has what `UnknownName` takes."""
+_TOLD_WHOLE = ("missing", "value_error", "extra_forbidden", "json_invalid", UNKNOWN_NAME)
 """What is wrong with these is not their value, or the message has it."""
 
 
@@ -106,6 +110,13 @@ class Refusal(Exception):
         """Name the *kind*; without *message* it is one of pydantic's own."""
         super().__init__(kind)
         self.kind, self.message, self.context = kind, message, dict(context)
+
+    @classmethod
+    def of_name(cls, kind: str, name: str, known: Iterable[str]) -> Refusal:
+        """Return the refusal of *name*, which is none of the *known* names of this *kind*."""
+        context = {"kind": kind, "name": name, "known": sorted(known)}
+        message = UnknownName(kind, name, context["known"]).in_one_line
+        return cls(UNKNOWN_NAME, {**context, "message": message}, "{message}")
 
 
 class FieldSpec:

@@ -147,10 +147,11 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
     for _, find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
     broken: list[ConfigurationError] = []
+    only_looks = looks or not project.trust.is_current
     for point, find in extensions.from_packages(extensions.CHECKS, broken.append):
         try:
             with extensions.package_code(extensions.CHECKS, point.name, point):
-                found = [_finding(one) for one in find(project, run, looks=looks)]
+                found = [_finding(one) for one in find(project, run, looks=only_looks)]
             yield from found
         except ConfigurationError as error:
             broken.append(error)

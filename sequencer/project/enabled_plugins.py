@@ -64,10 +64,24 @@ def disabled_in(config: Path | None) -> frozenset[str]:
         found = {}
     is_enabled = _enabled_by_name(found)
     # As `sources.lay_environment` does; importing it takes too long here.
+    is_enabled |= _enabled_by_name(_in_variable())
     for name, word in os.environ.items():
         if name.startswith(_VARIABLE):
             is_enabled[canonical(name.removeprefix(_VARIABLE))] = _is_on(word)
     return frozenset(name for name, is_on in is_enabled.items() if not is_on)
+
+
+def _in_variable() -> Mapping[str, Any]:
+    """Return what the variable for the whole section says; opening the project reports errors."""
+    text = os.environ.get(_VARIABLE.rstrip("_"), "")
+    if not text.startswith("{"):
+        return {}
+    from sequencer.documents import yamlfile  # noqa: PLC0415 - hardly anybody sets it
+
+    try:
+        return {"plugins": yamlfile.parse_value(text, Path(_VARIABLE.rstrip("_")))}
+    except ConfigurationError:
+        return {}
 
 
 def _read(path: Path) -> Mapping[str, Any]:

@@ -77,6 +77,12 @@ def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
         )
     if point.group not in extensions.OFFERED:
         return UnknownName("group", point.group, extensions.OFFERED, where=f"{package}: {place}")
+    if point.group == extensions.COMMANDS and point.name.startswith("-"):
+        return ConfigurationError(
+            f"the package {package!r} is ignored here: a command can't be called {point.name!r}",
+            where=place,
+            hint="its authors have to choose another name",
+        )
     owner = None
     if point.name in (*extensions.OURS.get(point.group, ()), *_taken(point.group)):
         owner = "Sequencer"

@@ -31,7 +31,6 @@ from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow, has_definition
 from sequencer.project.settings import Settings
-from sequencer.project.store_kinds import STORE_KIND
 from sequencer.project.store_requests import StoreRequest
 from sequencer.store.file import FileStore
 from sequencer.store.folder import keep_from_git
@@ -137,7 +136,7 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
         # A named run has the flow that it started with, no matter what the default run has.
         is_own = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
         name = source.workflow.name
-        workflow = settings.registry.get(name) if is_own else workflow_for(settings, head)
+        workflow = settings.workflow_called(name) if is_own else workflow_for(settings, head)
     else:
         path = settings.project_dir / source.file
         if not path.is_file():
@@ -292,7 +291,7 @@ def workflow_for(settings: Settings, head: Head | None) -> Workflow:
     name, where = settings.workflow.name, None
     if head is not None and not _is_asked(settings, "name", head):
         name, where = head.workflow_name, f"run {head.run_name or head.run_id!r}"
-    workflow = settings.registry.get(name, where=where)
+    workflow = settings.workflow_called(name, where=where)
     is_asked = _is_asked(settings, "review_every_n", head)
     every = settings.workflow.review_every_n if is_asked else None
     if every is not None and workflow.review is not None:
@@ -343,7 +342,7 @@ def copy_of_run(request: StoreRequest) -> Store:
     Raises:
         PluginUnavailable: there are no files; the run is somewhere else.
     """
-    missing = request.settings.unavailable.get(STORE_KIND)
+    missing = request.settings.missing_store
     if missing is not None and not request.state_path.exists():
         raise missing
     return file_store(request)

@@ -50,7 +50,8 @@ class Check:
     def _written(self, key: str) -> frozenset[str]:
         """Return the names that were written below *key*, refused ones included."""
         entries = self._layers.values.get(key)
-        return frozenset(entries if isinstance(entries, dict) else ())
+        absent = (path[1] for path in self._layers.unavailable if path[:1] == (key,) != path)
+        return frozenset((*(entries if isinstance(entries, dict) else ()), *map(str, absent)))
 
     def problems(self) -> list[Found]:
         """Return what doesn't fit together."""

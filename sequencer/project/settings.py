@@ -22,12 +22,11 @@ from sequencer.documents.textfile import find_config, leads_out, misplaced, reso
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
-from sequencer.extensions import PluginUnavailable
 from sequencer.model.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.project import legacy
-from sequencer.project.disabled_keys import remove_disabled
+from sequencer.project.disabled_keys import remove_disabled, set_aside
 from sequencer.project.enabled_plugins import disabled, enabled
 from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import (
@@ -144,8 +143,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The values as they were written, all layers together."""
     written: Mapping[str, Any]
     """The values of the file alone, under the keys of today."""
-    unavailable: Mapping[KeyPath, PluginUnavailable] = MappingProxyType({})
-    """If runs are only read: what was left out because its plug-in is not there, by its key."""
+    unavailable: Mapping[KeyPath, ConfigurationError] = MappingProxyType({})
+    """If runs are only read: what was left out because nothing provides it here, by its key."""
 
     def __repr__(self) -> str:
         """Return whose they are; a value may be a secret."""
@@ -163,8 +162,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def store_kind(self) -> StoreKind:
         """Return the kind of store that runs have; see `store_kinds.store_kind`."""
-        is_there = STORE_KIND not in self.unavailable
-        return store_kind(self.store.kind) if is_there else COPY
+        return store_kind(self.store.kind) if self.missing_store is None else COPY
+
+    @property
+    def missing_store(self) -> ConfigurationError | None:
+        """Return why runs have no store of their kind, but only copies here; None: they have."""
+        return self.unavailable.get(STORE_KIND)
 
     def chosen_workflow(self) -> Workflow:
         """Return the workflow that `workflow` names, with its cadence of reviews."""
@@ -173,6 +176,17 @@ class Settings(Struct, frozen=True, kw_only=True):
         if every is None or workflow.review is None:
             return workflow
         return workflow.with_review_every(every)
+
+    def workflow_called(self, name: str, *, where: str | None = None) -> Workflow:
+        """Return the workflow called *name*, which *where* names.
+
+        Raises:
+            ConfigurationError: there is none, or it was left out; see `unavailable`.
+        """
+        for path, error in self.unavailable.items():
+            if path[:2] == ("workflows", name):
+                raise error
+        return self.registry.get(name, where=where)
 
     def source_of(self, *path: str) -> Source:
         """Return who set the value of the key at *path*, which may hold its default."""
@@ -236,7 +250,7 @@ def load(
     """Return the settings of the project that *start* lies in.
 
     *flags* are keyed by key path (``("limits", "steps")``); None was not given. If the
-    caller only *reads* runs, keys of disabled plug-ins are notices.
+    caller only *reads* runs, what is disabled or not installed is left out, with a notice.
 
     Raises:
         ConfigurationError: the file can't be read, or one thing is wrong with the settings.
@@ -246,7 +260,7 @@ def load(
     project_dir = config_path.parent if config_path else start.resolve()
     looks = looks_of(config_path)
     layers, in_file = _laid(config_path, env, flags or {})
-    schema, found = _validated(layers, reads=reads)
+    schema, found = _validated(layers)
     paths = _resolved(project_dir, schema, layers, found)
     prompts, sections = _builtin_prompts(schema), partial(section_value, schema)
     workflows = _workflows(schema, prompts, layers, found)
@@ -254,7 +268,11 @@ def load(
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
     workflows |= {name: made.workflow for name, made in lists.items()}
-    found += _problems(Check(layers, schema, registry, paths["prompts_dir"]), layers, reads=reads)
+    if layers.document is not None:
+        found += legacy.key_problems(layers.document)
+    found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
+    if reads:
+        found = set_aside(found, layers)
     raise_all([error for _, error in sorted(found, key=lambda item: layers.position(item[0]))])
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     read_only: dict[str, Any] = {
@@ -275,18 +293,6 @@ def load(
         **read_only,
         written=MappingProxyType(in_file),
     )
-
-
-def _problems(check: Check, layers: Layers, *, reads: bool) -> Iterator[Found]:
-    """Yield what doesn't fit together; who only *reads* runs needs no kind of store."""
-    if layers.document is not None:
-        yield from legacy.key_problems(layers.document)
-    for path, error in check.problems():
-        if reads and path == STORE_KIND and isinstance(error, PluginUnavailable):
-            layers.unavailable[path] = error
-            layers.notices.append(f"{error.in_one_line}; showing the copy in this folder")
-        else:
-            yield path, error
 
 
 def _builtin_prompts(schema: Schema) -> BuiltinPrompts:
@@ -361,14 +367,14 @@ def _resolved(
     return paths
 
 
-def _validated(layers: Layers, *, reads: bool) -> tuple[Schema, list[Found]]:
+def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
     """Return the settings without what is wrong with them, and what is wrong.
 
     The rest is still checked for names that don't fit, so that one run of ``check`` shows
     every problem of a file.
     """
     extensions.configure(disabled(layers.values), enabled(layers.values))
-    found = remove_disabled(layers, reads=reads)
+    found = remove_disabled(layers)
     values = layers.values
     whole = schema_with(values)
     is_first_round = True
@@ -380,7 +386,9 @@ def _validated(layers: Layers, *, reads: bool) -> tuple[Schema, list[Found]]:
                 # Missing in a later round: it was taken out, and reported for what it was.
                 if is_first_round or not problem.is_missing:
                     found.append((problem.path, problem.error))
-                values = _pruned(values, problem.path)
+                # A run of a kind that is unknown here is none of another kind.
+                is_kind = problem.path[:1] == ("workflows",) and problem.path[2:] == ("kind",)
+                values = _pruned(values, problem.path[:2] if is_kind else problem.path)
             is_first_round = False
 
 

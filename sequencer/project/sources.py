@@ -21,7 +21,6 @@ from sequencer.documents import keys
 from sequencer.documents import yamlfile as reader
 from sequencer.documents.yamlfile import Document, KeyPath, Position
 from sequencer.errors import ConfigurationError
-from sequencer.extensions import PluginUnavailable
 from sequencer.model.step import FORMER_AGENT, tries
 from sequencer.project.schema import Schema
 from sequencer.project.store_kinds import store_kind
@@ -126,8 +125,8 @@ class Layers(Struct):
     sources: dict[KeyPath, Source] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     document: Document | None = None
-    unavailable: dict[KeyPath, PluginUnavailable] = field(default_factory=dict)
-    """What was left out because its plug-in is not there; see `Settings.unavailable`."""
+    unavailable: dict[KeyPath, ConfigurationError] = field(default_factory=dict)
+    """What was left out because nothing provides it here; see `Settings.unavailable`."""
     _origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
     def put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath | None = None) -> None:

@@ -29,7 +29,7 @@ from msgspec.structs import replace
 
 from sequencer import extensions
 from sequencer.documents.textfile import CONFIG_NAME
-from sequencer.errors import NotTrusted, StorageFailed, UnsafeFolder, UnsafePath
+from sequencer.errors import NotTrusted, SequencerError, StorageFailed, UnsafeFolder, UnsafePath
 from sequencer.executors.project_files import files_for
 from sequencer.model.limits import parse_time
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
@@ -134,6 +134,14 @@ class Trust:
     def is_known(self) -> bool:
         """Return whether somebody has trusted it, perhaps as it was before: one small read."""
         return self._is_sure or self.is_vouched_for or read(self.key) is not None
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether it is trusted as it is now; `check` says what is wrong with a record."""
+        try:
+            return self.refusal() is None
+        except SequencerError:
+            return False
 
     def again(self, settings: Settings) -> Trust:
         """Return the same question about the project as *settings* read it now."""

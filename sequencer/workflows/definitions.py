@@ -228,9 +228,9 @@ def _refuse_an_empty_list(value: object) -> object:
 
 def _known_kind(kind: str) -> str:
     # Packages are looked for only where the word is none of ours: that takes long.
-    if kind not in LINES and kind not in (added := extensions.names(extensions.KINDS)):
-        *most, last = map(repr, (*LINES, *sorted(added)))
-        raise Refusal("literal_error", {"expected": f"{', '.join(most)} or {last}"})
+    if kind not in LINES and not extensions.provides(extensions.KINDS, kind):
+        known = (*LINES, *extensions.names(extensions.KINDS))
+        raise Refusal.of_name("workflow kind", kind, known)
     return kind
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,7 @@ def test_a_broken_section_does_not_hide_a_typing_error(here: Packages) -> None:
         (
             'return Outcome(status=OutcomeStatus.OK, output="x")',
             "raise SystemExit(5)",
-            2,
+            1,
             "SystemExit: 5",
         ),
         ("return Echo()", "open('/nowhere/at/all')", 2, "FileNotFoundError: "),
@@ -197,6 +198,98 @@ def test_a_faulty_agent_is_the_fault_of_its_package(
     assert "the package 'acme-seq' " in said
     assert says in said
     assert HINT in said
+
+
+def test_an_agent_that_raises_is_tried_again(here: Packages) -> None:
+    settings(
+        here,
+        "agents: {one: {kind: echo}}\nagent: one\nretry: {max_attempts: 3, initial_delay_s: 0}\n",
+    )
+    fails = "open('tried', 'a').write('x'); raise KeyError('x')"
+    acme(here, "executors", AGENT.replace("return Outcome(", f"{fails}; return Outcome("), "echo")
+    said = here.run("run", code=1)
+    assert "the package 'acme-seq' failed: KeyError: 'x'" in said
+    assert (here.project / "tried").read_text() == "xxx"
+
+
+KIND = """\
+from sequencer.model.line.line import Line
+
+
+class Odd(Line):
+    def judge(self, head, performed, max_attempts):
+        %s
+
+
+def made(workflow):
+    return Odd(workflow)
+"""
+
+
+@pytest.mark.parametrize("fault", ["1 / 0", "raise SystemExit(3)", "return performed.nothing"])
+def test_a_kind_that_fails_keeps_what_was_done(here: Packages, fault: str) -> None:
+    (here.project / "orchestration.yaml").write_text(
+        STEPS.replace("own: {", "own: {kind: odd, ") + PLAIN
+    )
+    acme(here, "kinds", KIND % fault, name="odd")
+    said = here.run("run", code=1)
+    assert "the package 'acme-seq' failed: " in said
+    head = json.loads((here.project / "sync/state.json").read_text())
+    assert head["failures_in_row"] == 1
+    assert not head["claims"]
+    events = [json.loads(line)["event"] for line in here.run("history", "--json").splitlines()]
+    assert events[-1] == "failed"
+
+
+SINK = """\
+from asyncio import CancelledError
+
+
+class Odd:
+    kind, max_chars, takes_thoughts = "odd", 1000, False
+
+    def __init__(self, name):
+        self.name = name
+
+    def post(self, post):
+        %s
+
+    def close(self):
+        pass
+
+
+def made(name, options, place):
+    return Odd(name)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("1 / 0", "activity sink 'mine' is not used: the package 'acme-seq' failed"),
+        ("raise SystemExit(3)", "the package 'acme-seq' failed: SystemExit: 3"),
+        ("raise CancelledError", "the package 'acme-seq' failed: CancelledError"),
+        ("open('/nowhere/at/all')", "No such file or directory: '/nowhere/at/all'; results are"),
+    ],
+)
+def test_a_sink_that_fails_is_named_with_its_package(here: Packages, fault: str, says: str) -> None:
+    agent = "agent: one\nagents: {one: {kind: command, argv: ['true']}}\n"
+    settings(here, f"{agent}activity: {{sinks: {{mine: {{kind: loud}}}}}}\n")
+    acme(here, "sinks", SINK % fault, name="loud")
+    said = here.run("run", "--max-steps", "1")
+    assert "activity sink 'mine'" in said
+    assert says in said
+    assert "Traceback" not in said
+    assert "the run's files" not in said
+
+
+def test_check_finds_a_sink_that_stops_a_run(here: Packages) -> None:
+    settings(here, f"{PLAIN}activity: {{sinks: {{mine: {{kind: loud}}}}}}\n")
+    acme(here, "sinks", "1 / 0", name="loud")
+    for command in ("check", "run"):
+        said = here.run(command, code=2)
+        assert "activity.sinks.mine.kind: " in said
+        assert "the package 'acme-seq' failed while it was imported" in said
 
 
 def test_check_asks_an_agent_what_is_missing_and_believes_nothing(here: Packages) -> None:
@@ -383,3 +476,44 @@ def test_a_variable_disables_a_package_with_a_hyphen(
     assert "needs the package 'acme-seq', which is disabled" in said
     assert "unset the variable SEQUENCER_PLUGINS__ACME_SEQ" in said
     here.run("status")
+
+
+def test_a_pipe_of_its_own_is_a_fault_of_the_package(here: Packages) -> None:
+    code = (
+        "import click, os\n\n\n@click.command()\ndef made():\n"
+        "    a, b = os.pipe()\n    os.close(a)\n    os.write(b, b'x')\n"
+    )
+    acme(here, "commands", code)
+    assert "the package 'acme-seq' failed: BrokenPipeError" in here.run("mine", code=2)
+
+
+def test_a_malformed_entry_point_is_no_bug_of_the_program(here: Packages) -> None:
+    here.package("acme-seq", {"contributions": {"report.x": "acme made ::"}}, acme="")
+    said = here.run("report", "--nothing-of-this-name", code=2)
+    assert "Traceback" not in said
+    assert "the package 'acme-seq' failed while it was imported" in said
+
+
+def test_an_added_option_is_never_required(here: Packages) -> None:
+    here.package(
+        "acme-seq",
+        {"contributions": {"report.mine": "adding:first", "report.must": "must:made"}},
+        adding=OPTIONS,
+        must=OPTIONS + 'made = Contribution("must", "adding:show", ("must",),\n'
+        '                    (click.option("--must", required=True),))\n',
+    )
+    said = here.run("report", "--mine")
+    assert "shown None" in said
+    assert "has the option --must, which is required: no added option can be" in said
+
+
+def test_the_same_is_said_once(here: Packages) -> None:
+    points = {f"report.x{number}": "acme:made" for number in range(5)}
+    here.package("acme-seq", {"contributions": points}, acme="1 / 0")
+    said = here.run("report", "--help")
+    assert said.count("notice: ") == 5  # one for each entry point, which is named
+
+
+def test_a_command_has_a_name_that_can_be_typed(here: Packages) -> None:
+    acme(here, "commands", "import click\nmade = click.Command('made')", name="--help")
+    assert "a command can't be called '--help'" in here.run("check")

@@ -460,20 +460,15 @@ def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     logs = project.logs(run.name, lambda _: None)
     obstacle = None if head is None else project.obstacle(run, head, snapshot.workflow)
     if obstacle is not None and snapshot.problem is None:
-        notices = (*snapshot.notices, obstacle.in_one_line)
+        notices = snapshot.notices
+        if obstacle.in_one_line not in project.settings.notices:
+            notices = (*notices, obstacle.in_one_line)
         snapshot = replace(snapshot, problem=obstacle, notices=notices)
     return replace(
         snapshot,
-        is_trusted=is_bare or _is_trusted(project),
+        is_trusted=is_bare or project.trust.is_current,
         lost=None if head is None else _lost(project, run, head, logs),
     )
-
-
-def _is_trusted(project: Project) -> bool:
-    """Return whether a run may go on here: somebody has trusted the project as it is now."""
-    with suppress(SequencerError):  # `check` says what is wrong with the record
-        return project.trust.refusal() is None
-    return False
 
 
 def _lost(project: Project, run: Run, head: Head, logs: FileLogs) -> SequencerError | None:

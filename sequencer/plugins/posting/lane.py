@@ -18,7 +18,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.errors import SequencerError
+from sequencer import extensions
+from sequencer.errors import PackageFailed, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
 from sequencer.packages import describe_error
@@ -183,7 +184,7 @@ class Lane:
                 else:
                     self._has_news = True
                     self._not_before = self._around.clock() + LOCKED_S
-        except CursorUnreadable as error:
+        except (CursorUnreadable, PackageFailed) as error:
             self._turn_off(str(error))
         except (Unreachable, OSError, SequencerError) as error:
             self._failed(_reason(error), _asked_s(error))
@@ -193,7 +194,8 @@ class Lane:
     def close(self) -> None:
         """Free the sink's connections; a failure is reported and does not stop the others."""
         try:
-            self.sink.close()
+            with extensions.package_code(extensions.SINKS, self.sink.kind):
+                self.sink.close()
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
             self._around.notice(
                 f"activity sink {self.sink.name!r} can't be closed: {_reason(error)}"
@@ -265,8 +267,13 @@ class Lane:
 
     def _post(self, post: Post) -> None:
         self.is_posting = True
+        kind, expected = self.sink.kind, (Unreachable, Refused, OSError)
         try:
-            self.sink.post(post)
+            with extensions.package_code(extensions.SINKS, kind, expected=expected):
+                self.sink.post(post)
+        except OSError as error:
+            # A sink that has opened a connection by itself may raise nothing else.
+            raise Unreachable(describe_error(error)) from error
         finally:
             self.is_posting = False
 
@@ -338,6 +345,8 @@ def _reason(error: Exception) -> str:
     """Return what ended a try, in one line for people."""
     if isinstance(error, Unreachable):
         return error.reason
+    if isinstance(error, PackageFailed):
+        return error.in_one_line
     is_ours = isinstance(error, (OSError, SequencerError))
     return f"the run's files: {error}" if is_ours else f"it has a bug: {describe_error(error)}"
 

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.errors import UnknownName
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.fields import AfterValidator, Field, Refusal, model_validator
 from sequencer.model.frozen import Frozen
@@ -96,7 +95,7 @@ _OF_OTHERS = _Kind((), ("path", "url", "headers", "headers_env", "secret_env", "
 def _known_kind(kind: str) -> str:
     if kind not in KINDS and not extensions.provides(extensions.SINKS, kind):
         known = (*KINDS, *extensions.names(extensions.SINKS))
-        raise Refusal("value_error", {}, UnknownName("sink kind", kind, known).in_one_line)
+        raise Refusal.of_name("sink kind", kind, known)
     return kind
 
 

@@ -15,7 +15,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnsafeFolder, UnsafePath
@@ -81,9 +81,19 @@ MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
 def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
     if (own := MAKERS.get(options.kind)) is not None:
         return own(name, options, place)
-    make = extensions.needed(extensions.SINKS, options.kind, "sink kind", known=MAKERS)
+    make = _maker(options.kind)
     made: Sink = extensions.create(extensions.SINKS, options.kind, Sink, make, name, options, place)
     return made
+
+
+def _maker(kind: str) -> Callable[..., Any]:
+    """Return what a package provides for sinks of *kind*.
+
+    Raises:
+        UnknownName: no package does. ConfigurationError: it is disabled, or can't be loaded.
+    """
+    found: Callable[..., Any] = extensions.needed(extensions.SINKS, kind, "sink kind", known=MAKERS)
+    return found
 
 
 def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
@@ -118,6 +128,11 @@ def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, 
     """Yield the key and what is wrong there: variables that are not set, a path outside."""
     for name, entry in options.sinks.items():
         where = f"activity.sinks.{name}"
+        if entry.kind not in MAKERS:
+            try:
+                _maker(entry.kind)
+            except ConfigurationError as error:
+                yield f"{where}.kind", error.in_one_line
         variables = {
             "token_env": entry.token_variable,
             "secret_env": entry.secret_env,

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from sequencer import extensions
+from sequencer.cli.context import tell
 from sequencer.cli.views.next_command import next_command, situation_of
 from sequencer.cli.views.runs import Open
 from sequencer.cli.views.standing import holder_words
 from sequencer.documents.textfile import slug
 from sequencer.engine.tree_state import UnmergedWork
-from sequencer.errors import RemoteUnreachable, SequencerError
+from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.history.story import StepTries
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
@@ -108,15 +109,35 @@ class AddedPage(Struct, frozen=True):
         ensure_fields(self, title=str, columns=(tuple, list), rows=Callable)
 
 
+def added_pages(site: Site) -> list[tuple[str, str]]:
+    """Return name and title of each page of an enabled package; none if no project is trusted.
+
+    A project that nobody has trusted can't make code run by enabling a package.
+    """
+    projects = site.projects.values()
+    if not extensions.has_enabled_packages() or all(map(ShownProject.distrust, projects)):
+        return []
+    found = extensions.from_enabled_packages(
+        extensions.PAGES, lambda error: tell(f"notice: {error.in_one_line}")
+    )
+    return [(point.name, one.title) for point, one in found]
+
+
 def more(site: Site, _: Query, name: str) -> Page:
-    """Return the page that a package has added as *name*.
+    """Return the page that a package has added as *name*, with the projects that are trusted.
 
     Raises:
         UnknownName: none has.
     """
+    refusals = [shown.distrust() for shown in site.projects.values()]
+    if all(refusals):
+        raise refusals[0] or UnknownName("page", name, ())
     added: AddedPage = extensions.needed(extensions.PAGES, name, "page")
     tables: list[tuple[str, list[Sequence[str]], str]] = []
-    for shown in site.projects.values():
+    for shown, refused in zip(site.projects.values(), refusals, strict=True):
+        if refused is not None:
+            tables.append((shown.title, [], refused.message))
+            continue
         try:
             with extensions.package_code(extensions.PAGES, name):
                 rows: list[Sequence[str]] = [

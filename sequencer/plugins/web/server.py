@@ -29,7 +29,7 @@ from starlette.routing import Mount, Route, compile_path
 from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from sequencer import __version__, extensions
+from sequencer import __version__
 from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.plugins.web import checks, pages, run_page, steps
@@ -81,9 +81,7 @@ class Answers:
         self._form_token = form_token
         self._templates = environment()
         self._paths = [(compile_path(path)[0], fill) for path, fill in PAGES.items()]
-        self._added = [
-            (name, one.title) for name, one in extensions.from_enabled_packages(extensions.PAGES)
-        ]
+        self._added = pages.added_pages(site)
         self.channels = Channels(self.rendered)
 
     def rendered(self, address: str) -> MadePage:

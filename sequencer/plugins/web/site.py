@@ -354,7 +354,7 @@ class ShownProject:
             ConfigurationError: see `open_project`.
         """
         if self._project is None or self._looks != self._seen(self._project):
-            self._project = open_project(self.folder, config=self._config, acts=False)
+            self._project = open_project(self.folder, config=self._config, acts=False, reads=True)
             self._looks = self._seen(self._project)
             self._rows.clear()
             self._names, self._told, self.findings = None, {}, (0.0, [])
