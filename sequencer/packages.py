@@ -64,8 +64,13 @@ def package_error(package: str, what: str, where: str | None = None) -> PackageF
     return PackageFailed(
         f"the package {package!r} {what}",
         where=where,
-        hint=f"report it to its authors, or disable it: plugins: {{{package}: off}}",
+        hint=how_to_disable(package),
     )
+
+
+def how_to_disable(package: str) -> str:
+    """Return what to do about a fault of *package*."""
+    return f"report it to its authors, or disable it: plugins: {{{package}: off}}"
 
 
 def package_error_of(error: BaseException) -> PackageFailed | None:

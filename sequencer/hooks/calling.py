@@ -31,6 +31,7 @@ from sequencer.model.outcome import Decision, Move, Outcome
 from sequencer.model.request import Request
 from sequencer.model.step import ModelName, Name, Step
 from sequencer.model.workflow import Workflow
+from sequencer.packages import how_to_disable
 from sequencer.workflows.verdicts import ensure_schema
 
 MAX_TRACEBACK_CHARS = 20_000
@@ -143,10 +144,16 @@ def _asked(hook: Implementation, facts: Mapping[str, Any]) -> object:
         failure = HookFailed(
             f"hook {hook.point} raised {summary(error)}",
             where=f"{hook.file}:{line}" if line else hook.where,
-            hint="fix it, or remove it from hooks; the traceback is in the step's log",
+            hint=f"{_how_to_fix(hook)}; the traceback is in the step's log",
         )
         failure.traceback = _told(error)
         raise failure from error
+
+
+def _how_to_fix(hook: Implementation) -> str:
+    if hook.package is None:
+        return "fix it, or remove it from hooks"
+    return how_to_disable(hook.package)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import digest_text
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.points import Plugin
+from sequencer.packages import how_to_disable, name_of
 
 MAX_BYTES = 1024 * 1024
 MODULE_PREFIX = "_sequencer_hooks_"
@@ -66,8 +67,8 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
     Raises:
         ConfigurationError: one can't be imported, or is a class; its package is named.
     """
-    for entry in sorted(entries, key=lambda one: (one.name, _package(one))):
-        name = f"{_package(entry)}: {entry.name}"
+    for entry in sorted(entries, key=lambda one: (one.name, name_of(one))):
+        name = f"{name_of(entry)}: {entry.name}"
         try:
             value = entry.load()
         except KeyboardInterrupt:
@@ -76,7 +77,7 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
             raise ConfigurationError(
                 f"the hooks of an installed package can't be imported: {summary(error)}",
                 where=f"{name} = {entry.value}",
-                hint=f"fix or uninstall {_package(entry)}",
+                hint=how_to_disable(name_of(entry)),
             ) from error
         if isinstance(value, type):
             raise ConfigurationError(
@@ -84,7 +85,7 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
                 where=f"{name} = {entry.value}",
                 hint="name an instance of it",
             )
-        yield Plugin(name, value)
+        yield Plugin(name, value, name_of(entry))
 
 
 def summary(error: BaseException) -> str:
@@ -103,10 +104,6 @@ def line_in(file: str, error: BaseException) -> int | None:
     frames = traceback.walk_tb(error.__traceback__)
     lines = [line for frame, line in frames if frame.f_code.co_filename == file]
     return lines[-1] if lines else None
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "an unnamed package"
 
 
 def _inside(root: Path, written: str, where: str) -> Path:

@@ -74,6 +74,8 @@ class Plugin(Struct, frozen=True):
     """Path of a file within the project, or distribution and entry point."""
     value: Any
     """A module or an object."""
+    package: str | None = None
+    """The distribution; None: it is a file of the project."""
 
 
 class Implementation(Struct, frozen=True):
@@ -87,6 +89,8 @@ class Implementation(Struct, frozen=True):
     """The file alone, as its frames have it."""
     function: Callable[..., Any]
     arguments: tuple[str, ...]
+    package: str | None = None
+    """See `Plugin`."""
 
     def __call__(self, **facts: Any) -> Any:
         """Return what the function makes of those *facts* that it asks for."""
@@ -101,6 +105,8 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
     Raises:
         ConfigurationError: a plugin has no hook, or one that could not be called as meant.
     """
+    plugins = [*plugins]
+    packages = {plugin.name: plugin.package for plugin in plugins}
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Points)
     # pluggy calls first what was registered last.
@@ -121,6 +127,7 @@ def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementat
                 code.co_filename if (code := _code_of(one.function)) else None,
                 one.function,
                 tuple(one.argnames),
+                packages.get(one.plugin_name),
             )
             for one in called
         )

@@ -478,6 +478,17 @@ def test_a_variable_disables_a_package_with_a_hyphen(
     here.run("status")
 
 
+def test_a_hook_that_fails_can_be_disabled(here: Packages) -> None:
+    code = (
+        "class Asked:\n    def sequencer_prompt(self, text):\n        1 / 0\n\n\nmade = Asked()\n"
+    )
+    code = "from sequencer import hookimpl\n" + code.replace("    def", "    @hookimpl\n    def")
+    acme(here, "hooks", code)
+    said = here.run("run", "--max-steps", "1", code=1)
+    assert "hook sequencer_prompt raised ZeroDivisionError" in said
+    assert HINT in said
+
+
 def test_a_pipe_of_its_own_is_a_fault_of_the_package(here: Packages) -> None:
     code = (
         "import click, os\n\n\n@click.command()\ndef made():\n"
