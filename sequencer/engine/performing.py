@@ -61,7 +61,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Listener, Piece, StepRequest
+from sequencer.executors.protocol import EVERY_EXECUTOR, Listener, Piece, StepRequest
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits, bounded
@@ -544,24 +544,7 @@ class Performer(Struct, frozen=True):
             decides=to == "router" or decides(self.workflow, step, prepared.place.stage),
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
-        outcome = self._performed_by(prepared.executor, request, running, to)
-        if outcome.is_over_budget and not self.workflow.nodes:
-            outcome = without_budget(outcome, step, budget.cost_usd)
-        if session is None:
-            return outcome.replace(session_fault=None) if outcome.session_fault else outcome
-        if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
-            return self._start_over(prepared, running, outcome, to)
-        return outcome.replace(session_steps=session.steps + 1)
-
-    def _performed_by(
-        self, executor: Executor, request: StepRequest, running: _Running, to: str
-    ) -> Outcome:
-        """Return how *executor* ended what *request* asks for, and note what it has used.
-
-        Raises:
-            PackageFailed: its package raised something, or returned no outcome.
-        """
-        listener = running.listener
+        listener, executor = running.listener, prepared.executor
         listener.sent(request, to)
         listener.told = None
         try:
@@ -569,8 +552,7 @@ class Performer(Struct, frozen=True):
         except BaseException as error:
             if listener.told is not None:
                 running.paid.append(listener.told)
-            fault = extensions.fault_of(error, extensions.EXECUTORS, executor.kind)
-            if fault is None:
+            if (fault := extensions.fault_of(error, extensions.EXECUTORS, executor.kind)) is None:
                 raise
             raise fault from error
         match outcome:  # costs no call, as isinstance does
@@ -578,7 +560,13 @@ class Performer(Struct, frozen=True):
                 running.paid.append(outcome.usage)
             case _:
                 raise extensions.wrong_type(Outcome, outcome, extensions.EXECUTORS, executor.kind)
-        return outcome
+        if outcome.is_over_budget and not self.workflow.nodes:
+            outcome = without_budget(outcome, step, budget.cost_usd)
+        if session is None:
+            return outcome.replace(session_fault=None) if outcome.session_fault else outcome
+        if outcome.session_fault is SessionFault.LOST and not running.cancellation.is_set():
+            return self._start_over(prepared, running, outcome, to)
+        return outcome.replace(session_steps=session.steps + 1)
 
     def _start_over(self, prepared: Prepared, running: _Running, lost: Outcome, to: str) -> Outcome:
         """Return how the same try ends in a new conversation; *lost* says what became of the old.

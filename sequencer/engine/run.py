@@ -12,7 +12,7 @@ from sequencer.engine.async_mode import work_beside
 from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.flow_source import source_of
+from sequencer.engine.flow_source import flow_source_of
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
@@ -262,15 +262,16 @@ class Run:
         """Return what stops the run, as far as the run itself says what it has.
 
         Raises:
-            CorruptState: a graph's run does not say it.
+            CorruptState: its file can't be read. ConfigurationError: it has not started.
         """
-        head, source = self.head, None
-        if head is not None and head.flow is None:
+        head, source = self.head, flow_source_of(self.store)
+        if source is not None:
+            workflow = source.as_of("" if head is None else head.workflow_digest)
+        elif head is not None:
             # To stop it, only the present step has to be there.
             workflow = Workflow(head.workflow_name, (Step(name=head.expected_step),))
         else:
-            source = source_of(self.store)
-            workflow = source.as_of("" if head is None else head.workflow_digest)
+            workflow = self._current().workflow
         return Control(self.store, workflow, self.name, source=source, redact=self._redact)
 
     # --- working -------------------------------------------------------------------

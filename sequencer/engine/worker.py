@@ -264,6 +264,7 @@ class LineWorker(Worker):
         """The workflow that, as far as this worker knows, the run has."""
         changes = changes_of(store, self.workflow)
         self.kind: Line = cast("Line", changes.kind)
+        self._judge = self.kind.judge if type(self.kind) is Line else self._judge_guarded
         super().__init__(changes, performer, limits)
         self.positions = frozenset(positions)
         self._current: Cancellation | None = None
@@ -445,11 +446,11 @@ class LineWorker(Worker):
             performed, busy = self.performed(running), running.busy
         head, most = running.head, self.limits.attempts
         output = {} if folder is None else keep_output(performed.outcome, folder)
-        performed, ending = self._judged(head, performed, most)
+        performed, ending = self._judge(head, performed, most)
         self._changes.work = None
         if self.code.moves and ending.has_worked:
             self._changes.work = self.code.collect([running], head)
-            performed, ending = self._judged(head, self.performed(running), most)
+            performed, ending = self._judge(head, self.performed(running), most)
         log = shown_log(performed.log, self.performer.project)
         record = performed_record(performed, log, output, round_of(head))
         if self._changes.work is not None:
@@ -460,10 +461,12 @@ class LineWorker(Worker):
         postponed = None if busy is None else busy.message
         return Ended(running.claim, performed, record, ending, jitter=chance(), postponed=postponed)
 
-    def _judged(self, head: Head, performed: Performed, most: int) -> tuple[Performed, Ending]:
-        """Return what the kind of the workflow makes of *performed*.
+    def _judge_guarded(
+        self, head: Head, performed: Performed, most: int
+    ) -> tuple[Performed, Ending]:
+        """Return what a kind of a package makes of *performed*.
 
-        If the package that provides the kind fails, so has the attempt: its output and what it
+        If the package fails, so has the attempt: its output and what it
         cost are kept, and the claim ends.
         """
         try:

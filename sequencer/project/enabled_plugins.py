@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,37 +55,29 @@ def _is_on(word: Any) -> bool:
 def disabled_in(config: Path | None) -> frozenset[str]:
     """Return the names that *config*, or the configuration of this folder, disables.
 
-    A file that can't be read disables nothing; opening the project reports the error.
+    What can't be read disables nothing; opening the project reports the error.
     """
-    try:
-        path = find_config(Path.cwd(), config)
-        is_written = path is not None and b"plugins" in read_bytes(path)
-        found = _read(path) if path is not None and is_written else {}
-    except (ConfigurationError, OSError):
-        found = {}
-    is_enabled = _enabled_by_name(found)
+    is_enabled: dict[str, bool] = {}
+    with suppress(ConfigurationError, OSError):
+        for values in _written(find_config(Path.cwd(), config)):
+            is_enabled |= _enabled_by_name(values)
     # As `sources.lay_environment` does; importing it takes too long here.
-    is_enabled |= _enabled_by_name(_in_variable())
     for name, word in os.environ.items():
         if name.startswith(_VARIABLE):
             is_enabled[canonical(name.removeprefix(_VARIABLE))] = _is_on(word)
     return frozenset(name for name, is_on in is_enabled.items() if not is_on)
 
 
-def _in_variable() -> Mapping[str, Any]:
-    """Return what the variable for the whole section says; opening the project reports errors."""
-    text = os.environ.get(_VARIABLE.rstrip("_"), "")
-    if not text.startswith("{"):
-        return {}
-    from sequencer.documents import yamlfile  # noqa: PLC0415 - hardly anybody sets it
+def _written(path: Path | None) -> Iterator[Mapping[str, Any]]:
+    """Yield the settings that name plug-ins: the file at *path*, and the section in a variable."""
+    variable = _VARIABLE.rstrip("_")
+    in_variable = os.environ.get(variable, "")
+    is_written = path is not None and b"plugins" in read_bytes(path)
+    if not (is_written or in_variable.startswith("{")):
+        return
+    from sequencer.documents import yamlfile  # noqa: PLC0415 - few projects name plug-ins
 
-    try:
-        return {"plugins": yamlfile.parse_value(text, Path(_VARIABLE.rstrip("_")))}
-    except ConfigurationError:
-        return {}
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    from sequencer.documents import yamlfile  # noqa: PLC0415 - few files name plug-ins
-
-    return yamlfile.read(path).data
+    if path is not None and is_written:
+        yield yamlfile.read(path).data
+    if in_variable.startswith("{"):
+        yield {"plugins": yamlfile.parse_value(in_variable, Path(variable))}
