@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
+from tests.model.deciding import claims
 from tests.model.exploring import Explorer, Parts, Verdict
 from tests.model.world import GENESIS, Bounds, Head
 
@@ -117,8 +118,12 @@ class GitModel:
         return self._put(world, number, clone._replace(at="push", base=world.tip, commit=commit))
 
     def _claimed(self, base: Head) -> Head | None:
-        is_over = base.step >= self.bounds.steps or base.token >= self.bounds.tokens
-        if is_over or (base.is_running and not self.protocol.takes_over):
+        if base.token >= self.bounds.tokens or not claims(
+            base.step,
+            self.bounds.steps,
+            is_running=base.is_running,
+            takes_over=self.protocol.takes_over,
+        ):
             return None
         return Head(base.revision + 1, base.step, is_running=True, token=base.token + 1)
 

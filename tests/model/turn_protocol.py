@@ -6,6 +6,8 @@ append, sync, look where the line landed, publish, unlock. A worker may crash be
 of them, in the middle of an append, or the power may fail; anybody may delete the lock file.
 Any claim may be believed to be expired at any moment: clocks, pauses, slow heartbeats.
 
+Whether a worker claims is what the product's own decider says; see `deciding`.
+
 Not modelled: rotation, edits by hand and more than one run; the fault tests have those.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+from tests.model.deciding import claims
 from tests.model.exploring import Explorer, Parts, Verdict
 from tests.model.world import (
     GENESIS,
@@ -158,9 +161,12 @@ class Model:
         yield self._put(world, number, decided, head=worker.newest)
 
     def _claimed(self, base: Head, number: int) -> Head | None:
-        if base.step >= self.bounds.steps or base.token >= self.bounds.tokens:
-            return None
-        if base.is_running and not self.protocol.takes_over:
+        if base.token >= self.bounds.tokens or not claims(
+            base.step,
+            self.bounds.steps,
+            is_running=base.is_running,
+            takes_over=self.protocol.takes_over,
+        ):
             return None
         return Head(
             revision=base.revision + 1,
