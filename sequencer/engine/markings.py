@@ -20,9 +20,10 @@ from sequencer.errors import (
 from sequencer.model.head import MARKINGS, Flow, Head
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.choices import takes_other_answers
+from sequencer.model.net.ends import Grower
 from sequencer.model.net.graph import Graph, Node, Option
 from sequencer.model.net.marking import Marking, Reference, text_of
-from sequencer.model.net.net import Grower, Net
+from sequencer.model.net.net import Net
 from sequencer.model.net.record import Chain
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.workflow import Workflow, graph_of

@@ -32,12 +32,12 @@ from sequencer.model.net.choices import (
     shortened,
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Output, Retry, Step
+from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.workflows.prompts import parsed
-from sequencer.workflows.verdicts import LEAST_ASKED, check_schema, verdict_of
+from sequencer.workflows.verdicts import asked_again, check_schema, verdict_of
 
 ID_CHARS = 200
 """Longest id of a conversation; it comes from a client, whom nobody trusts."""
@@ -238,11 +238,9 @@ def _with_verdict(performed: Performed, wanted: str, *, is_command: bool) -> Per
 
 def _unanswered(performed: Performed, error: str) -> Performed:
     """Return *performed* as a failure that is followed by one more try at least."""
-    retry = performed.step.retry or Retry()
-    retry = retry.replace(max_attempts=max(retry.max_attempts, LEAST_ASKED))
     return replace(
         performed,
-        step=performed.step.replace(retry=retry),
+        step=asked_again(performed.step),
         outcome=performed.outcome.replace(status=OutcomeStatus.FAILED, error=error),
     )
 

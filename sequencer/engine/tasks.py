@@ -11,8 +11,8 @@ from msgspec import Struct
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.values import NodeValues
 from sequencer.engine.workplaces import Workplaces
+from sequencer.model.net.ends import Grower
 from sequencer.model.net.marking import Marking
-from sequencer.model.net.net import Grower
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 

@@ -17,24 +17,28 @@ import heapq
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from msgspec import Struct
 
 from sequencer.documents.keys import problems_of
 from sequencer.documents.yamlfile import dotted
-from sequencer.errors import ConfigurationError, SequencerError, UnknownName, raise_all
+from sequencer.errors import ConfigurationError, UnknownName, raise_all
 from sequencer.history.trace import trace_line
 from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
+from sequencer.model.kind import Performed
+from sequencer.model.limits import parse_time
 from sequencer.model.net.choices import forward_label, is_choice
-from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.ends import Acceptance, Failure, Grower, Rejection, end_of
+from sequencer.model.net.graph import Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
-from sequencer.model.net.net import Grower
 from sequencer.model.net.rules import Course
 from sequencer.model.net.source import copied, put
+from sequencer.model.net.transition import RETRIED
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
-from sequencer.model.transitions import Event
+from sequencer.model.transitions import Event, Place
 from sequencer.model.workflow import Workflow, grown
 from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
@@ -43,7 +47,7 @@ from sequencer.workflows.flowfile.settings import (
     Overrides,
     RetrySettings,
 )
-from sequencer.workflows.verdicts import LEAST_ASKED, verdict_of
+from sequencer.workflows.verdicts import asked_again, verdict_of
 
 DEFAULT_MS = 10
 MAX_EVENTS = 250_000
@@ -84,6 +88,20 @@ def back_edges(graph: Graph) -> tuple[str, ...]:
         label = f"[{edge.label}]" if edge.label else ""
         found.append(f"{edge.source}->{edge.target}{label}")
     return tuple(sorted(found))
+
+
+START = datetime(2000, 1, 1, tzinfo=UTC)
+"""The virtual clock's 0."""
+
+
+def _milliseconds(due: str | None) -> int | None:
+    """Return *due*, ISO 8601 UTC, on the virtual clock."""
+    date = parse_time(due) if due is not None else None
+    return None if date is None else round((date - START) / timedelta(milliseconds=1))
+
+
+def _timed_out() -> Outcome:
+    return Outcome(status=OutcomeStatus.FAILED, error="timeout", is_timed_out=True)
 
 
 class _Simulation:
@@ -246,38 +264,67 @@ class _Simulation:
         if is_late and node.kind is NodeKind.HUMAN:
             self._course.expire(name)
             return
-        if is_late:
-            self._failed(name, "timeout", "timeout")
-            return
+        outcome = _timed_out() if is_late else self._outcome(node, number)
+        if self._is_agent(name):
+            self._end(name, outcome, f"{name}-{number}")
+        elif outcome.is_accepted:
+            is_new = node.works
+            reference = f"{name}-{number}" if is_new else carried(self._marking, name)
+            self._accept(name, outcome.output, reference)
+        else:
+            self._fail(name, Failure(outcome))
+
+    def _outcome(self, node: Node, number: int) -> Outcome:
+        """Return how the attempt with this *number* at *node* ends; an answer is kept."""
         said = self._said(node, number)
         if isinstance(said, Mapping) and set(said) == {"error"}:
-            self._failed(name, str(said["error"]))
-            return
+            return Outcome(status=OutcomeStatus.FAILED, error=str(said["error"]))
         text = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
-        reference: Reference | None = f"{name}-{number}"
         if node.works:
-            self._outputs[f"{name}-{number}"] = text
-        else:
-            reference = carried(self._marking, name)
-        self._accept(name, text, reference)
+            self._outputs[f"{node.id}-{number}"] = text
+        return Outcome(status=OutcomeStatus.OK, output=text)
 
-    def _accept(self, name: str, text: str, reference: Reference | None) -> None:
-        validation = self._judgement(name)
-        if validation is not None:
-            said = Outcome(status=OutcomeStatus.OK, output=text)
-            verdict = verdict_of(said, is_command=False)
-            if verdict.source == "none":
-                self._failed(name, verdict.reason, tries=LEAST_ASKED)
-                return
-            if not verdict.is_pass and not self._refuse(name, verdict.reason, validation):
-                return
-        growth = None
-        if text and self._grower is not None:
-            try:
-                growth = self._grower.of_answer(self._workflow, name, text)
-            except SequencerError as refused:
-                self._failed(name, refused.message)
-                return
+    def _end(self, name: str, outcome: Outcome, reference: Reference) -> None:
+        """Let an attempt at the agent *name* end with *outcome*, as a run does."""
+        # Where nobody has said what a lead answers, it adds nothing.
+        is_silent = outcome.is_accepted and not outcome.output
+        end = end_of(
+            self._judged(name, outcome),
+            name,
+            self._marking,
+            START + timedelta(milliseconds=self._now),
+            workflow=self._workflow,
+            grower=None if is_silent else self._grower,
+        )
+        if isinstance(end, Acceptance):
+            self._accept(name, end.outcome.output, reference, end.growth)
+        elif isinstance(end, Rejection):
+            self._reject(name, end)
+        else:
+            self._fail(name, end)
+
+    def _judged(self, name: str, outcome: Outcome) -> Performed:
+        """Return the attempt at *name* with its verdict, if a task of a team judges."""
+        step = self._workflow.steps_by_name.get(name) or Step(name=name)
+        here, verdict = Place(0, name, step.prompt_name), None
+        if self._judgement(name) is not None and outcome.is_accepted:
+            found = verdict_of(outcome, is_command=False)
+            if found.source == "none":
+                failed = outcome.replace(status=OutcomeStatus.FAILED, error=found.reason)
+                return Performed(failed, asked_again(step), here, agent="")
+            verdict = found
+            if not found.is_pass:
+                error = f"the answer is no: {found.reason}"
+                outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
+        return Performed(outcome, step, here, agent="", verdict=verdict)
+
+    def _judgement(self, name: str) -> Validation | None:
+        step = self._workflow.steps_by_name.get(name)
+        return step.validation if step is not None and self._grower is not None else None
+
+    def _accept(
+        self, name: str, text: str, reference: Reference | None, growth: Growth | None = None
+    ) -> None:
         if growth is not None:
             # Before its tokens continue: who waits for it waits for what it adds as well.
             self._course.do("grow", growth.as_json())
@@ -286,29 +333,31 @@ class _Simulation:
         if growth is not None:
             self._course.tell_growth(growth, name)
 
-    def _judgement(self, name: str) -> Validation | None:
-        step = self._workflow.steps_by_name.get(name)
-        return step.validation if step is not None and self._grower is not None else None
-
-    def _refuse(self, name: str, reason: str, validation: Validation) -> bool:
-        """Take a "no" of the judge *name*; return whether the run continues after it as is."""
-        number = self._marking.ledger.refusals.get(name, 0) + 1
-        message = f"the answer is no: {reason}"
-        if number >= validation.max_attempts:
-            if validation.on_exhausted == "continue":
-                return True
-            self._course.fail(name, "Refused", f"{message} (after {number} judgements)")
-            self._course.look_for_the_end()
-            return False
-        fix = self._grower.fix(self._workflow, name, number) if self._grower else None
-        self._course.refuse(name, message, fix)
-        if fix is not None:
-            self._workflow = grown(self._workflow, [fix])
-            return False
+    def _reject(self, name: str, end: Rejection) -> None:
+        self._course.refuse(name, end.outcome.error or "", end.fix)
+        if end.fix is not None:
+            self._workflow = grown(self._workflow, [end.fix])
+            return
         # It judges again, as one whose next try has come.
         self._resting.add(name)
         self._is_overdue(name)
-        return False
+
+    def _fail(self, name: str, end: Failure) -> None:
+        due, message = _milliseconds(end.due), end.outcome.error or ""
+        if end.kind in RETRIED or due is not None:
+            self._course.fail_attempt(name, message, None if due is None else str(due), end.kind)
+        else:
+            self._course.fail(name, end.kind, message)
+        if due is None:
+            # Tasks of a team need not fail with it; the run ends where only it is left.
+            self._course.look_for_the_end()
+            return
+        self._resting.add(name)
+        if due > self._now:
+            self._at(due, name)
+        else:
+            # As in a run, where who may try again at once comes before who may begin.
+            self._is_overdue(name)
 
     def _said(self, node: Node, number: int) -> Any:
         part = self._parts.get(node.id)
@@ -323,24 +372,6 @@ class _Simulation:
     def _forward_label(self, name: str) -> str:
         is_asked = is_choice(self._graph, name)
         return (forward_label(self._graph, name) or "") if is_asked else ""
-
-    def _failed(self, name: str, message: str, kind: str = "error", tries: int = 1) -> None:
-        step = self._workflow.steps_by_name.get(name)
-        retry = (step.retry if step is not None else None) or Retry()
-        failures = self._marking.active[name].failures + 1
-        if failures >= max(retry.max_attempts, tries) or not self._is_agent(name):
-            self._course.fail_attempt(name, message, None, kind)
-            # Tasks of a team need not fail with it; the run ends where only it is left.
-            self._course.look_for_the_end()
-            return
-        due = self._now + round(retry.delay_s(failures) * 1000)
-        self._course.fail_attempt(name, message, str(due), kind)
-        self._resting.add(name)
-        if due > self._now:
-            self._at(due, name)
-        else:
-            # As in a run, where who may try again at once comes before who may begin.
-            self._is_overdue(name)
 
     def _try_again(self) -> None:
         while self._overdue and self._has_room():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sequencer.errors import ConfigurationError
 from sequencer.model.answers import last_read
 from sequencer.model.outcome import Outcome, Verdict, VerdictSource
+from sequencer.model.step import Retry, Step
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 REASON_CHARS = 1000
 """Longest reason; it goes into the head and into the fixer's prompt."""
 EXIT_REASON_CHARS = 600
-LEAST_ASKED = 2
+_LEAST_ASKED = 2
 """How often an agent is asked at least for an answer that decides."""
 _PROBLEM_CHARS = 300
 _VALUE_CHARS = 100
+
+
+def asked_again(step: Step) -> Step:
+    """Return *step* with one more try at least: its answer has to decide, and did not."""
+    retry = step.retry or Retry()
+    return step.replace(retry=retry.replace(max_attempts=max(retry.max_attempts, _LEAST_ASKED)))
 
 
 def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:

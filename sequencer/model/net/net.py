@@ -6,11 +6,10 @@ outputs. Both are read and kept by whom the net is given; the net itself decides
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from msgspec import Struct
 
@@ -19,12 +18,13 @@ from sequencer.model import by_hand
 from sequencer.model.commands import Adopt, RunCommand
 from sequencer.model.head import FLOW_DOCUMENT, Head, Work
 from sequencer.model.kind import STAGNATED, CommandContext, Ended, Kind, Room
-from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, tries_of, utc
+from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, utc
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.by_hand import Outputs, adopted
 from sequencer.model.net.choices import is_choice
+from sequencer.model.net.ends import Acceptance, Grower, Rejection, end_of
 from sequencer.model.net.graph import Growth
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
@@ -306,27 +306,6 @@ def expire_question(step: OpenTransition, name: str) -> None:
         step.expire(name)
 
 
-class Grower(Protocol):
-    """Makes what is added to a team's graph, and knows who is there to take over."""
-
-    @property
-    def has_fallback(self) -> bool:
-        """Return whether a task is tried once more, by somebody else, when its tries are over."""
-
-    def of_answer(self, workflow: Workflow, name: str, answer: str) -> Growth | None:
-        """Return the tasks that *answer* of task *name* adds to *workflow*; None: it names none.
-
-        Raises:
-            SequencerError: they can't be added; says what to correct, without secrets.
-        """
-
-    def fix(self, workflow: Workflow, name: str, number: int) -> Growth | None:
-        """Return what fixes the work that task *name* has refused for the *number*-th time.
-
-        None: the task has nothing that fixes it, and judges again.
-        """
-
-
 class Taken(Struct, frozen=True):
     """What a run has made of an attempt that has ended."""
 
@@ -352,80 +331,35 @@ class Taking(Struct, frozen=True):
         Raises:
             StaleClaim: the claim is gone.
         """
-        ended, step, performed = self.ended, self.step, self.ended.performed
-        token, outcome, verdict = ended.claim.token, performed.outcome, performed.verdict
-        if outcome.status is OutcomeStatus.INTERRUPTED:
-            due = iso(step.now + timedelta(seconds=POSTPONED_S)) if ended.postponed else None
+        ended, step, outcome = self.ended, self.step, self.ended.performed.outcome
+        token, due = ended.claim.token, None
+        if outcome.status is OutcomeStatus.INTERRUPTED or outcome.is_put_off:
+            if outcome.is_put_off:
+                due = due_again(outcome, ended.claim.attempt, step.now, ended.jitter)
+            elif ended.postponed:
+                due = iso(step.now + timedelta(seconds=POSTPONED_S))
             step.release(token, ended.record, outcome.usage, due)
-        elif outcome.is_put_off:
-            due = due_again(outcome, ended.claim.attempt, step.now, ended.jitter)
-            step.release(token, ended.record, outcome.usage, due)
-        elif verdict is not None and not verdict.is_pass and not performed.is_final:
-            return self._refused()
-        elif outcome.is_accepted:
-            return self._accepted()
-        else:
-            return Taken(then=self._failed(outcome, ended.record))
-        return Taken()
-
-    def _failed(self, outcome: Outcome, record: Mapping[str, Any]) -> str | None:
-        """Let it fail; return what comes of that by itself."""
-        claim, step, performed = self.ended.claim, self.step, self.ended.performed
-        held = step.head.claim_with(claim.token)
-        failures = step.marking.active[held.step].failures + 1 if held else 1
-        kind, due = "timeout" if outcome.is_timed_out else "error", None
-        if performed.is_final:
-            kind = "Template"
-        else:
-            due = retry_at(performed.step, failures, step.now)
-        then = None if due is None else f"{claim.step!r} is tried again at {due}"
-        is_last = failures == tries_of(performed.step) and not performed.is_final
-        if is_last and self.grower is not None and self.grower.has_fallback:
-            due, then = iso(step.now), f"{claim.step!r} is tried once more, by its replacement"
-        step.fail(claim.token, outcome, record, due=due, kind=kind)
-        return then
-
-    def _accepted(self) -> Taken:
-        """Accept it, and what a task's answer adds to the graph."""
-        ended, outcome, growth = self.ended, self.ended.performed.outcome, None
-        name, task = ended.claim.step, self.workflow.task(ended.claim.step)
-        if self.grower is not None and task is not None and task.adds is not None:
-            try:
-                growth = self.grower.of_answer(self.workflow, name, _said(outcome))
-            except SequencerError as refusal:
-                error = refusal.message
-                failed = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-                told = {"status": str(failed.status), "error": error[:4000]}
-                return Taken(failed, self._failed(failed, {**ended.record, **told}))
-        decision = ended.performed.decision
-        self.step.accept(
-            ended.claim.token, outcome, ended.reference, ended.record, growth, decision=decision
-        )
-        return Taken()
-
-    def _refused(self) -> Taken:
-        """Take a "no": a fix comes next, or another try, until there were too many."""
-        ended, step = self.ended, self.step
-        token, name = ended.claim.token, ended.claim.step
-        outcome, validation = ended.performed.outcome, ended.performed.step.validation
-        number = step.marking.ledger.refusals.get(name, 0) + 1
-        told = {**ended.record, "verdict": {"pass": False, "round": number}}
-        if validation is None or number >= validation.max_attempts:
-            if validation is not None and validation.on_exhausted == "continue":
-                passed = outcome.replace(status=OutcomeStatus.OK)
-                step.accept(token, passed, ended.reference, told)
-                return Taken(passed)
-            error = f"{outcome.error} (after {number} judgements)"
-            step.fail(token, outcome.replace(error=error), told, due=None, kind="Refused")
             return Taken()
-        fix = None if self.grower is None else self.grower.fix(self.workflow, name, number)
-        step.refuse(token, outcome, told, fix)
-        added = "it judges again" if fix is None else f"{fix.nodes[0].id!r} was added"
-        return Taken(then=f"{name!r} said no, and {added}")
-
-
-def _said(outcome: Outcome) -> str:
-    """Return what a task has said, as JSON where the client has told it apart."""
-    if outcome.structured is None:
-        return outcome.output
-    return json.dumps(outcome.structured, ensure_ascii=False)
+        name = ended.claim.step
+        end = end_of(
+            ended.performed,
+            name,
+            step.marking,
+            step.now,
+            workflow=self.workflow,
+            grower=self.grower,
+        )
+        record = {**ended.record, **end.more} if end.more else ended.record
+        instead = None if end.outcome.status is outcome.status else end.outcome
+        if isinstance(end, Acceptance):
+            decision = ended.performed.decision if instead is None else None
+            growth, reference = end.growth, ended.reference
+            step.accept(token, end.outcome, reference, record, growth, decision=decision)
+            return Taken(instead)
+        if isinstance(end, Rejection):
+            step.refuse(token, outcome, record, end.fix)
+            added = "it judges again" if end.fix is None else f"{end.fix.nodes[0].id!r} was added"
+            return Taken(then=f"{name!r} said no, and {added}")
+        step.fail(token, end.outcome, record, due=end.due, kind=end.kind)
+        again = "once more, by its replacement" if end.is_replaced else f"again at {end.due}"
+        return Taken(instead, None if end.due is None else f"{name!r} is tried {again}")

@@ -106,6 +106,10 @@ Pass = Callable[[Marking, str], tuple[str, Reference | None]]
 """What a node that does no work says, and where that is: what reached it."""
 
 
+RETRIED = ("error", "timeout")
+"""Kinds of failures that another attempt could mend."""
+
+
 @dataclass
 class OpenTransition:
     """One transition that is being made; `resulting.transition_of` ends it."""
@@ -196,7 +200,7 @@ class OpenTransition:
         message = (outcome.error or "no reason given").strip()
         if self.marking.graph.has_tasks:
             self.course.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
-        if kind in ("error", "timeout") or due is not None:
+        if kind in RETRIED or due is not None:
             self.course.fail_attempt(held.step, message, due, kind)
         else:
             self.course.fail(held.step, kind, message)

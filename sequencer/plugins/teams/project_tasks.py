@@ -8,8 +8,8 @@ from typing import Any
 from sequencer.engine.tasks import TaskExecution
 from sequencer.engine.values import NodeValues
 from sequencer.engine.workplaces import OneWorkplace, Workplaces
+from sequencer.model.net.ends import Grower
 from sequencer.model.net.marking import Marking
-from sequencer.model.net.net import Grower
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.briefing import brief_of

@@ -35,7 +35,7 @@ def define(**raw: Any) -> Workflow:
         ({"steps": []}, "at least one item"),
         ({"steps": ["a", "a"]}, "twice: a"),
         ({"steps": ["a"], "kind": "procedure", "review": {"every": 1, "step": "b"}}, "no cycles"),
-        ({"steps": ["a"], "kind": "graph"}, "'cycle' or 'procedure'"),
+        ({"steps": ["a"], "kind": "graph"}, "unknown workflow kind 'graph'"),
         ({"steps": "a"}, "expected a list"),
         ({"steps": [{"prompt": "x.md"}]}, "has to be there"),
         ({"steps": ["a"], "review": {"every": 2, "step": {}}}, "has to be there"),
