@@ -550,8 +550,7 @@ class Performer(Struct, frozen=True):
         try:
             outcome = executor.perform(request, listener, running.cancellation)
         except BaseException as error:
-            if listener.told is not None:
-                running.paid.append(listener.told)
+            running.paid += [] if listener.told is None else [listener.told]
             if (fault := extensions.fault_of(error, extensions.EXECUTORS, executor.kind)) is None:
                 raise
             raise fault from error

@@ -268,12 +268,8 @@ def load(
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
     workflows |= {name: made.workflow for name, made in lists.items()}
-    if layers.document is not None:
-        found += legacy.key_problems(layers.document)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
-    if reads:
-        found = set_aside(found, layers)
-    raise_all([error for _, error in sorted(found, key=lambda item: layers.position(item[0]))])
+    raise_all(_errors(found, layers, reads=reads))
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     read_only: dict[str, Any] = {
         name: MappingProxyType(getattr(layers, name)) for name in _OF_LAYERS
@@ -293,6 +289,15 @@ def load(
         **read_only,
         written=MappingProxyType(in_file),
     )
+
+
+def _errors(found: list[Found], layers: Layers, *, reads: bool) -> list[ConfigurationError]:
+    """Return what is wrong, in the order of the file; for *reads* see `load`."""
+    if layers.document is not None:
+        found += legacy.key_problems(layers.document)
+    if reads:
+        found = set_aside(found, layers)
+    return [error for _, error in sorted(found, key=lambda item: layers.position(item[0]))]
 
 
 def _builtin_prompts(schema: Schema) -> BuiltinPrompts:

@@ -33,9 +33,8 @@ from sequencer.model.net.choices import forward_label, is_choice
 from sequencer.model.net.ends import Acceptance, Failure, Grower, Rejection, end_of
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
-from sequencer.model.net.rules import Course
+from sequencer.model.net.rules import RETRIED, Course
 from sequencer.model.net.source import copied, put
-from sequencer.model.net.transition import RETRIED
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.transitions import Event, Place

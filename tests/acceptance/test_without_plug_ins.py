@@ -3,125 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sequencer import extensions
-
-ROOT = Path(__file__).parents[2]
-AGENT = """\
-import os, pathlib, sys, time
-text = sys.stdin.read()
-with open("done.txt", "a") as file:
-    file.write(os.environ["SEQUENCER_STEP"] + "\\n")
-if "wait here" in text and not pathlib.Path("go").exists():
-    pathlib.Path("started").touch()
-    time.sleep(600)
-print("Done.")
-"""
-AGENTS = """\
-agent: {default: script}
-agents: {script: {kind: command, argv: [%s, -IS, agent.py]}}
-"""
-FLOW = """\
-# Ship
-
-```mermaid
-flowchart TD
-  build[Build] --> fine{{Fine?}}
-  fine -->|"yes"| ship[Ship]
-  fine -->|"no"| build
-```
-
-### build
-Build it
-
-### fine
----
-options: ["yes", "no"]
----
-Ship it?
-
-### ship
-Ship it
-"""
-TASKS = """\
-kind: team
-tasks:
-  - {id: first, subject: The first, text: Do it}
-  - {id: second, subject: The second, text: Do it, blocked_by: [first]}
-"""
-
-
-class Here:
-    """A project, and the program that is called in it."""
-
-    def __init__(self, folder: Path, packages: Path, off: frozenset[str]) -> None:
-        self.folder, self._packages, self._off = folder, packages, off
-        (folder / "prompts").mkdir(parents=True, exist_ok=True)
-        (folder / "agent.py").write_text(AGENT)
-
-    def disabling(self, off: frozenset[str]) -> Here:
-        """Return the same project with other plug-ins disabled."""
-        return Here(self.folder, self._packages, off)
-
-    def configure(self, text: str) -> None:
-        switches = f"plugins: {{{', '.join(f'{name}: off' for name in sorted(self._off))}}}\n"
-        agents = AGENTS % json.dumps(sys.executable)
-        (self.folder / "orchestration.yaml").write_text(
-            text + agents + (switches if self._off else "")
-        )
-
-    def prompts(self, *names: str) -> None:
-        for name in names:
-            (self.folder / f"prompts/{name}.md").write_text("Work.\n")
-
-    def begin(self, *words: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "sequencer", *words],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self._packages)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def call(self, *words: str, code: int = 0) -> str:
-        called = self.begin(*words)
-        said = called.communicate(timeout=60)[0]
-        assert called.returncode == code, said
-        return said
-
-    @property
-    def done(self) -> list[str]:
-        return (self.folder / "done.txt").read_text().split()
-
-    def state(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "sync/state.json").read_text())
-        return found
-
-
-def without(folder: Path, removed: frozenset[str]) -> Path:
-    """Return where a copy of the package is that lacks the plug-ins *removed*."""
-    if not removed:
-        return ROOT
-    lacks = {str(ROOT / "sequencer/plugins" / name) for name in removed}
-
-    def ignored(where: str, names: list[str]) -> set[str]:
-        found = {name for name in names if str(Path(where) / name) in lacks}
-        return found | {name for name in names if name == "__pycache__"}
-
-    shutil.copytree(ROOT / "sequencer", folder / "sequencer", ignore=ignored)
-    return folder
+from tests.acceptance.core_alone import FLOW, READING, ROOT, TASKS, Here, without
 
 
 @pytest.fixture(params=["disabled", "not installed"])
@@ -205,8 +95,6 @@ def test_nothing_of_a_plug_in_is_there(core: Here) -> None:
     assert "needs the plug-in 'git'" in core.call("tick", code=2)
 
 
-READING = ("status", "history", "log", "inbox", "clean")
-"""Commands that read every run."""
 PLAIN = (*READING, "check --settings", "tick", "plan", "repair", "stop", "status --all", "--help")
 """Commands that a project without any plug-in uses."""
 
@@ -252,66 +140,6 @@ def test_a_variable_that_disables_a_plug_in_is_named(
     assert "unset the variable SEQUENCER_PLUGINS__WEB" in here.call("web", "--help", code=2)
 
 
-PACKAGE = """\
-class Loud:
-    def __init__(self, *_):
-        self.lane = "loud"
-
-    def post(self, *_):
-        pass
-
-    def close(self):
-        pass
-
-
-def loud(name, options, place):
-    return Loud()
-
-
-def where():
-    pass
-"""
-POINTS = "[sequencer.sinks]\nloud = loud:loud\n[sequencer.commands]\nwhere = loud:where\n"
-
-
-def test_a_run_is_read_without_a_package_that_its_settings_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    packages = without(tmp_path / "packages", frozenset({"temporal"}))
-    (packages / "loud.py").write_text(PACKAGE)
-    about = packages / "acme_loud-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-loud\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(POINTS)
-    here = Here(tmp_path / "project", packages, frozenset())
-    settings = "steps: [a, b]\nactivity: {sinks: {loud: {kind: loud}}}\n"
-    here.configure(settings)
-    here.prompts("a", "b")
-    here.configure(f"{settings}plugins: {{acme-loud: off}}\n")
-    for command in (*READING, "stop", "resume"):
-        here.call(command)
-    needs = "needs the package 'acme-loud', which is disabled"
-    for command in ("run", "tick"):
-        said = here.call(command, code=2)
-        assert needs in said
-        assert "set 'plugins: {acme-loud: on}' in orchestration.yaml" in said
-    assert needs in here.call("where", code=2)
-    # A shell can't export a variable with a hyphen, and indexes make no difference.
-    here.configure(f"{settings}plugins: {{acme-loud: on}}\n")
-    monkeypatch.setenv("SEQUENCER_PLUGINS__ACME_LOUD", "off")
-    said = here.call("run", code=2)
-    assert needs in said
-    assert "unset the variable SEQUENCER_PLUGINS__ACME_LOUD" in said
-    monkeypatch.delenv("SEQUENCER_PLUGINS__ACME_LOUD")
-    here.configure("steps: [a, b]\nstore: {kind: loudly}\nplugins: {acme-loud: off}\n")
-    said = here.call("status")
-    assert "unknown store kind 'loudly'" in said
-    assert "showing the copy in this folder" in said
-    assert "unknown store kind 'loudly'" in here.call("run", code=2)
-    here.configure("steps: [a]\nstore: {kind: fil}\n")
-    assert "did you mean 'file'?" in here.call("status", code=2)
-
-
 def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     here = Here(tmp_path / "project", ROOT, frozenset())
     here.configure("")
@@ -341,127 +169,6 @@ def test_a_run_of_tasks_is_read_without_teams(tmp_path: Path) -> None:
     here.call(*named, "resume")
     here.call(*named, "run")
     assert here.done == ["first", "second"]
-
-
-INLINE = """\
-workflow: t
-workflows: {t: {tasks: [{id: first, subject: A, text: Do it}, {id: second, subject: B, text: Go}]}}
-"""
-
-
-@pytest.mark.parametrize("lacks", ["disabled", "not installed"])
-def test_a_run_of_inline_tasks_is_read_and_stopped_without_teams(
-    tmp_path: Path, lacks: str
-) -> None:
-    here = Here(tmp_path / "project", ROOT, frozenset())
-    here.configure(INLINE)
-    here.call("run", "--max-steps", "1")
-    teams = frozenset({"teams"})
-    alone = here.disabling(teams)
-    if lacks == "not installed":
-        alone = Here(here.folder, without(tmp_path / "packages", teams), frozenset())
-    alone.configure(INLINE)
-    for command in (*READING, "stop"):
-        said = alone.call(command)
-        assert f"needs the plug-in 'teams', which is {lacks}" in said
-    for command in ("run", "tick"):
-        said = alone.call(command, code=2)
-        assert f"needs the plug-in 'teams', which is {lacks}" in said
-        assert "unknown workflow" not in said
-    here.configure(INLINE)
-    here.call("resume")
-    here.call("run")
-    assert sorted(here.done) == ["first", "second"]
-
-
-PARTS = """\
-from sequencer.model.line.line import Line
-from sequencer.project.schema import Section
-from sequencer.project.sections import ConfigSection
-from sequencer.project.store_kinds import StoreKind
-from sequencer.store.file import FileStore
-
-
-class Owner(Section):
-    name: str = "nobody"
-
-
-class Sink:
-    kind, max_chars, takes_thoughts = "loud", 1000, False
-
-    def __init__(self, name, *_):
-        self.name = name
-
-    def post(self, post):
-        pass
-
-    def close(self):
-        pass
-
-
-owner = ConfigSection(Owner, Owner)
-kept = StoreKind("kept", lambda asked: FileStore(asked.state_path, migrate=asked.to_head))
-kind = Line
-"""
-PARTS_AT = """\
-[sequencer.sections]
-owner = parts:owner
-[sequencer.stores]
-kept = parts:kept
-[sequencer.sinks]
-loud = parts:Sink
-[sequencer.kinds]
-odd = parts:kind
-"""
-STEPS = "workflow: own\nworkflows: {own: {steps: [a, b]}}\n"
-
-
-@pytest.mark.parametrize("lacks", ["disabled", "not installed"])
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        (f"{STEPS}owner: {{name: Ann}}\n", "owner"),
-        (f"{STEPS}store: {{kind: kept}}\n", "kept"),
-        (f"{STEPS}activity: {{sinks: {{mine: {{kind: loud}}}}}}\n", "loud"),
-        (STEPS.replace("{steps", "{kind: odd, steps"), "odd"),
-        (f"{STEPS}plugins: {{acme-parts: on}}\n", "acme-parts"),
-    ],
-)
-def test_a_run_is_read_whatever_its_package_has_added(
-    tmp_path: Path, settings: str, named: str, lacks: str
-) -> None:
-    packages = without(tmp_path / "packages", frozenset({"temporal"}))
-    (packages / "parts.py").write_text(PARTS)
-    about = packages / "acme_parts-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-parts\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(PARTS_AT)
-    here = Here(tmp_path / "project", packages, frozenset())
-    here.configure(settings)
-    here.prompts("a", "b")
-    here.call("run", "--max-steps", "1")
-    if lacks == "not installed":
-        shutil.move(about, tmp_path)
-    elif "plugins" in settings:
-        settings = settings.replace(" on}", " off}")
-    else:
-        settings += "plugins: {acme-parts: off}\n"
-    here.configure(settings)
-    if named == "kept":
-        # A copy that nobody reads must not be stopped in place of the run.
-        assert "store kind 'kept'" in here.call("stop", code=2)
-    else:
-        assert "the run is stopped" in here.call("stop")
-        here.call("repair")
-    for command in READING:
-        said = here.call(command)
-        if lacks == "disabled" and named in ("owner", "kept"):
-            assert "needs the package 'acme-parts', which is disabled" in said
-    is_harmless = lacks == "disabled" and named == "acme-parts"
-    for command in ("run", "tick") if not is_harmless else ():
-        said = here.call(command, code=2)
-        assert named in said
-    assert here.done == ["a"]
 
 
 def test_disabling_what_is_not_installed_changes_nothing(tmp_path: Path) -> None:

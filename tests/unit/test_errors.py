@@ -14,6 +14,7 @@ CODES = {
     "UsageRefused": 2,
     "ConfigurationError": 2,
     "ConfigurationErrors": 2,
+    "PackageFailed": 2,
     "UnsafePath": 2,
     "UnknownName": 2,
     "AgentMissing": 2,

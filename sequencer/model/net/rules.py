@@ -46,6 +46,10 @@ class FlowFact(NamedTuple):
     details: Mapping[str, Any]
 
 
+RETRIED = ("error", "timeout")
+"""Kinds of failures that another attempt could mend."""
+
+
 class Course:
     """Takes one marking from event to event."""
 

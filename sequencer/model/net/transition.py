@@ -17,7 +17,7 @@ from sequencer.model.net.choices import shortened
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import Course, FlowFact
+from sequencer.model.net.rules import RETRIED, Course, FlowFact
 from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim
 
@@ -104,10 +104,6 @@ NOTE_CHARS = 2000
 """Of what an attempt failed with, for the next one."""
 Pass = Callable[[Marking, str], tuple[str, Reference | None]]
 """What a node that does no work says, and where that is: what reached it."""
-
-
-RETRIED = ("error", "timeout")
-"""Kinds of failures that another attempt could mend."""
 
 
 @dataclass
