@@ -550,7 +550,7 @@ class Performer(Struct, frozen=True):
         try:
             outcome = executor.perform(request, listener, running.cancellation)
         except BaseException as error:
-            running.paid += [] if listener.told is None else [listener.told]
+            running.paid.extend([] if listener.told is None else [listener.told])
             if (fault := extensions.fault_of(error, extensions.EXECUTORS, executor.kind)) is None:
                 raise
             raise fault from error
