@@ -8,8 +8,9 @@ in `OURS`, because that takes fifty times as long.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -89,6 +90,8 @@ COMMENT_TOOLS = "sequencer.comment_tools"
 to their names."""
 
 _T = TypeVar("_T")
+_VALUE = re.compile(r"\s*\w+(\.\w+)*\s*(:\s*\w+(\.\w+)*\s*)?(\[[^]]*\]\s*)?")
+"""The value of an entry point: ``MODULE:NAME``, perhaps with extras."""
 _PLUGINS = "sequencer.plugins"
 _ROOM = Path(__file__).with_name("plugins")
 OURS: Mapping[str, Mapping[str, str]] = {
@@ -242,13 +245,7 @@ def plugin_at(place: str) -> str | None:
 
 def installed_packages() -> frozenset[str]:
     """Return the `canonical` names of the installed packages that have entry points for us."""
-    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
-
-    return frozenset(
-        canonical(one.name)
-        for one in distributions()
-        if any(entry.group.startswith("sequencer.") for entry in one.entry_points)
-    )
+    return frozenset(canonical(packages.name_of(point)) for point in packages.each_point())
 
 
 def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
@@ -295,9 +292,7 @@ def _disabled_package(group: str, name: str) -> str | None:
     """Return the disabled package that provides *name* in *group*, if one does."""
     if not _ENABLED.disabled - PLUGINS:
         return None
-    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
-
-    points = entry_points(group=group, name=name)
+    points = (one for one in packages.each_point() if (one.group, one.name) == (group, name))
     return next((packages.name_of(one) for one in points if _is_disabled(one)), None)
 
 
@@ -392,15 +387,8 @@ def from_enabled_packages(
     *failed* gets the error of each that can't be loaded. A package that is not installed has none:
     opening the project reports it.
     """
-    for package in sorted(_ENABLED.enabled - PLUGINS):
-        from importlib.metadata import (  # noqa: PLC0415 - slow to import
-            PackageNotFoundError,
-            distribution,
-        )
-
-        with suppress(PackageNotFoundError):
-            points = (one for one in distribution(package).entry_points if one.group == group)
-            yield from _loaded_each(points, failed)
+    points = (one for one in entries(group) if is_enabled_by_name(one))
+    yield from _loaded_each(sorted(points, key=packages.name_of), failed)
 
 
 @contextmanager
@@ -430,16 +418,21 @@ def package_code(
         raise fault from error
 
 
+_AT_WORK = (STORES, EXECUTORS, SINKS)
+"""Groups whose objects use files and processes of this machine."""
+
+
 def fault_of(
     error: BaseException, group: str, name: str, point: EntryPoint | None = None
 ) -> PackageFailed | None:
     """Return what *error* is if the package that provides *name* in *group* raised it.
 
-    None: it is a deliberate error, the fault of this machine, or of our own object.
+    None: it is a deliberate error, of our own object, or the fault of this machine: only stores,
+    agents and sinks have a reason to meet one.
     """
-    if isinstance(error, (SequencerError, KeyboardInterrupt, GeneratorExit)):
+    if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None
-    if out_of_resources(error) or failed_disk(error):
+    if group in _AT_WORK and (out_of_resources(error) or failed_disk(error)):
         return None
     # With another name than its entry point's, an object is known by its code.
     what = f"failed: {packages.describe_error(error)}"
@@ -490,9 +483,13 @@ def load(point: EntryPoint) -> Any:
         ConfigurationError: it can't be imported, or is something else.
     """
     fault = partial(packages.package_error, packages.name_of(point), where=packages.place_of(point))
+    if _VALUE.fullmatch(point.value) is None:
+        raise fault("has a malformed entry point here: write MODULE:NAME")
     try:
         found = point.load()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         # With --verbose its traceback is shown.
         raise fault(f"failed while it was imported: {packages.describe_error(error)}") from error
     wanted = OFFERED.get(point.group)
@@ -507,20 +504,15 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of installed packages in *group*; none of them is loaded."""
     if not packages.may_add(group):
         return ()
-    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
-
-    return tuple(one for one in entry_points(group=group) if not _is_disabled(one))
+    points = (one for one in packages.each_point() if one.group == group)
+    return tuple(one for one in points if not _is_disabled(one))
 
 
 def all_entries() -> list[EntryPoint]:
     """Return the entry points of all packages that have some for Sequencer; none is loaded."""
     if not packages.may_add("[sequencer."):
         return []
-    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes long to load
-
-    found = entry_points()
-    groups = sorted(group for group in found.groups if group.startswith("sequencer."))
-    points = (one for group in groups for one in found.select(group=group) if not _is_disabled(one))
+    points = (one for one in packages.each_point() if not _is_disabled(one))
     return sorted(points, key=lambda one: (one.group, one.name))
 
 

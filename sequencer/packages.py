@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sequencer.errors import PackageFailed, SequencerError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
 
 _SHOWN_CHARS = 300
 
@@ -42,13 +43,58 @@ def place_of(point: EntryPoint) -> str:
     return f"{point.group}: {point.name} = {point.value}"
 
 
+def each_point() -> Iterator[EntryPoint]:
+    """Yield the entry points of installed packages for Sequencer; none of them is loaded.
+
+    A package whose metadata is malformed has none here; see `malformed_packages`.
+    """
+    for package in _packages():
+        points = _points_of(package)
+        yield from points if not isinstance(points, Exception) else ()
+
+
+def malformed_packages() -> Iterator[PackageFailed]:
+    """Yield an error for each installed package for Sequencer whose metadata is malformed."""
+    for package in _packages():
+        if isinstance(error := _points_of(package), Exception):
+            what = f"has a malformed entry_points.txt: {describe_error(error)}"
+            yield package_error(package.name, what)
+
+
+def _packages() -> Iterator[Distribution]:
+    """Yield the installed packages, of several versions the one that Python imports."""
+    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
+
+    seen = set[str]()
+    for package in distributions():
+        # Folders that are no package, such as what a failed installation leaves, have no name.
+        name = package.metadata["Name"]
+        if name is not None and name not in seen:
+            seen.add(name)
+            yield package
+
+
+def _points_of(package: Distribution) -> list[EntryPoint] | Exception:
+    """Return the entry points of *package* for Sequencer, or why they can't be read."""
+    text = package.read_text("entry_points.txt") or ""
+    if "[sequencer." not in text:
+        return []
+    try:
+        return [one for one in package.entry_points if one.group.startswith("sequencer.")]
+    except Exception as error:  # noqa: BLE001 - importlib raises whatever its parser stumbles over
+        return error
+
+
 def describe_error(error: BaseException) -> str:
     """Return type and message of *error* on one line.
 
     >>> describe_error(KeyError("x")), describe_error(SystemExit())
     ("KeyError: 'x'", 'SystemExit')
     """
-    text = " ".join(str(error).split())[:_SHOWN_CHARS]
+    try:
+        text = " ".join(str(error).split())[:_SHOWN_CHARS]
+    except Exception:  # noqa: BLE001 - what a package has written
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -90,14 +136,10 @@ def package_that_raised(error: BaseException) -> str | None:
     while frame is not None:
         modules.add(str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
         frame = frame.tb_next
-    from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
-
-    for package in distributions():
-        for entry in package.entry_points:
-            # `entry.module` raises if the value is malformed.
-            top = entry.value.partition(":")[0].strip().partition(".")[0]
-            if entry.group.startswith("sequencer.") and top in modules:
-                return package.name
+    for entry in each_point():
+        # `entry.module` raises if the value is malformed.
+        if entry.value.partition(":")[0].strip().partition(".")[0] in modules:
+            return name_of(entry)
     return None
 
 

@@ -214,7 +214,7 @@ _LOOKING = frozenset(
     ("status", "log", "history", "plan", "report", "web", "inbox", "sync", "check", "mcp", "help")
 )
 """They run nothing of the project, and reach no remote."""
-_READING = frozenset(("status", "history", "log", "inbox", "repair", "clean"))
+_READING = frozenset(("status", "history", "log", "inbox", "repair", "clean", "report", "web"))
 """They read every run, even if it needs a plug-in that is disabled."""
 _CHANGING = frozenset(("stop", "resume", "answer", "tell")) | {
     name for name, entry in COMMANDS.items() if entry.section == _FIX

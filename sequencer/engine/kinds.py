@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
 
 from sequencer import extensions
 from sequencer.engine.patience import Changes
-from sequencer.model.line.line import Line
+from sequencer.model.head import Head
+from sequencer.model.kind import Performed
+from sequencer.model.line.line import Ending, Line
+from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import Workflow
+from sequencer.packages import describe
 from sequencer.store.protocol import Store
 
 
@@ -45,3 +52,37 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     )
     kind = partial(extensions.create, extensions.KINDS, workflow.kind, Line, added)
     return _along(store, workflow, kind)
+
+
+Judge = Callable[[Head, Performed, int], tuple[Performed, Ending]]
+"""What `Line.judge` is called with and returns."""
+
+
+def judge_of(kind: Line) -> Judge:
+    """Return `Line.judge` of *kind*, which a package may have written.
+
+    If the package fails, so has the attempt: its output and its cost are kept, and the claim ends.
+    """
+    if type(kind) is Line:
+        return kind.judge
+
+    def judge(head: Head, performed: Performed, max_attempts: int) -> tuple[Performed, Ending]:
+        try:
+            return _pair(kind.judge(head, performed, max_attempts))
+        except BaseException as error:
+            workflow = kind.workflow
+            if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
+                raise
+            outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
+            failed = replace(performed, outcome=outcome, verdict=None, decision=None)
+            return Line(workflow).judge(head, failed, max_attempts)
+
+    return judge
+
+
+def _pair(made: Any) -> tuple[Performed, Ending]:
+    match made:
+        case Performed() as performed, Ending() as ending:
+            return performed, ending
+    message = f"judge returned {describe(made)}, and not what Line.judge returns"
+    raise TypeError(message)

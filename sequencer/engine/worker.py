@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from sequencer import extensions
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, Prepared, Running
 from sequencer.engine.by_hand import Control
@@ -26,7 +25,7 @@ from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
 from sequencer.engine.evidence import NO_PRIOR, OWN_WORD, PriorAttempts, after_missing
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.kinds import changes_of
+from sequencer.engine.kinds import changes_of, judge_of
 from sequencer.engine.patience import Changes, Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.recall import Memory, recall
@@ -264,7 +263,7 @@ class LineWorker(Worker):
         """The workflow that, as far as this worker knows, the run has."""
         changes = changes_of(store, self.workflow)
         self.kind: Line = cast("Line", changes.kind)
-        self._judge = self.kind.judge if type(self.kind) is Line else self._judge_guarded
+        self._judge = judge_of(self.kind)
         super().__init__(changes, performer, limits)
         self.positions = frozenset(positions)
         self._current: Cancellation | None = None
@@ -460,24 +459,6 @@ class LineWorker(Worker):
             record["reason"] = str(reason)
         postponed = None if busy is None else busy.message
         return Ended(running.claim, performed, record, ending, jitter=chance(), postponed=postponed)
-
-    def _judge_guarded(
-        self, head: Head, performed: Performed, most: int
-    ) -> tuple[Performed, Ending]:
-        """Return what a kind of a package makes of *performed*.
-
-        If the package fails, so has the attempt: its output and what it
-        cost are kept, and the claim ends.
-        """
-        try:
-            return self.kind.judge(head, performed, most)
-        except BaseException as error:
-            workflow = self.kind.workflow
-            if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
-                raise
-            outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
-            failed = replace(performed, outcome=outcome, verdict=None, decision=None)
-            return Line(workflow).judge(head, failed, most)
 
     def _folder(self, running: Running) -> Path:
         return self.store.result_folder(running.claim.step_index, running.claim.token)

@@ -10,9 +10,10 @@ from typing import Any
 
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
-from sequencer.errors import UnknownName
+from sequencer.errors import PackageFailed, UnknownName
 from sequencer.extensions import PluginUnavailable
 from sequencer.project.enabled_plugins import switches
+from sequencer.project.schema import Schema
 from sequencer.project.sections import Found
 from sequencer.project.sources import Layers
 from sequencer.project.store_kinds import STORE_KIND
@@ -22,12 +23,11 @@ def remove_disabled(layers: Layers) -> list[Found]:
     """Remove the keys of unavailable plug-ins from *layers*, and return an error for each."""
     found = list(_unknown(dict(switches(layers.values)), layers))
     values = layers.values
-    for path, plugin in _keys(values):
-        error = PluginUnavailable(f"the key {str(path[-1])!r}", plugin, where=layers.at(path))
+    for path, error in _absent(layers):
         layers.unavailable[path] = error
         found.append((path, error))
-        # Without its tasks an entry of `workflows` is empty, so all of it goes.
-        values = without_key(values, path[:2])
+        # Without its tasks or its kind, an entry is of no use, so all of it goes.
+        values = _without(values, path[: max(1, len(path) - 1)])
     layers.values = values
     return found
 
@@ -40,15 +40,16 @@ def set_aside(found: Iterable[Found], layers: Layers) -> list[Found]:
     """
     kept: list[Found] = []
     for path, error in found:
-        is_absent = isinstance(error, UnknownName) and not error.nearest
-        if not (is_absent or isinstance(error, PluginUnavailable)):
+        if isinstance(error, UnknownName) and not error.nearest:
+            text = f"{error.where}: {error.message}; perhaps a package that adds it is missing"
+        elif isinstance(error, (PluginUnavailable, PackageFailed)):
+            text = error.in_one_line
+        else:
             kept.append((path, error))
             continue
         layers.unavailable[path] = error
-        text = error.in_one_line
-        if path == STORE_KIND:
-            text += "; showing the copy in this folder"
-        layers.notices.append(text)
+        is_store = path == STORE_KIND
+        layers.notices.append(f"{text}; only a copy here can be shown" if is_store else text)
     return kept
 
 
@@ -66,23 +67,59 @@ def _unknown(named: Mapping[str, bool], layers: Layers) -> Iterator[Found]:
                 yield path, error
 
 
-def _keys(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+def _absent(layers: Layers) -> Iterator[Found]:
+    """Yield an error for each value that needs a disabled or a broken plug-in or package."""
+    values = layers.values
     for name in values:
-        if (plugin := extensions.missing_provider(extensions.SECTIONS, name)) is not None:
-            yield (name,), plugin
-    workflows = values.get("workflows")
-    for name, entry in workflows.items() if isinstance(workflows, Mapping) else ():
-        for key in entry if isinstance(entry, Mapping) else ():
-            plugin = extensions.missing_provider(extensions.WORKFLOW_KEYS, key)
-            if plugin is not None:
-                yield ("workflows", name, key), plugin
-                break
+        yield from _of_section(name, layers)
+    for name, entry in _entries(values, "workflows"):
+        for key in entry:
+            path = ("workflows", name, key)
+            yield from _of_provider(path, extensions.WORKFLOW_KEYS, key, f"the key {key!r}", layers)
+    for above, group, what in _KINDS:
+        for name, entry in _entries(values, *above):
+            kind = str(entry.get("kind"))
+            yield from _of_provider((*above, name, "kind"), group, kind, f"{what} {kind!r}", layers)
 
 
-def without_key(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
-    """Return a copy of *values* without what is at *path*, of one or two keys."""
-    name, *below = path
-    if not below:
-        return {key: value for key, value in values.items() if key != name}
-    here = {key: value for key, value in values[str(name)].items() if key != below[0]}
-    return {**values, str(name): here}
+_KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
+    (("workflows",), extensions.KINDS, "workflow kind"),
+    (("agents",), extensions.EXECUTORS, "agent kind"),
+    (("activity", "sinks"), extensions.SINKS, "sink kind"),
+)
+"""The mappings whose entries have a kind that a package may add."""
+
+
+def _of_section(name: str, layers: Layers) -> Iterator[Found]:
+    path = (name,)
+    yield from _of_provider(path, extensions.SECTIONS, name, f"the key {name!r}", layers)
+    if name in Schema.model_fields or path in layers.unavailable:
+        return
+    try:
+        extensions.find(extensions.SECTIONS, name)
+    except PackageFailed as error:
+        yield path, error
+
+
+def _of_provider(
+    path: KeyPath, group: str, name: str, what: str, layers: Layers
+) -> Iterator[Found]:
+    if (provider := extensions.missing_provider(group, name)) is not None:
+        yield path, PluginUnavailable(what, provider, where=layers.at(path))
+
+
+def _entries(values: Any, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the mappings in the mapping at *path*, by name; there may be anything else."""
+    for key in path:
+        values = values.get(key) if isinstance(values, Mapping) else None
+    for name, entry in values.items() if isinstance(values, Mapping) else ():
+        if isinstance(entry, Mapping):
+            yield name, entry
+
+
+def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Return a copy of *values* without what is at *path*."""
+    key, *below = path
+    if below and isinstance(here := values.get(str(key)), dict):
+        return {**values, str(key): _without(here, tuple(below))}
+    return {name: value for name, value in values.items() if name != key}

@@ -34,6 +34,8 @@ _CORE_NAMES: Mapping[str, str] = {
 
 def check_packages() -> Iterator[Finding]:
     """Yield each entry point that can't be used, with its package and what to do."""
+    for malformed in packages.malformed_packages():
+        yield from of_error(Area.CONFIGURATION, malformed, Level.WARNING)
     seen: dict[tuple[str, str], EntryPoint] = {}
     for point in extensions.all_entries():
         first = seen.setdefault((point.group, point.name), point)

@@ -11,7 +11,7 @@ from typing import Any
 
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
-from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.errors import ConfigurationError, PackageFailed, UnknownName, UnsafePath
 from sequencer.model.step import Step
 from sequencer.project.schema import BUILTIN_AGENTS, Schema
 from sequencer.project.sections import Found, section
@@ -93,8 +93,12 @@ class Check:
             if problems is not None and extensions.plugin_of(extensions.SECTIONS, name):
                 yield from problems(value, self)
             elif problems is not None:
-                with extensions.package_code(extensions.SECTIONS, name):
-                    yield from [_found(one) for one in problems(value, self)]
+                try:
+                    with extensions.package_code(extensions.SECTIONS, name):
+                        found = [_found(one) for one in problems(value, self)]
+                except PackageFailed as error:
+                    found = [((name,), error)]
+                yield from found
 
     # --- what sections ask for ---------------------------------------------------------
 

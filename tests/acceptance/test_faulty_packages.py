@@ -160,8 +160,9 @@ def test_a_faulty_section_is_the_fault_of_its_package(here: Packages, code: str,
     if not says:
         here.run("check")
         return
-    for words in (("check",), ("status",)):
-        said = here.run(*words, code=2)
+    # Reading a run does not need the section.
+    for command, end in (("check", 2), ("run", 2), ("status", 0), ("history", 0), ("inbox", 0)):
+        said = here.run(command, code=end)
         assert place + "the package 'acme-seq' failed" in said
         assert says in said
 
@@ -226,7 +227,19 @@ def made(workflow):
 """
 
 
-@pytest.mark.parametrize("fault", ["1 / 0", "raise SystemExit(3)", "return performed.nothing"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *(
+            "1 / 0",
+            "raise SystemExit(3)",
+            "return performed.nothing",
+            "return 42",
+            "return None, 1",
+        ),
+        *("raise OSError(28, 'full')", "raise MemoryError"),
+    ],
+)
 def test_a_kind_that_fails_keeps_what_was_done(here: Packages, fault: str) -> None:
     (here.project / "orchestration.yaml").write_text(
         STEPS.replace("own: {", "own: {kind: odd, ") + PLAIN
@@ -268,6 +281,7 @@ def made(name, options, place):
     [
         ("1 / 0", "activity sink 'mine' is not used: the package 'acme-seq' failed"),
         ("raise SystemExit(3)", "the package 'acme-seq' failed: SystemExit: 3"),
+        ("raise GeneratorExit", "the package 'acme-seq' failed: GeneratorExit"),
         ("raise CancelledError", "the package 'acme-seq' failed: CancelledError"),
         ("open('/nowhere/at/all')", "No such file or directory: '/nowhere/at/all'; results are"),
     ],
@@ -502,7 +516,42 @@ def test_a_malformed_entry_point_is_no_bug_of_the_program(here: Packages) -> Non
     here.package("acme-seq", {"contributions": {"report.x": "acme made ::"}}, acme="")
     said = here.run("report", "--nothing-of-this-name", code=2)
     assert "Traceback" not in said
-    assert "the package 'acme-seq' failed while it was imported" in said
+    assert "the package 'acme-seq' has a malformed entry point here" in said
+
+
+@pytest.mark.parametrize("group", ["console_scripts", "sequencer.executors"])
+def test_malformed_metadata_keeps_no_other_package_from_working(here: Packages, group: str) -> None:
+    here.package("broken-seq", {}, broken="")
+    metadata = here.packages / "broken_seq-1.dist-info/entry_points.txt"
+    metadata.write_text(f"[{group}]\nno equals sign\n")
+    settings(here, "agents: {one: {kind: echo}}\nagent: one\n")
+    acme(here, "executors", AGENT, "echo")
+    here.run("run", "--max-steps", "1")
+    is_ours = "the package 'broken-seq' has a malformed entry_points.txt" in here.run("check")
+    assert is_ours == (group == "sequencer.executors")
+
+
+def test_an_error_that_cannot_be_shown(here: Packages) -> None:
+    code = "import click\n\n\nclass Odd(Exception):\n    def __str__(self):\n        1 / 0\n\n\n"
+    code += "@click.command()\ndef made():\n    raise Odd\n"
+    acme(here, "commands", code)
+    assert "the package 'acme-seq' failed: Odd" in here.run("mine", code=2)
+
+
+def test_check_continues_after_any_error_of_an_import(here: Packages) -> None:
+    acme(here, "sinks", "class Odd(BaseException): pass\n\n\nraise Odd")
+    said = here.run("check")
+    assert "the package 'acme-seq' failed while it was imported: Odd" in said
+    assert said.splitlines()[-1].startswith("errors: ")
+
+
+@pytest.mark.parametrize("fault", ["OSError(28, 'x')", "MemoryError()", "OSError(5, 'x')"])
+def test_a_status_line_is_never_a_fault_of_the_machine(here: Packages, fault: str) -> None:
+    settings(here, f"{PLAIN}plugins: {{acme-seq: on}}\n")
+    acme(here, "status_lines", f"def made(*_): raise {fault}")
+    said = here.run("status")
+    assert "the package 'acme-seq' failed" in said
+    assert "next: sequencer run" in said
 
 
 def test_an_added_option_is_never_required(here: Packages) -> None:

@@ -63,7 +63,7 @@ def test_a_run_is_read_without_a_package_that_its_settings_name(
     here.configure("steps: [a, b]\nstore: {kind: loudly}\nplugins: {acme-loud: off}\n")
     said = here.call("status")
     assert "unknown store kind 'loudly'" in said
-    assert "showing the copy in this folder" in said
+    assert "only a copy here can be shown" in said
     assert "unknown store kind 'loudly'" in here.call("run", code=2)
     here.configure("steps: [a]\nstore: {kind: fil}\n")
     assert "did you mean 'file'?" in here.call("status", code=2)
@@ -178,10 +178,11 @@ def test_a_run_is_read_whatever_its_package_has_added(
         assert "store kind 'kept'" in here.call("stop", code=2)
     else:
         assert "the run is stopped" in here.call("stop")
+        assert "stopped" in here.call("status")
         here.call("repair")
     for command in READING:
         said = here.call(command)
-        if lacks == "disabled" and named in ("owner", "kept"):
+        if lacks == "disabled" and named != "acme-parts":
             assert "needs the package 'acme-parts', which is disabled" in said
     is_harmless = lacks == "disabled" and named == "acme-parts"
     for command in ("run", "tick") if not is_harmless else ():

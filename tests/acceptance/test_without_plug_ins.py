@@ -121,7 +121,7 @@ def test_a_run_is_read_without_the_kind_of_its_store(core: Here) -> None:
     for command in READING:
         said = core.call(command)
         assert "store kind 'git' needs the plug-in 'git'" in said
-        assert "showing the copy in this folder" in said
+        assert "only a copy here can be shown" in said
     assert "next: sequencer check (store kind 'git' needs" in core.call("status")
     for command in ("run", "tick"):
         assert "store kind 'git' needs the plug-in 'git'" in core.call(command, code=2)

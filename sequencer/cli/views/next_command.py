@@ -20,6 +20,7 @@ from sequencer.errors import (
     ConfigurationError,
     DefinitionChanged,
     SequencerError,
+    UnknownName,
     command,
     run_option,
     typed,
@@ -93,7 +94,7 @@ def _about_the_files(run: RunSituation) -> NextCommand | None:
         return _about(run, "repair", "accepted steps may be missing")
     if isinstance(run.problem, DefinitionChanged):
         return _about(run, "adopt", "the run then continues with the steps as they are now")
-    if isinstance(run.problem, PluginUnavailable):
+    if isinstance(run.problem, (PluginUnavailable, UnknownName)):
         return NextCommand("sequencer check", one_line(run.problem.message))
     if run.problem is not None:
         return NextCommand("sequencer check", "the run and orchestration.yaml don't fit together")

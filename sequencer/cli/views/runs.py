@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from sequencer.cli.views.text import age_s, one_line
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
-from sequencer.errors import DefinitionChanged, NotTrusted, SequencerError, run_option, typed
-from sequencer.extensions import PluginUnavailable
+from sequencer.errors import (
+    ConfigurationError,
+    DefinitionChanged,
+    NotTrusted,
+    SequencerError,
+    run_option,
+    typed,
+)
 from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.kind import Readiness, Standing, standing
@@ -256,7 +262,7 @@ def needs(project: Project) -> Iterator[tuple[Run, Need]]:
             key = f"changed {run.name}"
             commands = _commands(run_option(run.name), "adopt", "reset")
             yield run, Need(Readiness.REFUSED, key, one_line(need.message), commands)
-        elif isinstance(need, PluginUnavailable):
+        elif isinstance(need, ConfigurationError):
             text = one_line(f"can't continue: {need.in_one_line}")
             yield run, Need(Readiness.REFUSED, f"disabled {run.name} {need.message}", text)
         elif isinstance(need, SequencerError):

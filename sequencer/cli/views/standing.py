@@ -307,7 +307,8 @@ class Snapshot(Struct, frozen=True):
         if head is None:
             return "idle"
         if head.ended_as is not None or here is None:
-            return head.ended_as or str(head.status)
+            is_stopped = here is None and head.exit
+            return head.ended_as or ("stopped" if is_stopped else str(head.status))
         if head.claims and not self.busy:
             return "interrupted"
         return _STATE_WORDS.get(here.kind) or str(head.status)
@@ -459,9 +460,13 @@ def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     head, is_bare = snapshot.head, project.rehearses and project.settings.store_kind.is_local
     logs = project.logs(run.name, lambda _: None)
     obstacle = None if head is None else project.obstacle(run, head, snapshot.workflow)
+    if len(known := project.settings.notices) == 1:
+        # The command has shown it already.
+        notices = tuple(text for text in snapshot.notices if text not in known)
+        snapshot = replace(snapshot, notices=notices)
     if obstacle is not None and snapshot.problem is None:
         notices = snapshot.notices
-        if obstacle.in_one_line not in project.settings.notices:
+        if obstacle.in_one_line not in known:
             notices = (*notices, obstacle.in_one_line)
         snapshot = replace(snapshot, problem=obstacle, notices=notices)
     return replace(
