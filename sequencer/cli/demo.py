@@ -256,7 +256,6 @@ class _Play:
             self._until_time(self._seconds)
             self._kill()
             self._until(lambda: not any(one.poll() is None for one in self._processes.values()))
-            self._follow()
         finally:
             self._screen.close()
             _end(self._processes.values())
@@ -271,6 +270,8 @@ class _Play:
             if time.monotonic() > deadline:
                 raise StepFailed(f"not done after {self._limit_s:.0f} s", where=str(self._folder))
             time.sleep(POLL_S)
+        # What led to the fact may have happened after the last look.
+        self._follow()
         self._ensure_well()
 
     def _until_time(self, seconds: float) -> None:

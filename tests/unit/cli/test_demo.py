@@ -91,6 +91,19 @@ def test_a_process_is_killed_in_a_step_which_is_taken_over_as_the_kept_folder_sh
     assert trace == ["begin 0", "end 0", "begin 1", "begin 1", "end 1", ""]
 
 
+def test_what_happened_since_the_last_look_is_shown_before_the_kill(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One look at the start, and the next one when the step that is killed has begun.
+    monkeypatch.setattr(demo, "POLL_S", 2.0)
+    called = call(scratch, "demo", "--seconds", "0")
+    assert called.code == 0, called.err + called.out
+    ran = re.findall(r"\[(\d)\] (.+?) (?:…|\.\.\.) (accepted|killed)", called.out)
+    steps = ["supervisor", "main", "reviewer", "reviewer", "supervisor", "taken over", "main"]
+    assert [step for _, step, _ in ran] == steps
+    assert [end for _, _, end in ran].index("killed") == steps.index("supervisor", 1)
+
+
 @pytest.fixture
 def colored(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Terminal]]:
     """Return what makes standard output a terminal of so many columns."""
