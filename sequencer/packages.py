@@ -62,23 +62,21 @@ def malformed_packages() -> Iterator[PackageFailed]:
 
 
 def _packages() -> Iterator[Distribution]:
-    """Yield the installed packages, of several versions the one that Python imports."""
+    """Yield the installed packages for Sequencer, of several versions the one that is imported."""
     from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
     seen = set[str]()
     for package in distributions():
-        # Folders that are no package, such as what a failed installation leaves, have no name.
-        name = package.metadata["Name"]
-        if name is not None and name not in seen:
-            seen.add(name)
+        # The name is in another file, which takes long to parse.
+        if "[sequencer." in (package.read_text("entry_points.txt") or "") and (
+            package.name not in seen
+        ):
+            seen.add(package.name)
             yield package
 
 
 def _points_of(package: Distribution) -> list[EntryPoint] | Exception:
     """Return the entry points of *package* for Sequencer, or why they can't be read."""
-    text = package.read_text("entry_points.txt") or ""
-    if "[sequencer." not in text:
-        return []
     try:
         return [one for one in package.entry_points if one.group.startswith("sequencer.")]
     except Exception as error:  # noqa: BLE001 - importlib raises whatever its parser stumbles over
