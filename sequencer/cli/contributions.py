@@ -310,9 +310,12 @@ def chosen(
         PluginUnavailable: nothing is contributed to it.
     """
     if not (ways or otherwise):
-        names = (name for name in extensions.OURS[extensions.CONTRIBUTIONS])
-        first = next(name for name in names if name.startswith(f"{command}."))
-        plugin = extensions.plugin_of(extensions.CONTRIBUTIONS, first) or first
+        known = extensions.OURS[extensions.CONTRIBUTIONS]
+        plugin = next(
+            place.partition(".")[0]
+            for name, place in known.items()
+            if name.startswith(f"{command}.")
+        )
         raise extensions.PluginUnavailable(f"the command {command!r}", plugin)
     asked = _asked(given)
     own = (way for way in ways if {*asked} & {*way.takes} - {*way.shared})

@@ -252,7 +252,7 @@ def test_a_project_that_nobody_trusts_makes_no_package_run(
     )
     said = installed.python("-c", code, code=1)
     assert said.startswith("[]\n")
-    assert "NotTrusted" in said
+    assert "UnknownName" in said
     assert not (installed.project / "ran").exists()
     tidy = installed.packages / "tidy.py"
     tidy.write_text("def tidy(project, run, *, looks):\n    assert looks\n    return ()\n")

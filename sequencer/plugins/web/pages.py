@@ -114,8 +114,7 @@ def added_pages(site: Site) -> list[tuple[str, str]]:
 
     A project that nobody has trusted can't make code run by enabling a package.
     """
-    projects = site.projects.values()
-    if not extensions.has_enabled_packages() or all(map(ShownProject.distrust, projects)):
+    if not (extensions.has_enabled_packages() and _trusted(site)):
         return []
     found = extensions.from_enabled_packages(
         extensions.PAGES, lambda error: tell(f"notice: {error.in_one_line}")
@@ -123,19 +122,23 @@ def added_pages(site: Site) -> list[tuple[str, str]]:
     return [(point.name, one.title) for point, one in found]
 
 
+def _trusted(site: Site) -> list[ShownProject]:
+    """Return the projects of *site* that somebody has trusted as they are."""
+    return [shown for shown in site.projects.values() if shown.distrust() is None]
+
+
 def more(site: Site, _: Query, name: str) -> Page:
     """Return the page that a package has added as *name*, with the projects that are trusted.
 
     Raises:
-        UnknownName: none has.
+        UnknownName: none has, or no project is trusted.
     """
-    refusals = [shown.distrust() for shown in site.projects.values()]
-    if all(refusals):
-        raise refusals[0] or UnknownName("page", name, ())
+    if not _trusted(site):
+        raise UnknownName("page", name, ())
     added: AddedPage = extensions.needed(extensions.PAGES, name, "page")
     tables: list[tuple[str, list[Sequence[str]], str]] = []
-    for shown, refused in zip(site.projects.values(), refusals, strict=True):
-        if refused is not None:
+    for shown in site.projects.values():
+        if (refused := shown.distrust()) is not None:
             tables.append((shown.title, [], refused.message))
             continue
         try:
