@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 from sequencer.documents.yamlfile import KeyPath, located
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.fields import UNKNOWN_NAME, FieldSpec, ValidationError, shown_value
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import UNKNOWN_NAME, FieldSpec, ValidationError, shown_value
 from sequencer.model.step import Step
 
 HELD_IN = "step"

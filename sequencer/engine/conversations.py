@@ -10,7 +10,7 @@ from typing import Self
 from msgspec import Struct
 
 from sequencer.errors import CorruptState
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import Claim, Session
 from sequencer.model.kind import Performed
 from sequencer.model.net.marking import Marking, carried

@@ -56,7 +56,7 @@ from sequencer.executors.tool_words import (
     plan_objections,
     taken,
 )
-from sequencer.model.fields import Field
+from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Quota, Usage
 from sequencer.model.step import Step
 

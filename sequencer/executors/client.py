@@ -45,8 +45,8 @@ from sequencer.executors.protocol import (
 from sequencer.executors.pump import DONE, STUCK
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import ModelName
 from sequencer.store.folder import open_new

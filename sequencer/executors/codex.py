@@ -34,7 +34,7 @@ from sequencer.executors.observation import TurnTable
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
-from sequencer.model.fields import Field
+from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step, ToolName
 

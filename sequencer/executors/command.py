@@ -27,9 +27,9 @@ from sequencer.executors.process import (
 from sequencer.executors.protocol import Listener, Objection, Piece, StepRequest, qualified_model
 from sequencer.executors.result_file import make_folder
 from sequencer.executors.wall import Wall
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.evidence import Evidence
-from sequencer.model.fields import AfterValidator, Field
-from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.store import folder as folders

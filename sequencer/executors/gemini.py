@@ -33,7 +33,7 @@ from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
-from sequencer.model.fields import Field
+from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import ModelName, Step
 

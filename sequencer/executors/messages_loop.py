@@ -30,9 +30,9 @@ from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, des
 from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
 from sequencer.executors.tool_words import MESSAGES, taken
 from sequencer.executors.wall import Wall
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.addresses import takes_secrets
-from sequencer.model.fields import AfterValidator, Field
-from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import ModelName
 

@@ -38,7 +38,7 @@ from sequencer.executors.protocol import (
     words,
 )
 from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
-from sequencer.model.fields import AfterValidator, Field
+from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 

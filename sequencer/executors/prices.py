@@ -13,8 +13,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from sequencer.model.fields import Field, model_validator
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field, model_validator
 from sequencer.model.outcome import Usage
 
 _MILLION = 1_000_000

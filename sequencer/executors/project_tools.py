@@ -32,8 +32,8 @@ from sequencer.executors.process import ProcessCore, ProcessEnd, tell_left
 from sequencer.executors.protocol import Identity, Listener
 from sequencer.executors.pump import OutputConsumer
 from sequencer.executors.wall import Wall
-from sequencer.model.fields import Field, ValidationError
-from sequencer.model.frozen import Frozen, json_schema
+from sequencer.frozen.base import Frozen, json_schema
+from sequencer.frozen.fields import Field, ValidationError
 from sequencer.store.folder import read_regular
 
 MAX_ANSWER_CHARS = 30_000

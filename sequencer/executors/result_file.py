@@ -18,9 +18,9 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.answers import Ignored, with_structured
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field, ValidationError
 from sequencer.model.evidence import Evidence
-from sequencer.model.fields import Field, ValidationError
-from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store import folder as folders
 from sequencer.store.ownership import refused

@@ -20,9 +20,9 @@ from sequencer.executors.answers import schema_of, with_answer, with_structured
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
 from sequencer.executors.samples import sample
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.evidence import Evidence
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Name, Step
 

@@ -22,10 +22,10 @@ from msgspec.structs import replace
 
 from sequencer.engine.hooking import HookContext, HookFailed
 from sequencer.errors import ConfigurationError
+from sequencer.frozen.base import checked
+from sequencer.frozen.fields import ValidationError
 from sequencer.hooks.loading import line_in, load_entries, load_files, summary
 from sequencer.hooks.points import Implementation, implementations
-from sequencer.model.fields import ValidationError
-from sequencer.model.frozen import checked
 from sequencer.model.head import Head
 from sequencer.model.outcome import Decision, Move, Outcome
 from sequencer.model.request import Request

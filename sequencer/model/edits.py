@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from sequencer.errors import EditRefused
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, MOVED, Head, Status
 from sequencer.model.limits import parse_time
 from sequencer.model.transitions import (

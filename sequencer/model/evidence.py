@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from sequencer.model.fields import Field, ValidationError
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field, ValidationError
 
 
 class TurnEnd(StrEnum):

@@ -12,8 +12,8 @@ from enum import StrEnum
 from math import inf
 from typing import Annotated, Any, Literal
 
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Usage
 
 SCHEMA_VERSION = 1

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from sequencer.errors import TooManyFailures, command
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.head import Head, Session
 from sequencer.model.outcome import Outcome, OutcomeStatus, duration
 from sequencer.model.step import ContinuedSession, Step

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.evidence import Evidence
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
 
 
 class Usage(Frozen, extra="ignore"):

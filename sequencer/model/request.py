@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Usage, used
 from sequencer.model.step import Name
 from sequencer.model.workflow import Workflow

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, model_validator
 
 Name = Annotated[
     str,

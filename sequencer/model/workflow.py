@@ -16,8 +16,8 @@ from shlex import quote
 from typing import Any
 
 from sequencer.errors import DefinitionChanged, UsageRefused, command
-from sequencer.model.fields import Field, Refusal, model_validator
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field, Refusal, model_validator
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
 from sequencer.model.net.task import TaskTraits

@@ -32,8 +32,8 @@ from sequencer.executors.protocol import (
 )
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.executors.tool_words import cannot_write
-from sequencer.model.fields import ValidationError
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.packages import ensure_fields

@@ -22,8 +22,8 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
+from sequencer.frozen.fields import ValidationError
 from sequencer.logs import later_logs, witness_of
-from sequencer.model.fields import ValidationError
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.line.order import place, present
 from sequencer.model.net.source import FlowSource, with_state

@@ -15,7 +15,8 @@ from sequencer import extensions
 from sequencer.documents.textfile import DEFAULT_STATE_FILE, is_branch_name
 from sequencer.errors import ConfigurationError
 from sequencer.executors.prices import ModelPrice
-from sequencer.model.fields import (
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import (
     AfterValidator,
     BeforeValidator,
     Field,
@@ -24,7 +25,6 @@ from sequencer.model.fields import (
     kind_of,
     model_validator,
 )
-from sequencer.model.frozen import Frozen
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, ModelName, Name, Retry, Step, Validation
 from sequencer.project.enabled_plugins import OFF, ON

@@ -14,7 +14,7 @@ from msgspec import Struct
 from sequencer import extensions
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.model.fields import Checked, LazySpec
+from sequencer.frozen.fields import Checked, LazySpec
 from sequencer.model.step import Step
 from sequencer.packages import ensure_fields
 

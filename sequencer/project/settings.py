@@ -22,7 +22,7 @@ from sequencer.documents.textfile import find_config, leads_out, misplaced, reso
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.project import legacy

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
 from sequencer.model.net.graph import DEFAULT_MAX_ITERATIONS, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

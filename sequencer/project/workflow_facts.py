@@ -27,7 +27,7 @@ from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import digest_text, expand_home, leads_out
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.inline_graphs import inline_graphs

@@ -20,8 +20,8 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
-from sequencer.model.fields import ValidationError
-from sequencer.model.frozen import as_json
+from sequencer.frozen.base import as_json
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder, read_regular, sync_folder

@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import Claim
 from sequencer.model.outcome import Usage, used
 from sequencer.store import folder as folders

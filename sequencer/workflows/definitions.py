@@ -15,7 +15,8 @@ from typing import Annotated, Any, Self
 
 from sequencer import extensions
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.fields import (
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import (
     AfterValidator,
     BeforeValidator,
     Field,
@@ -25,7 +26,6 @@ from sequencer.model.fields import (
     kind_of,
     model_validator,
 )
-from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name, Purpose, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.finding import InlineFormat, few

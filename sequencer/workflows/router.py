@@ -14,9 +14,9 @@ from functools import cached_property
 from typing import Annotated
 
 from sequencer.errors import StepFailed
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import BeforeValidator, Field
 from sequencer.model.answers import decision_in
-from sequencer.model.fields import BeforeValidator, Field
-from sequencer.model.frozen import Frozen
 from sequencer.model.head import Head
 from sequencer.model.line.order import Description
 from sequencer.model.workflow import Workflow

@@ -25,8 +25,8 @@ from msgspec import Struct
 from sequencer.documents.keys import problems_of
 from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, UnknownName, raise_all
+from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.history.trace import trace_line
-from sequencer.model.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.model.kind import Performed
 from sequencer.model.limits import parse_time
 from sequencer.model.net.choices import forward_label, is_choice

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.documents.keys import known_keys
-from sequencer.model.frozen import json_schema
+from sequencer.frozen.base import json_schema
 from sequencer.model.step import Step
 from sequencer.plugins.teams.team import STEP_FIELDS
 from sequencer.project.legacy import TEAM_KEYS, TOLERATING, tables

@@ -11,7 +11,7 @@ import pytest
 
 from sequencer.documents.keys import known_keys, leaves, without_none, written_fields
 from sequencer.documents.yamlfile import dotted, parse
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.plugins.requests.routing import PROCEDURE_OF, SYSTEM_PROMPTS, classify_by_rules

@@ -17,9 +17,9 @@ from sequencer.cli.program import COMMANDS, group
 from sequencer.engine.by_hand import Control
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import EVERY_EXECUTOR
+from sequencer.frozen.base import Frozen
 from sequencer.model.commands import RunCommand
 from sequencer.model.edits import EDITABLE
-from sequencer.model.frozen import Frozen
 from sequencer.model.head import Claim, Head, Owner, Session, Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import OutcomeStatus, Usage

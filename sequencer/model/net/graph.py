@@ -13,8 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
-from sequencer.model.fields import Field, ValidationError, model_validator
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field, ValidationError, model_validator
 from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Name, Step
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sequencer.errors import CorruptState, command
-from sequencer.model.frozen import as_json
+from sequencer.frozen.base import as_json
 from sequencer.model.head import MARKINGS, Flow, Head, Status
 from sequencer.model.net.graph import Graph, Growth, grown_graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation

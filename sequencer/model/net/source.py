@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen, as_json
+from sequencer.frozen.base import Frozen, as_json
+from sequencer.frozen.fields import Field
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
 

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from sequencer import extensions
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, Field, Refusal, model_validator
 from sequencer.model.addresses import takes_secrets
-from sequencer.model.fields import AfterValidator, Field, Refusal, model_validator
-from sequencer.model.frozen import Frozen
 from sequencer.model.step import Name
 
 _SECRET_NAME = re.compile(r"(?:[A-Za-z0-9_]*_)?(?:KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from sequencer.documents.textfile import is_branch_name, slug
 from sequencer.errors import UsageRefused
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.request import MAX_ITEMS, Request
 
 EXPECTED = (

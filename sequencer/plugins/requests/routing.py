@@ -21,9 +21,9 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 from sequencer.documents.yamlfile import parse
 from sequencer.errors import StepFailed, UnknownName
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.answers import decision_in
-from sequencer.model.fields import AfterValidator, Field
-from sequencer.model.frozen import Frozen
 from sequencer.model.request import Considered, Label, Request, Route, Source
 from sequencer.model.step import Name, PromptName
 from sequencer.workflows.router import shown

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
-from sequencer.model.fields import AfterValidator, Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.step import Name
 
 _FIELDS = 5

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from sequencer.model.fields import AfterValidator, BeforeValidator, Field, model_validator
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, model_validator
 from sequencer.model.net.task import MAX_TASKS, Budget, Needs
 from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.plugins.teams.team import STEP_FIELDS, TASK_ID, Task

@@ -16,8 +16,8 @@ from msgspec import Struct
 from sequencer.documents.keys import problems_of
 from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
-from sequencer.model.fields import Field, ValidationError, model_validator
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field, ValidationError, model_validator
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.net.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Name, Step

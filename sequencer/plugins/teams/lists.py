@@ -23,7 +23,7 @@ from sequencer.documents.keys import problems_of
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError, raise_all
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.plugins.teams.entries import Entries, ListFile, Size, TaskEntry
 from sequencer.plugins.teams.graphs import list_problems, workflow_of
 from sequencer.plugins.teams.options import roles_in

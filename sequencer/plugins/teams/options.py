@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Annotated
 
 from sequencer.documents.keys import HELD_IN
-from sequencer.model.fields import AfterValidator, BeforeValidator, Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field
 from sequencer.model.net.task import Budget
 from sequencer.model.request import Label
 from sequencer.model.step import ModelName, Name

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from sequencer.engine.tasks import MergeOrder
-from sequencer.model.fields import Field, model_validator
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field, model_validator
 from sequencer.model.net.task import MAX_TASKS, Adds, Budget, Needs
 from sequencer.model.step import FORMER_AGENT, ModelName, Name, Step, with_agent
 

@@ -25,8 +25,8 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.runs import decider, name_of
 from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.frozen.by_pydantic import in_words
 from sequencer.model.request import MAX_ITEMS
-from sequencer.model.validation import in_words
 from sequencer.plugins.schedules.cli_schedule import program_argv
 from sequencer.plugins.web.actions import decide, decision_of
 from sequencer.project.extras import extra_hint

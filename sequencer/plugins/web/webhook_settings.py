@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.request import Label
 from sequencer.model.step import Name
 from sequencer.plugins.posting.options import SecretName

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.net.choices import DEFAULT, TIMEOUT, normalise
 from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.step import Step

@@ -12,7 +12,7 @@ from pathlib import Path
 from sequencer.documents.regular import read_bytes
 from sequencer.documents.yamlfile import KeyPath, decode
 from sequencer.errors import ConfigurationError
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.finding import MAX_CHARS, GraphFile
 from sequencer.workflows.flowfile.graph import GraphBuilder

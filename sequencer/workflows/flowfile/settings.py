@@ -10,8 +10,8 @@ from msgspec import Struct, field
 from sequencer.documents.keys import problems_of
 from sequencer.documents.yamlfile import Document, KeyPath, dotted, parse_text
 from sequencer.errors import ConfigurationError
-from sequencer.model.fields import BeforeValidator, Field, ValidationError
-from sequencer.model.frozen import Frozen, checked
+from sequencer.frozen.base import Frozen, checked
+from sequencer.frozen.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.step import (
     ContinuedSession,
     Expects,

@@ -16,8 +16,8 @@ from sequencer.cli.program import COMMANDS, group
 from sequencer.documents.keys import leaves
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, SequencerError
-from sequencer.model.fields import ValidationError
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.plugins.posting.options import SinkOptions
 from sequencer.project.agents import EXECUTORS

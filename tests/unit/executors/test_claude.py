@@ -18,7 +18,7 @@ from sequencer.executors.claude import (
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Piece
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.project.agents import ensure_honoured

@@ -19,7 +19,7 @@ from sequencer.executors.codex import (
 )
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for

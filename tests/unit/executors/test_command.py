@@ -14,7 +14,7 @@ from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, wait_like_an_agent
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import IDENTITY, Recorder, request_for

@@ -18,7 +18,7 @@ from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.prices import ModelPrice, Tokens, estimated, list_prices, price_of
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.result_file import apply_result
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Quota, Usage
 from tests.unit.executors.replay import NOW, RULES, encoded, feed
 

@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.executors import file_watch as file_mark
 from sequencer.executors.file_watch import FileWatch
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 
 

@@ -18,7 +18,7 @@ from sequencer.executors.gemini import (
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import StepRequest
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for

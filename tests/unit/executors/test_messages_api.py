@@ -15,8 +15,8 @@ from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.evidence import TurnEnd
-from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import IDENTITY, request_for
 from tests.fake_model_server import fake_model

@@ -16,8 +16,8 @@ from sequencer.executors.messages_api import MessagesExecutor
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.addresses import takes_secrets
-from sequencer.model.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from tests.contract.executor_cases import Recorder, request_for
 from tests.fake_model_server import fake_model

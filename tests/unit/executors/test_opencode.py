@@ -17,7 +17,7 @@ from sequencer.executors.opencode import (
     opencode_configuration,
 )
 from sequencer.executors.process import ProcessCore
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for

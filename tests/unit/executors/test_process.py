@@ -25,8 +25,8 @@ from sequencer.executors.command import Pattern, VariableName, VariableValue
 from sequencer.executors.launch import EVERY_AGENT, Launch
 from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, launch_of
 from sequencer.executors.protocol import Listener, Piece
-from sequencer.model.fields import ValidationError
-from sequencer.model.frozen import checked
+from sequencer.frozen.base import checked
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.executor_cases import Recorder, request_for, wait_until
 

@@ -8,7 +8,7 @@ from msgspec import structs
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.samples import sample
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.workflows.verdicts import check_schema
 from tests.contract.executor_cases import Recorder, request_for

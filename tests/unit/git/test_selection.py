@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.executors.redaction import Redaction
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.plugins.git.code import selection as vetting
 from sequencer.plugins.git.code.checkout import PlaceLeft, PlaceResult
 from sequencer.plugins.git.code.selection import (

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.frozen.fields import ValidationError
 from sequencer.history.trace import trace_line
-from sequencer.model.fields import ValidationError
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.rules import Course

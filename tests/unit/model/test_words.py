@@ -17,7 +17,7 @@ from sequencer.executors.codex import CodexOptions
 from sequencer.executors.gemini import GeminiOptions
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeOptions
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry, Step

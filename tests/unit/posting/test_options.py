@@ -7,7 +7,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.executors.redaction import Redaction
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.plugins.posting.options import KINDS, ActivityOptions, SinkOptions, SinkPlace
 from sequencer.plugins.posting.sinks import MAKERS, make_sinks, problems
 from sequencer.project.settings import Settings, load

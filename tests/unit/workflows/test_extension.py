@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import UnknownName
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.definitions import Extension, Found, KeyPath, WorkflowChanges

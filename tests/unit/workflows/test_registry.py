@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.registry import Registry

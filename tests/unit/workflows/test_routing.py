@@ -5,7 +5,7 @@ import time
 import pytest
 
 from sequencer.errors import StepFailed
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.workflows.router import (
     RouterMode,
     RouterRefused,

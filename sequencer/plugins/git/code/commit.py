@@ -20,7 +20,7 @@ from typing import Any, Self
 from msgspec import Struct
 
 from sequencer.errors import CorruptState
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import Owner
 from sequencer.plugins.git.code.selection import Chosen, Selection, is_unchanged
 from sequencer.plugins.git.code.tree import WorkTree

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from sequencer.documents.textfile import ref_part, slug
 from sequencer.errors import CorruptState, WorkTreeBusy
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
 from sequencer.model.head import Claim, Counter, Head, Loop, Owner, Work
 from sequencer.plugins.git.code.commit import Committer, RefMoved
 from sequencer.plugins.git.code.selection import Selection

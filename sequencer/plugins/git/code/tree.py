@@ -22,8 +22,8 @@ from filelock import FileLock, Timeout
 from msgspec import Struct
 
 from sequencer.errors import CorruptState, WorkTreeRefused
-from sequencer.model.fields import ValidationError
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import ValidationError
 from sequencer.plugins.git.own_settings import common_of
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.locks import in_the_way

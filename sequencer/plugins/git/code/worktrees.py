@@ -19,8 +19,8 @@ from textwrap import shorten
 from typing import Any
 
 from sequencer.documents.textfile import ref_part, slug
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.model.head import Counter, Owner
 from sequencer.plugins.git.code.tree import read_note, write_note
 from sequencer.store import folder as folders

@@ -18,8 +18,8 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from sequencer.errors import CorruptState
-from sequencer.model.fields import Field
-from sequencer.model.frozen import Frozen
+from sequencer.frozen.base import Frozen
+from sequencer.frozen.fields import Field
 from sequencer.plugins.git.code.tree import read_note
 from sequencer.plugins.git.state.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
 from sequencer.store import folder as folders

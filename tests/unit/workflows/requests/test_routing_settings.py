@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.request import Request
 from sequencer.plugins.requests.routing import (
     SHARED_PROMPT,

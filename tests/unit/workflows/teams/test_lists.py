@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.documents.yamlfile import Document
 from sequencer.errors import ConfigurationError, ConfigurationErrors
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.net.task import MAX_TASKS
 from sequencer.model.step import Step
 from sequencer.plugins.teams.entries import ListFile, TaskEntry

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.fields import ValidationError
+from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.plugins.teams.options import TeamOptions, builtin_roles, roles
 from sequencer.plugins.teams.team import Role

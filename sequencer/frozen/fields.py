@@ -1,7 +1,7 @@
 """What a class says about its fields, and what reads their values.
 
 `Field` and the validators are written as in pydantic and mean what they mean there. A reader
-takes values that plainly are right; it raises `Unsure` at all others, and `model.validation`
+takes values that plainly are right; it raises `Unsure` at all others, and `frozen.by_pydantic`
 has the last word about those.
 """
 
@@ -104,7 +104,7 @@ _TOLD_WHOLE = ("missing", "value_error", "extra_forbidden", "json_invalid", UNKN
 
 
 class Refusal(Exception):
-    """Raised by a validator for an error with a type of its own, see `model.validation`."""
+    """Raised by a validator for an error with a type of its own, see `frozen.by_pydantic`."""
 
     def __init__(self, kind: str, context: Mapping[str, Any], message: str | None = None) -> None:
         """Name the *kind*; without *message* it is one of pydantic's own."""
@@ -166,7 +166,7 @@ class FieldSpec:
 
 
 class Checked:
-    """The part of `Frozen` that `model.validation` uses."""
+    """The part of `Frozen` that `frozen.by_pydantic` uses."""
 
     __slots__ = ()
     model_fields: ClassVar[dict[str, FieldSpec]] = {}

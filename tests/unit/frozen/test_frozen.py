@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 import sequencer
-from sequencer.model import validation
-from sequencer.model.fields import Field, Refusal, Unsure, ValidationError, reader_of
-from sequencer.model.frozen import Frozen, as_json, checked
+from sequencer.frozen import by_pydantic
+from sequencer.frozen.base import Frozen, as_json, checked
+from sequencer.frozen.fields import Field, Refusal, Unsure, ValidationError, reader_of
 from sequencer.model.head import Head
 from sequencer.model.step import Step, Validation
 
@@ -57,7 +57,7 @@ def test_each_field_is_read_as_pydantic_reads_it(kind: type[Frozen]) -> None:
                 found = reader(value)
             except (Unsure, ValueError, Refusal):
                 continue
-            assert repr(found) == repr(validation.validated(whole, value)), (name, value)
+            assert repr(found) == repr(by_pydantic.validated(whole, value)), (name, value)
 
 
 class Colour(StrEnum):
@@ -94,7 +94,7 @@ def test_a_whole_object_is_read_as_pydantic_reads_it(raw: dict[str, Any]) -> Non
         found = Outer.read(raw)
     except (Unsure, ValueError):
         return
-    slow = validation.validated(Outer, raw)
+    slow = by_pydantic.validated(Outer, raw)
     assert (repr(found), found.model_fields_set) == (repr(slow), slow.model_fields_set)
 
 

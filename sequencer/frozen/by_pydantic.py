@@ -1,7 +1,7 @@
 """What pydantic says about a value of a `Frozen` class has the last word; the words are ours.
 
 Loading pydantic takes longer than most commands do, so nothing loads this module but a value
-that `model.frozen` does not read by itself.
+that `frozen.base` does not read by itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Annotated, Any, ForwardRef, Literal, Union, cast, get_args, g
 import pydantic
 from pydantic_core import CoreConfig, PydanticCustomError, PydanticKnownError, SchemaValidator
 
-from sequencer.model import fields
-from sequencer.model.fields import Checked, Refusal, ValidationError
+from sequencer.frozen import fields
+from sequencer.frozen.fields import Checked, Refusal, ValidationError
 
 _TWINS: dict[type[Checked], type[pydantic.BaseModel]] = {}
 _NAMES: dict[str, Any] = {}

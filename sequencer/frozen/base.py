@@ -3,7 +3,7 @@
 The language is pydantic's: annotations, `Field`, validators, `model_validate`, `model_dump`
 mean what they mean there. Here is only what reads values that are right, because loading
 pydantic takes longer than most commands. Whatever looks wrong, or has to be converted, goes to
-`model.validation`, where pydantic has the last word.
+`frozen.by_pydantic`, where pydantic has the last word.
 
 Not promised: anything of pydantic's that no class of this program uses.
 """
@@ -26,7 +26,7 @@ from typing import (
 
 import msgspec
 
-from sequencer.model.fields import (
+from sequencer.frozen.fields import (
     MISSING,
     Checked,
     Field,
@@ -42,11 +42,11 @@ _set = object.__setattr__
 """A frozen object's own refuses."""
 
 
-def _validation() -> Any:
+def _all_rules() -> Any:
     """Return the module that knows all rules: only where something is wrong, for it is slow."""
-    from sequencer.model import validation  # noqa: PLC0415 - it loads pydantic
+    from sequencer.frozen import by_pydantic  # noqa: PLC0415 - it loads pydantic
 
-    return validation
+    return by_pydantic
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
@@ -126,7 +126,7 @@ class Frozen(Checked):
         try:
             return cls.read(value)
         except (Unsure, ValueError, AssertionError, Refusal):
-            made: Self = _validation().validated(cls, value)
+            made: Self = _all_rules().validated(cls, value)
             return made
 
     @classmethod
@@ -139,7 +139,7 @@ class Frozen(Checked):
         try:
             return cls.read(json.loads(data))
         except (Unsure, ValueError, AssertionError, Refusal, RecursionError):
-            made: Self = _validation().validated_json(cls, data)
+            made: Self = _all_rules().validated_json(cls, data)
             return made
 
     @classmethod
@@ -298,7 +298,7 @@ class Frozen(Checked):
 
 def json_schema(kind: type[Frozen]) -> dict[str, Any]:
     """Return the JSON schema of *kind*."""
-    found: dict[str, Any] = _validation().json_schema(kind)
+    found: dict[str, Any] = _all_rules().json_schema(kind)
     return found
 
 
@@ -311,7 +311,7 @@ def checked(annotation: Any, value: Any) -> Any:
     try:
         return reader_of(annotation, {})(value)
     except (Unsure, ValueError):
-        return _validation().validated(annotation, value)
+        return _all_rules().validated(annotation, value)
 
 
 _PLAIN = frozenset({str, int, float, bool, NoneType})
