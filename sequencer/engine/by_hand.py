@@ -19,10 +19,12 @@ from sequencer.engine.patience import Changes, of_run
 from sequencer.errors import DecisionRefused, TransitionRefused
 from sequencer.model import kind, transitions
 from sequencer.model.commands import (
+    Accept,
     Adopt,
     AnswerQuestion,
     CommandResult,
     Reset,
+    RetryNow,
     RunCommand,
     SetField,
     Skip,
@@ -39,7 +41,7 @@ from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of
 from sequencer.store.identity import is_inside_agent
 from sequencer.store.leases import leases_of
-from sequencer.store.protocol import Store
+from sequencer.store.protocol import Liveness, Store
 
 if TYPE_CHECKING:
     from sequencer.engine.markings import NetChanges
@@ -295,7 +297,11 @@ class Control:
         if isinstance(command, (TakeOver, StopNow)):
             leases = leases_of(self._store.state_path)
             used = {claim.token: leases.used(claim) for claim in head.claims}
-        made = self._applied(head, command, by=by, used=used)
+        freed = self._without_dead(head) if isinstance(command, (Accept, RetryNow, Skip)) else None
+        if freed is not None:
+            made = freed.then(self._applied(freed.head, command, by=by, used=used))
+        else:
+            made = self._applied(head, command, by=by, used=used)
         if isinstance(command, Adopt):
             self._keep_source(head)
         return made
@@ -304,6 +310,17 @@ class Control:
         made = self.kind.apply(head, command, CommandContext(at=datetime.now(UTC), **context))
         self._changes.keep_document(made)
         return made
+
+    def _without_dead(self, head: Head) -> Transition | None:
+        """Return *head* without the claim of a process that is provably gone; None: there is none.
+
+        In a graph, each node says what becomes of its claim.
+        """
+        dead = [one for one in head.claims if self._store.liveness(one) is Liveness.DEAD]
+        if not dead or not self.kind.has_one_place:
+            return None
+        used = leases_of(self._store.state_path).used(dead[0])
+        return transitions.drop(head, dead[0], used, at=utc(datetime.now(UTC)))
 
     def _skipped_to(self, head: Head, command: SkipTo) -> Transition:
         """Return the steps of *command* skipped, in one change.

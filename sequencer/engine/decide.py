@@ -204,12 +204,14 @@ class SequenceSeen(Seen):
     def reason_to_end(self) -> str | None:
         """Return why this invocation ends; a limit of its own comes first.
 
+        A pause that ends it as well is what a person wants to read.
+
         Raises: see `WorkLoop.work`.
         """
-        # That somebody has paused the run is news; a limit that was reached with it is not.
-        is_paused = self.head.status is Status.PAUSED
-        reached = None if is_paused else self._stint.reached(self.head)
-        return reached if reached is not None else self._stint.reason_to_end(self.here, self.head)
+        reached = self._stint.reached(self.head)
+        if reached is not None and self.head.status is not Status.PAUSED:
+            return reached
+        return self._stint.reason_to_end(self.here, self.head) or reached
 
     def wait(self) -> Wait:
         """Return what this process waits for: a date, or other processes."""

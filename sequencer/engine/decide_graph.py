@@ -9,6 +9,7 @@ from typing import Any
 
 from sequencer.engine.decide import RecordExpired, Seen, Wait
 from sequencer.engine.net_stint import NetStint, waiting_words
+from sequencer.errors import command
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
 from sequencer.model.net.marking import Marking
@@ -88,6 +89,8 @@ class GraphSeen(Seen):
         if self._stint.waits_for_others(self.head, self.at):
             message = waiting_words(self.head)
             hint = "use 'sequencer takeover --force' if their processes are really gone"
+            if not self.head.claims:
+                hint = f"{command(self.head.run_name, 'resume')} lets it continue"
             report = f"{message}; this process waits"
             return Wait(message, self.due(), is_for_others=True, hint=hint, report=report)
         first = self._stint.next_try(self.marking)

@@ -198,10 +198,12 @@ class LineStint(Stint):
         if here.kind is Readiness.PERSON:
             raise WaitsForPerson(here.message)
         if self.has_failed_elsewhere(head):
-            raise StepFailed(
-                f"step {head.expected_step!r} failed in another process",
-                hint="look at 'sequencer log', then start again",
-            )
+            hint: str | None = "look at 'sequencer log', then start again"
+            try:
+                self.run_limits.ensure_may_try(head)
+            except TooManyFailures as limit:
+                hint = limit.hint
+            raise StepFailed(f"step {head.expected_step!r} failed in another process", hint=hint)
         if here.kind is Readiness.REFUSED:
             self.run_limits.ensure_may_try(head)
             raise TooManyFailures(here.message)

@@ -99,9 +99,10 @@ def retry(head: Head, *, at: str) -> Transition:
     """Forget the failures of the present step, so that it may be tried again at once.
 
     Raises:
-        TransitionRefused: the run has not failed and waits for no date.
+        TransitionRefused: the step has not been tried without an end, and waits for no date.
     """
-    if not head.failures_in_row and head.not_before is None and head.status is not Status.FAILED:
+    was_tried = head.failures_in_row or head.attempt or head.status is Status.FAILED
+    if not was_tried and head.not_before is None:
         raise TransitionRefused("retry: the current step has not failed")
     _ensure_nobody_runs(head, "retry")
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}

@@ -67,7 +67,8 @@ class RunLimits(Frozen, allow_inf_nan=False):
         """Return which limit *head* has reached, in words, or nothing."""
         usage = head.usage
         if self.steps is not None and usage.steps >= self.steps:
-            return f"the run's limit of {self.steps} steps is reached (limits.steps){_RAISE}"
+            steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+            return f"the run's limit of {steps} is reached (limits.steps){_RAISE}"
         if self.cost_usd is not None and leaves_too_little(head, self.cost_usd, usage.cost_usd):
             used = f"{usage.cost_usd:.4f}; limits.cost_usd"
             if usage.cost_usd < self.cost_usd:
@@ -88,7 +89,7 @@ class RunLimits(Frozen, allow_inf_nan=False):
         """
         if head.failures_in_row >= self.failures_in_row:
             raise TooManyFailures(
-                f"step {head.expected_step!r} failed {head.failures_in_row} times in a row "
+                f"step {head.expected_step!r} failed{_in_a_row(head.failures_in_row)} "
                 f"(limits.failures_in_row: {self.failures_in_row})",
                 hint=_after_looking(head),
             )
@@ -101,11 +102,16 @@ class RunLimits(Frozen, allow_inf_nan=False):
                 hint=_after_looking(head),
             )
         if head.attempt >= self.attempts:
+            times = "once" if head.attempt == 1 else f"{head.attempt} times"
             raise TooManyFailures(
-                f"step {head.expected_step!r} was started {head.attempt} times without an end "
+                f"step {head.expected_step!r} was started {times} without an end "
                 f"(limits.attempts: {self.attempts})",
                 hint=_after_looking(head),
             )
+
+
+def _in_a_row(failures: int) -> str:
+    return f" {failures} times in a row" if failures > 1 else ""
 
 
 def _after_looking(head: Head) -> str:

@@ -134,6 +134,13 @@ def test_a_pause_is_news_and_a_limit_that_is_reached_with_it_is_not() -> None:
     assert "is paused" in paused.reason
 
 
+def test_a_process_that_has_done_its_share_does_not_wait_for_the_end_of_a_pause() -> None:
+    paused = HEAD.replace(status=Status.PAUSED)
+    assert decided(paused, steps=1) == End("1 step is done (--max-steps)")
+    # One that may do more waits.
+    assert isinstance(decided(paused), Wait)
+
+
 def test_a_failure_in_another_process_is_no_step_to_try_again() -> None:
     failed = HEAD.replace(status=Status.FAILED, failures_in_row=1)
     end = decided(failed)
@@ -141,3 +148,11 @@ def test_a_failure_in_another_process_is_no_step_to_try_again() -> None:
     assert isinstance(end.error, StepFailed)
     # One that is tried again by itself is waited for.
     assert isinstance(decided(failed.replace(not_before=iso(LATER))), Wait)
+
+
+def test_a_failure_in_another_process_at_a_limit_is_not_started_again() -> None:
+    end = decided(HEAD.replace(status=Status.FAILED, failures_in_row=5))
+    assert isinstance(end, End)
+    assert isinstance(end.error, StepFailed)
+    assert "'sequencer retry'" in str(end.error.hint)
+    assert "start again" not in str(end.error.hint)
