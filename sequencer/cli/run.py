@@ -56,8 +56,8 @@ _RUN_OPTIONS = with_options(
     click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
                  help="At most N cycles in this invocation."),
     click.option("--max-wait", type=click.FloatRange(min=0), metavar="S",
-                 help="Seconds to wait for a turn; default 0, in mode sync without limit. A date, "
-                 "such as the end of a usage limit, is waited for in any case."),
+                 help="Seconds to wait for a turn; default 0, without limit in mode sync and at a "
+                 "flowchart. A date, such as the end of a usage limit, is waited for in any case."),
     click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
                  help="At most N flowchart nodes at the same time; default 4."),
     click.option("--start-at", metavar="STEP",
