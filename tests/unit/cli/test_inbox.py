@@ -25,7 +25,7 @@ def test_a_run_that_failed_for_good_is_listed_with_its_last_lines(tmp_path: Path
     folder = project(tmp_path / "p", FAILS)
     assert call(folder, "--run", "night", "run", "--quiet").code == 1
     assert call(folder, "inbox").out.splitlines() == [
-        "night: step 'work' failed 1 times in a row (limits.failures_in_row: 1)",
+        "night: step 'work' failed (limits.failures_in_row: 1)",
         "  | exit code 1",
         "  | no space left",
         "  log: logs/local/runs/night/steps/iter-00001_work.log",
@@ -44,7 +44,7 @@ def test_a_run_at_its_own_limit_is_listed_with_what_to_do(tmp_path: Path) -> Non
     folder = project(tmp_path / "p", LIMITED)
     assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
     assert call(folder, "inbox").out.splitlines() == [
-        "default run: the run's limit of 1 steps is reached (limits.steps)",
+        "default run: the run's limit of 1 step is reached (limits.steps)",
         "  raise it in orchestration.yaml, then",
         "  sequencer trust",
     ]
