@@ -96,7 +96,7 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
     if seen.here.kind not in (Readiness.READY, Readiness.HELD):
         return TransitionRefused(move.message)
     if is_mine:
-        return ClaimHeld(move.message, hint=move.hint)
+        return ClaimHeld(move.message, hint="Run.turn(wait=True) waits for it")
     return ClaimHeld(f"step {seen.here.place.step!r} is at another position")
 
 
