@@ -1,7 +1,7 @@
 """Keeps the lease of a claim alive while its step runs.
 
 One thread a process for all its claims, started with the first. It asks for the end of a
-step when its claim is not in the head any more, and when it could not renew the lease for
+step when its claim is not in the head any more (a person has stopped it), and when it could not renew the lease for
 so long that others may soon believe that this worker is gone. Where the end of a step is
 pushed to somewhere else, which may take long, it goes on till that is done.
 """
@@ -12,7 +12,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
@@ -24,6 +24,8 @@ from sequencer.store.protocol import Store, Telling
 BEATS_PER_LEASE = 3
 GIVE_UP_LEASES = 0.8
 """Share of the lease without a written beat after which the worker stops its own agent."""
+LOOK_S = 1.0
+"""How soon a step that a person has stopped is to end."""
 ENDING_S = 5.0
 """How long somebody waits for a beat that is being written. One for a remote that hangs takes
 longer; it comes too late then, and nobody asks for it any more."""
@@ -55,9 +57,14 @@ class _Beating(Struct):
 class Heartbeat:
     """Beats for each claim that this process holds."""
 
-    def __init__(self, store: Store) -> None:
-        """Beat in *store*."""
+    def __init__(self, store: Store, *, looks: bool = False) -> None:
+        """Beat in *store*; if it *looks*, it notices within `LOOK_S` that a claim is gone.
+
+        A graph's process looks at each change of the head anyway, and a look at a store that
+        pushes may take long.
+        """
         self._store = store
+        self._looks = looks and not isinstance(store, Telling)
         self._is_pushing = isinstance(store, Telling)
         """Whether the end of a step may take long to record."""
         self._lock = lock = threading.RLock()
@@ -165,17 +172,20 @@ class Heartbeat:
                 beating = min(self._beating.values(), key=lambda one: one.next_at, default=None)
                 left = None if beating is None else beating.next_at - time.monotonic()
                 if beating is None or left is None or left > 0:
-                    self._wakes_at = math.inf if left is None else time.monotonic() + left
-                    self._condition.wait(left)
+                    pause = left if left is None or not self._looks else min(left, LOOK_S)
+                    self._wakes_at = math.inf if pause is None else time.monotonic() + pause
+                    is_woken = self._condition.wait(pause)
+                    if beating is not None and pause != left and not is_woken:
+                        self._do(beating, self._look)
                 else:
-                    self._write(beating)
+                    self._do(beating, self._beat)
 
-    def _write(self, beating: _Beating) -> None:
+    def _do(self, beating: _Beating, act: Callable[[_Beating], StopReason | None]) -> None:
         """Beat without the lock: a remote that hangs must not hold up who ends another claim."""
         self._writing = beating
         self._condition.release()
         try:
-            reason = self._beat(beating)
+            reason = act(beating)
         finally:
             self._condition.acquire()
             self._writing = None
@@ -206,6 +216,10 @@ class Heartbeat:
         else:
             beating.renewed_at, beating.next_at = now, now + beating.pause_s
         return None
+
+    def _look(self, beating: _Beating) -> StopReason | None:
+        """Return why the step has to end, if somebody has taken its claim away."""
+        return StopReason.CLAIM_LOST if self._is_lost(beating.claim) else None
 
     def _is_lost(self, claim: Claim) -> bool:
         try:

@@ -123,7 +123,12 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
             raise
         self._count_work(ended.performed.outcome)
         self._stint.count(ended)
-        head, following = worker.finish(running, ended, self._may_continue)
+        try:
+            head, following = worker.finish(running, ended, self._may_continue)
+        except StaleClaim:
+            if (stopped := self._taken_away(running)) is None:
+                raise
+            return stopped, None
         if not is_beside:
             worker.performer.emit(HeadMoved(head))
         if notices := worker.store.take_notices():
@@ -134,6 +139,17 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
             self._raise_interrupted(running)
         self._stint.ensure_goes_on(ended, head)
         return head, following
+
+    def _taken_away(self, running: Running) -> Head | None:
+        """Return the head if a person has stopped or paused the run and taken the step away.
+
+        None: another process has it, or the run is gone.
+        """
+        head = self._worker.store.view().head
+        is_same = head is not None and head.run_id == running.head.run_id and not head.claims
+        if head is None or not is_same or running.cancellation.reason is not StopReason.CLAIM_LOST:
+            return None
+        return head if head.exit or head.status is Status.PAUSED else None
 
     def _may_continue(self, head: Head) -> bool:
         if self._stint.reached(head) is not None:

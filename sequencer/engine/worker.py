@@ -100,7 +100,7 @@ class Worker(ABC):
         self.stop = Cancellation()
         """Set when this process is asked to end."""
         self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
-        self._heartbeat = Heartbeat(self.store)
+        self._heartbeat = Heartbeat(self.store, looks=changes.kind.has_one_place)
         self.code = CodeMover(performer.carrier, self.patience, performer.project)
         self.streaks: Streaks | None = None
         """What the last attempts of agents came to; None: none has started here."""

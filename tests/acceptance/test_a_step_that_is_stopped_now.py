@@ -1,0 +1,64 @@
+"""`stop --now` ends the running step within seconds, and the process as a stop does."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.core_alone import ROOT, Here
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    made = Here(tmp_path / "project", ROOT, frozenset())
+    made.configure("steps: [a]\nlimits: {steps: 3}\n")
+    (made.folder / "prompts/a.md").write_text("wait here")
+    return made
+
+
+def working(here: Here, *words: str) -> subprocess.Popen[str]:
+    """Return a process whose agent has begun to wait."""
+    (here.folder / "started").unlink(missing_ok=True)
+    called = here.begin("run", *words)
+    while not (here.folder / "started").exists():
+        assert called.poll() is None, called.communicate()[0]
+        time.sleep(0.01)
+    return called
+
+
+def test_the_step_ends_and_the_process_says_that_the_run_was_stopped(here: Here) -> None:
+    called = working(here)
+    here.call("stop", "--now", "--reason", "enough")
+    said = called.communicate(timeout=15)[0]
+    assert called.returncode == 0, said
+    assert "the run was stopped" in said
+    assert "stale" not in said
+    # What the agent had written by then is kept, and the step is not accepted.
+    assert here.state()["step_index"] == 0
+    assert not here.state()["claims"]
+
+
+def test_a_pause_lets_a_process_in_mode_sync_wait(here: Here) -> None:
+    called = working(here, "--mode", "sync", "--max-steps", "1")
+    here.call("stop", "--pause", "--now")
+    log = here.folder / "logs/local/steps/iter-00001_a.log"
+    while "# ended" not in log.read_text():
+        assert called.poll() is None, called.communicate()[0]
+        time.sleep(0.01)
+    (here.folder / "go").touch()
+    here.call("resume")
+    said = called.communicate(timeout=30)[0]
+    assert called.returncode == 0, said
+    assert "1 step is done (--max-steps)" in said
+    assert here.done == ["a", "a"]
+
+
+def test_who_takes_the_step_away_without_a_stop_ends_the_process(here: Here) -> None:
+    called = working(here)
+    here.call("takeover", "--force")
+    said = called.communicate(timeout=15)[0]
+    assert called.returncode == 3, said
+    assert "stale" in said
