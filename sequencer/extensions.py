@@ -245,7 +245,9 @@ def plugin_at(place: str) -> str | None:
 
 def installed_packages() -> frozenset[str]:
     """Return the `canonical` names of the installed packages that have entry points for us."""
-    return frozenset(canonical(packages.name_of(point)) for point in packages.each_point())
+    return frozenset(
+        canonical(packages.name_of(point)) for point in packages.sequencer_entry_points()
+    )
 
 
 def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
@@ -292,7 +294,9 @@ def _disabled_package(group: str, name: str) -> str | None:
     """Return the disabled package that provides *name* in *group*, if one does."""
     if not _ENABLED.disabled - PLUGINS:
         return None
-    points = (one for one in packages.each_point() if (one.group, one.name) == (group, name))
+    points = (
+        one for one in packages.sequencer_entry_points() if (one.group, one.name) == (group, name)
+    )
     return next((packages.name_of(one) for one in points if _is_disabled(one)), None)
 
 
@@ -504,7 +508,7 @@ def entries(group: str) -> tuple[EntryPoint, ...]:
     """Return the entry points of installed packages in *group*; none of them is loaded."""
     if not packages.may_add(group):
         return ()
-    points = (one for one in packages.each_point() if one.group == group)
+    points = (one for one in packages.sequencer_entry_points() if one.group == group)
     return tuple(one for one in points if not _is_disabled(one))
 
 
@@ -512,7 +516,7 @@ def all_entries() -> list[EntryPoint]:
     """Return the entry points of all packages that have some for Sequencer; none is loaded."""
     if not packages.may_add("[sequencer."):
         return []
-    points = (one for one in packages.each_point() if not _is_disabled(one))
+    points = (one for one in packages.sequencer_entry_points() if not _is_disabled(one))
     return sorted(points, key=lambda one: (one.group, one.name))
 
 

@@ -43,7 +43,7 @@ def place_of(point: EntryPoint) -> str:
     return f"{point.group}: {point.name} = {point.value}"
 
 
-def each_point() -> Iterator[EntryPoint]:
+def sequencer_entry_points() -> Iterator[EntryPoint]:
     """Yield the entry points of installed packages for Sequencer; none of them is loaded.
 
     A package whose metadata is malformed has none here; see `malformed_packages`.
@@ -134,7 +134,7 @@ def package_that_raised(error: BaseException) -> str | None:
     while frame is not None:
         modules.add(str(frame.tb_frame.f_globals.get("__name__", "")).partition(".")[0])
         frame = frame.tb_next
-    for entry in each_point():
+    for entry in sequencer_entry_points():
         # `entry.module` raises if the value is malformed.
         if entry.value.partition(":")[0].strip().partition(".")[0] in modules:
             return name_of(entry)

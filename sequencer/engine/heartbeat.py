@@ -1,9 +1,9 @@
 """Keeps the lease of a claim alive while its step runs.
 
-One thread a process for all its claims, started with the first. It asks for the end of a
-step when its claim is not in the head any more (a person has stopped it), and when it could not renew the lease for
-so long that others may soon believe that this worker is gone. Where the end of a step is
-pushed to somewhere else, which may take long, it goes on till that is done.
+Each process has one thread for all its claims, started with the first. It asks for the end of
+a step if its claim is no longer in the head (a person has stopped it), or if the lease could not
+be renewed for so long that others may soon believe that this worker is gone. Pushing the end of a
+step to a remote may take long, so the beats continue until that is done.
 """
 
 from __future__ import annotations
@@ -176,11 +176,11 @@ class Heartbeat:
                     self._wakes_at = math.inf if pause is None else time.monotonic() + pause
                     is_woken = self._condition.wait(pause)
                     if beating is not None and pause != left and not is_woken:
-                        self._do(beating, self._look)
+                        self._act(beating, self._look)
                 else:
-                    self._do(beating, self._beat)
+                    self._act(beating, self._beat)
 
-    def _do(self, beating: _Beating, act: Callable[[_Beating], StopReason | None]) -> None:
+    def _act(self, beating: _Beating, act: Callable[[_Beating], StopReason | None]) -> None:
         """Beat without the lock: a remote that hangs must not hold up who ends another claim."""
         self._writing = beating
         self._condition.release()

@@ -126,7 +126,7 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
         try:
             head, following = worker.finish(running, ended, self._may_continue)
         except StaleClaim:
-            if (stopped := self._taken_away(running)) is None:
+            if (stopped := self._stopped_head(running)) is None:
                 raise
             return stopped, None
         if not is_beside:
@@ -140,7 +140,7 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
         self._stint.ensure_goes_on(ended, head)
         return head, following
 
-    def _taken_away(self, running: Running) -> Head | None:
+    def _stopped_head(self, running: Running) -> Head | None:
         """Return the head if a person has stopped or paused the run and taken the step away.
 
         None: another process has it, or the run is gone.

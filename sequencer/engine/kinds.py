@@ -68,7 +68,7 @@ def judge_of(kind: Line) -> Judge:
 
     def judge(head: Head, performed: Performed, max_attempts: int) -> tuple[Performed, Ending]:
         try:
-            return _pair(kind.judge(head, performed, max_attempts))
+            return _checked(kind.judge(head, performed, max_attempts))
         except BaseException as error:
             workflow = kind.workflow
             if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
@@ -80,7 +80,7 @@ def judge_of(kind: Line) -> Judge:
     return judge
 
 
-def _pair(made: Any) -> tuple[Performed, Ending]:
+def _checked(made: Any) -> tuple[Performed, Ending]:
     match made:
         case Performed() as performed, Ending() as ending:
             return performed, ending

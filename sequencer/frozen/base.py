@@ -42,7 +42,7 @@ _set = object.__setattr__
 """A frozen object's own refuses."""
 
 
-def _all_rules() -> Any:
+def _pydantic_rules() -> Any:
     """Return the module that knows all rules: only where something is wrong, for it is slow."""
     from sequencer.frozen import by_pydantic  # noqa: PLC0415 - it loads pydantic
 
@@ -126,7 +126,7 @@ class Frozen(Checked):
         try:
             return cls.read(value)
         except (Unsure, ValueError, AssertionError, Refusal):
-            made: Self = _all_rules().validated(cls, value)
+            made: Self = _pydantic_rules().validated(cls, value)
             return made
 
     @classmethod
@@ -139,7 +139,7 @@ class Frozen(Checked):
         try:
             return cls.read(json.loads(data))
         except (Unsure, ValueError, AssertionError, Refusal, RecursionError):
-            made: Self = _all_rules().validated_json(cls, data)
+            made: Self = _pydantic_rules().validated_json(cls, data)
             return made
 
     @classmethod
@@ -298,7 +298,7 @@ class Frozen(Checked):
 
 def json_schema(kind: type[Frozen]) -> dict[str, Any]:
     """Return the JSON schema of *kind*."""
-    found: dict[str, Any] = _all_rules().json_schema(kind)
+    found: dict[str, Any] = _pydantic_rules().json_schema(kind)
     return found
 
 
@@ -311,7 +311,7 @@ def checked(annotation: Any, value: Any) -> Any:
     try:
         return reader_of(annotation, {})(value)
     except (Unsure, ValueError):
-        return _all_rules().validated(annotation, value)
+        return _pydantic_rules().validated(annotation, value)
 
 
 _PLAIN = frozenset({str, int, float, bool, NoneType})

@@ -1,6 +1,7 @@
-"""What the settings name that is not there: disabled, or not installed.
+"""Settings that need a plug-in or package that is disabled, broken or not installed.
 
-Whoever acts needs all of it. For whoever only reads runs it is left out, with a notice.
+They are errors for a command that acts. A command that only reads runs leaves them out, with a
+notice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from sequencer.project.sources import Layers
 from sequencer.project.store_kinds import STORE_KIND
 
 
-def remove_disabled(layers: Layers) -> list[Found]:
+def remove_unavailable(layers: Layers) -> list[Found]:
     """Remove the keys of unavailable plug-ins from *layers*, and return an error for each."""
     found = list(_unknown(dict(switches(layers.values)), layers))
     values = layers.values
@@ -75,11 +76,11 @@ def _absent(layers: Layers) -> Iterator[Found]:
     for name, entry in _entries(values, "workflows"):
         for key in entry:
             path = ("workflows", name, key)
-            yield from _of_provider(path, extensions.WORKFLOW_KEYS, key, f"the key {key!r}", layers)
+            yield from _if_missing(path, extensions.WORKFLOW_KEYS, key, f"the key {key!r}", layers)
     for above, group, what in _KINDS:
         for name, entry in _entries(values, *above):
             kind = str(entry.get("kind"))
-            yield from _of_provider((*above, name, "kind"), group, kind, f"{what} {kind!r}", layers)
+            yield from _if_missing((*above, name, "kind"), group, kind, f"{what} {kind!r}", layers)
 
 
 _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
@@ -92,7 +93,7 @@ _KINDS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 def _of_section(name: str, layers: Layers) -> Iterator[Found]:
     path = (name,)
-    yield from _of_provider(path, extensions.SECTIONS, name, f"the key {name!r}", layers)
+    yield from _if_missing(path, extensions.SECTIONS, name, f"the key {name!r}", layers)
     if name in Schema.model_fields or path in layers.unavailable:
         return
     try:
@@ -101,9 +102,7 @@ def _of_section(name: str, layers: Layers) -> Iterator[Found]:
         yield path, error
 
 
-def _of_provider(
-    path: KeyPath, group: str, name: str, what: str, layers: Layers
-) -> Iterator[Found]:
+def _if_missing(path: KeyPath, group: str, name: str, what: str, layers: Layers) -> Iterator[Found]:
     if (provider := extensions.missing_provider(group, name)) is not None:
         yield path, PluginUnavailable(what, provider, where=layers.at(path))
 

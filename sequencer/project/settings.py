@@ -26,7 +26,7 @@ from sequencer.frozen.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.project import legacy
-from sequencer.project.disabled_keys import remove_disabled, set_aside
+from sequencer.project.disabled_keys import remove_unavailable, set_aside
 from sequencer.project.enabled_plugins import disabled, enabled
 from sequencer.project.inline_graphs import inline_graphs
 from sequencer.project.schema import (
@@ -379,7 +379,7 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
     every problem of a file.
     """
     extensions.configure(disabled(layers.values), enabled(layers.values))
-    found = remove_disabled(layers)
+    found = remove_unavailable(layers)
     values = layers.values
     whole = schema_with(values)
     is_first_round = True

@@ -30,10 +30,10 @@ from sequencer.history.trace import trace_line
 from sequencer.model.kind import Performed
 from sequencer.model.limits import parse_time
 from sequencer.model.net.choices import forward_label, is_choice
-from sequencer.model.net.ends import Acceptance, Failure, Grower, Rejection, end_of
+from sequencer.model.net.ends import Acceptance, Failure, Grower, Rejection, judge_end
 from sequencer.model.net.graph import Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
-from sequencer.model.net.rules import RETRIED, Course
+from sequencer.model.net.rules import RETRYABLE, Course
 from sequencer.model.net.source import copied, put
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
@@ -287,7 +287,7 @@ class _Simulation:
         """Let an attempt at the agent *name* end with *outcome*, as a run does."""
         # Where nobody has said what a lead answers, it adds nothing.
         is_silent = outcome.is_accepted and not outcome.output
-        end = end_of(
+        end = judge_end(
             self._judged(name, outcome),
             name,
             self._marking,
@@ -343,7 +343,7 @@ class _Simulation:
 
     def _fail(self, name: str, end: Failure) -> None:
         due, message = _milliseconds(end.due), end.outcome.error or ""
-        if end.kind in RETRIED or due is not None:
+        if end.kind in RETRYABLE or due is not None:
             self._course.fail_attempt(name, message, None if due is None else str(due), end.kind)
         else:
             self._course.fail(name, end.kind, message)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,14 @@ class Here:
             text=True,
         )
 
+    def begin_and_wait(self, *words: str) -> subprocess.Popen[str]:
+        """Return a process whose agent waits, because its prompt says so."""
+        called = self.begin(*words)
+        while not (self.folder / "started").exists():
+            assert called.poll() is None, called.communicate()[0]
+            time.sleep(0.01)
+        return called
+
     def call(self, *words: str, code: int = 0) -> str:
         called = self.begin(*words)
         said = called.communicate(timeout=60)[0]
@@ -116,6 +125,17 @@ def without(folder: Path, removed: frozenset[str]) -> Path:
 
     shutil.copytree(ROOT / "sequencer", folder / "sequencer", ignore=ignored)
     return folder
+
+
+def install(packages: Path, name: str, points: str, **modules: str) -> Path:
+    """Install the package *name* with *points* and *modules*; return where its metadata is."""
+    for module, code in modules.items():
+        (packages / f"{module}.py").write_text(code)
+    about = packages / f"{name.replace('-', '_')}-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(points)
+    return about
 
 
 READING = ("status", "history", "log", "inbox", "clean")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,7 @@ def killed(tmp_path: Path) -> Here:
     here.configure("steps: [a, b]\nlimits: {attempts: 1, steps: 2}\n")
     here.prompts("b")
     (here.folder / "prompts/a.md").write_text("wait here")
-    called = here.begin("run")
-    while not (here.folder / "started").exists():
-        assert called.poll() is None, called.communicate()[0]
-        time.sleep(0.01)
+    called = here.begin_and_wait("run")
     called.send_signal(signal.SIGKILL)
     called.communicate(timeout=30)
     (here.folder / "go").touch()

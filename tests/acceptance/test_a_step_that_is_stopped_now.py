@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
@@ -19,18 +18,8 @@ def here(tmp_path: Path) -> Here:
     return made
 
 
-def working(here: Here, *words: str) -> subprocess.Popen[str]:
-    """Return a process whose agent has begun to wait."""
-    (here.folder / "started").unlink(missing_ok=True)
-    called = here.begin("run", *words)
-    while not (here.folder / "started").exists():
-        assert called.poll() is None, called.communicate()[0]
-        time.sleep(0.01)
-    return called
-
-
 def test_the_step_ends_and_the_process_says_that_the_run_was_stopped(here: Here) -> None:
-    called = working(here)
+    called = here.begin_and_wait("run")
     here.call("stop", "--now", "--reason", "enough")
     said = called.communicate(timeout=15)[0]
     assert called.returncode == 0, said
@@ -42,7 +31,7 @@ def test_the_step_ends_and_the_process_says_that_the_run_was_stopped(here: Here)
 
 
 def test_a_pause_lets_a_process_in_mode_sync_wait(here: Here) -> None:
-    called = working(here, "--mode", "sync", "--max-steps", "1")
+    called = here.begin_and_wait("run", "--mode", "sync", "--max-steps", "1")
     here.call("stop", "--pause", "--now")
     log = here.folder / "logs/local/steps/iter-00001_a.log"
     while "# ended" not in log.read_text():
@@ -57,7 +46,7 @@ def test_a_pause_lets_a_process_in_mode_sync_wait(here: Here) -> None:
 
 
 def test_who_takes_the_step_away_without_a_stop_ends_the_process(here: Here) -> None:
-    called = working(here)
+    called = here.begin_and_wait("run")
     here.call("takeover", "--force")
     said = called.communicate(timeout=15)[0]
     assert called.returncode == 3, said

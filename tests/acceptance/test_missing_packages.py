@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.core_alone import READING, ROOT, Here, without
+from tests.acceptance.core_alone import READING, ROOT, Here, install, without
 
 PACKAGE = """\
 class Loud:
@@ -35,11 +35,7 @@ def test_a_run_is_read_without_a_package_that_its_settings_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packages = without(tmp_path / "packages", frozenset({"temporal"}))
-    (packages / "loud.py").write_text(PACKAGE)
-    about = packages / "acme_loud-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-loud\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(POINTS)
+    install(packages, "acme-loud", POINTS, loud=PACKAGE)
     here = Here(tmp_path / "project", packages, frozenset())
     settings = "steps: [a, b]\nactivity: {sinks: {loud: {kind: loud}}}\n"
     here.configure(settings)
@@ -157,11 +153,7 @@ def test_a_run_is_read_whatever_its_package_has_added(
     tmp_path: Path, settings: str, named: str, lacks: str
 ) -> None:
     packages = without(tmp_path / "packages", frozenset({"temporal"}))
-    (packages / "parts.py").write_text(PARTS)
-    about = packages / "acme_parts-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-parts\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(PARTS_AT)
+    about = install(packages, "acme-parts", PARTS_AT, parts=PARTS)
     here = Here(tmp_path / "project", packages, frozenset())
     here.configure(settings)
     here.prompts("a", "b")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -57,10 +56,7 @@ def test_a_kill_loses_nothing(core: Here) -> None:
     core.configure("steps: [a, b]\nlimits: {steps: 2}\n")
     core.prompts("a", "b")
     (core.folder / "prompts/a.md").write_text("wait here")
-    called = core.begin("run")
-    while not (core.folder / "started").exists():
-        assert called.poll() is None, called.communicate()[0]
-        time.sleep(0.01)
+    called = core.begin_and_wait("run")
     called.send_signal(signal.SIGKILL)
     called.communicate(timeout=30)
     assert "interrupted" in core.call("status")

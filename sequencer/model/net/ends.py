@@ -1,6 +1,6 @@
-"""What the end of an attempt at a node means, for real runs and for simulated ones.
+"""Decides what happens after an attempt at a node ends, in real runs and in simulations.
 
-Pure: what a run makes of it is done by `net.Taking`, and by `workflows.simulate`.
+Pure: `net.Taking` applies the decision to a run, and `workflows.simulate` to a simulation.
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ class Failure(Struct, frozen=True):
     """See `Acceptance.more`."""
 
 
-End = Acceptance | Rejection | Failure
+NodeEnd = Acceptance | Rejection | Failure
 
 
-def end_of(
+def judge_end(
     performed: Performed,
     name: str,
     marking: Marking,
@@ -88,7 +88,7 @@ def end_of(
     *,
     workflow: Workflow,
     grower: Grower | None,
-) -> End:
+) -> NodeEnd:
     """Return what it means that an attempt at node *name* has ended as *performed*.
 
     It was neither interrupted nor put off. *workflow* is as it has grown; *grower* is None for
@@ -131,7 +131,7 @@ def _rejected(
     marking: Marking,
     workflow: Workflow,
     grower: Grower | None,
-) -> End:
+) -> NodeEnd:
     """Return what a "no" means: a fix or another judgement, until there were too many."""
     outcome, validation = performed.outcome, performed.step.validation
     number = marking.ledger.refusals.get(name, 0) + 1

@@ -24,7 +24,7 @@ from sequencer.model.net import by_hand as hands
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.by_hand import Outputs, adopted
 from sequencer.model.net.choices import is_choice
-from sequencer.model.net.ends import Acceptance, Grower, Rejection, end_of
+from sequencer.model.net.ends import Acceptance, Grower, Rejection, judge_end
 from sequencer.model.net.graph import Growth
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
@@ -341,7 +341,7 @@ class Taking(Struct, frozen=True):
             step.release(token, ended.record, outcome.usage, due)
             return Taken()
         name = ended.claim.step
-        end = end_of(
+        end = judge_end(
             ended.performed,
             name,
             step.marking,

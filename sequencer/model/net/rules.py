@@ -46,7 +46,7 @@ class FlowFact(NamedTuple):
     details: Mapping[str, Any]
 
 
-RETRIED = ("error", "timeout")
+RETRYABLE = ("error", "timeout")
 """Kinds of failures that another attempt could mend."""
 
 

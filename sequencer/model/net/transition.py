@@ -17,7 +17,7 @@ from sequencer.model.net.choices import shortened
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import RETRIED, Course, FlowFact
+from sequencer.model.net.rules import RETRYABLE, Course, FlowFact
 from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim
 
@@ -196,7 +196,7 @@ class OpenTransition:
         message = (outcome.error or "no reason given").strip()
         if self.marking.graph.has_tasks:
             self.course.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
-        if kind in RETRIED or due is not None:
+        if kind in RETRYABLE or due is not None:
             self.course.fail_attempt(held.step, message, due, kind)
         else:
             self.course.fail(held.step, kind, message)
