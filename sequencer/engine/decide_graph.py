@@ -54,10 +54,17 @@ class GraphSeen(Seen):
 
     def _left_ms(self) -> float:
         # How long a dead process worked is counted when its nodes are taken over.
-        return math.inf if self.gone else time_left_ms(self.head, self.marking, self.at)
+        if self.gone or self.head.is_on_hold:
+            return math.inf
+        return time_left_ms(self.head, self.marking, self.at)
 
     def expired(self) -> RecordExpired | None:
-        """Return which questions nobody answered in time, and whether the agents' time is up."""
+        """Return which questions nobody answered in time, and whether the agents' time is up.
+
+        While the run is on hold nothing is recorded, as at the gate of a sequence.
+        """
+        if self.head.is_on_hold:
+            return None
         acts = overdue(self.marking, self.at, self._left_ms())
         return RecordExpired(acts=tuple(acts)) if acts else None
 

@@ -86,8 +86,7 @@ def resume(head: Head, *, at: str) -> Transition:
     Raises:
         TransitionRefused: the run is neither paused nor stopped.
     """
-    is_held = head.exit or head.pause_requested or head.status is Status.PAUSED
-    if not is_held:
+    if not head.is_held_back:
         raise TransitionRefused("resume: the run is neither paused nor stopped")
     new = changed(head, at, exit=False, exit_reason=None, pause_requested=False)
     if new.status is Status.PAUSED:

@@ -233,6 +233,16 @@ class Head(Frozen, extra="allow"):
         return self.gate is not None and self.gate.is_open
 
     @property
+    def is_held_back(self) -> bool:
+        """Return whether a person has stopped or paused the run; a step that runs still ends."""
+        return self.exit or self.pause_requested or self.status is Status.PAUSED
+
+    @property
+    def is_on_hold(self) -> bool:
+        """Return whether nothing runs, and a person has stopped or paused the run."""
+        return self.is_held_back and not self.claims
+
+    @property
     def asks(self) -> tuple[str, ...]:
         """Return nodes whose questions wait for a person, at most a few of them."""
         return () if self.flow is None else self.flow.asks

@@ -7,10 +7,12 @@ changes nothing else: it waits until an attempt that has read it is accepted.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.head import Gate, Head, Status
+from sequencer.model.limits import is_past
 from sequencer.model.line.order import position_at
 from sequencer.model.transitions import (
     Event,
@@ -62,6 +64,20 @@ def _fact(event: Event, head: Head, gate: Gate, note: str | None, by: str) -> Fa
     if note:
         outcome["note"] = note
     return Fact(event, gate.step, gate.step_index, gate.token, head.attempt, outcome)
+
+
+def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
+    """Return if a person may still decide at the gate of *head*, as about a graph's question.
+
+    Raises:
+        TransitionRefused: its time is over.
+    """
+    gate = head.gate
+    if gate is not None and gate.is_open and is_past(gate.expires_at, at):
+        raise TransitionRefused(
+            f"{verb}: the time to decide about {gate.step!r} ended at {gate.expires_at}",
+            hint=f"'sequencer run' or 'tick' records what was set for that: {gate.on_timeout}",
+        )
 
 
 def approve(

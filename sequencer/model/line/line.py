@@ -427,6 +427,8 @@ class Line(Kind):
         gate = head.gate
         if gate is None or not gate.is_open or not is_past(gate.expires_at, at):
             return None
+        if head.is_on_hold:
+            return None
         note, when = f"nobody decided until {gate.expires_at}", utc(at)
         if gate.on_timeout == "reject":
             return gates.reject(head, note, at=when, by=BY_TIMEOUT)
@@ -482,11 +484,20 @@ class Line(Kind):
 
     def approve(self, head: Head, command: Approve, context: CommandContext) -> Transition:
         """Return *head* after its gate."""
+        gates.ensure_in_time(head, "approve", context.at)
         here, at, token = self._at(head, head.step_index), utc(context.at), command.token
         return gates.approve(head, here, command.note, at=at, by=context.by, token=token)
 
+    @staticmethod
+    def reject(head: Head, command: Reject, context: CommandContext) -> Transition:
+        """Return *head*, ended at its gate."""
+        gates.ensure_in_time(head, "reject", context.at)
+        at, token = utc(context.at), command.token
+        return gates.reject(head, command.note, at=at, by=context.by, token=token)
+
     def send_back(self, head: Head, command: Feedback, context: CommandContext) -> Transition:
         """Return *head* at the step that the feedback goes to."""
+        gates.ensure_in_time(head, "feedback", context.at)
         back, at = self._back(head), utc(context.at)
         return gates.feedback(head, command.text, back, at=at, by=context.by, token=command.token)
 
@@ -534,9 +545,7 @@ _CHANGES: Mapping[type[RunCommand], Callable[..., Transition]] = {
     RetryNow: lambda _, head, _command, more: by_hand.retry(head, at=utc(more.at)),
     Rewind: Line.rewind,
     Approve: Line.approve,
-    Reject: lambda _, head, command, more: gates.reject(
-        head, command.note, at=utc(more.at), by=more.by, token=command.token
-    ),
+    Reject: lambda _, head, command, more: Line.reject(head, command, more),
     Feedback: Line.send_back,
 }
 """The commands that mean something else here than in a graph."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
-from sequencer.model.commands import Adopt, RunCommand
+from sequencer.model.commands import Adopt, Pause, Resume, RunCommand, Stop
 from sequencer.model.head import FLOW_DOCUMENT, Head, Work
 from sequencer.model.kind import STAGNATED, CommandContext, Ended, Kind, Room
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, utc
@@ -179,6 +179,8 @@ class Net(Kind):
 
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
         """See `Kind.lapse`: of questions, and of the agents' time."""
+        if head.is_on_hold:
+            return None
         step = self.open(head, at=at)
         for act in overdue(step.marking, at, time_left_ms(step.head, step.marking, at)):
             act(step)
@@ -195,9 +197,23 @@ class Net(Kind):
             return self._made(head, act, None, context.at)
         here = present(self.workflow, head)
         made = by_hand.of_every_kind(head, command, self.workflow, here, context)
+        if isinstance(command, Stop | Pause | Resume):
+            return self._with_clock(head, made, context.at)
         if not isinstance(command, Adopt):
             return made
         return adopted(head, made, self.workflow, self._markings.begun(head))
+
+    def _with_clock(self, head: Head, made: Transition, at: datetime) -> Transition:
+        """Return *made*, which holds the run of *head* or lets it go on, with the agents' time.
+
+        The time until now counts as it did before. Held runs are not overdue.
+        """
+        marking, chain = self._markings.take(head)
+        if marking.graph.timeout_ms is None or marking.is_over:
+            return made
+        step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
+        step.head, step.facts = made.head, list(made.facts)
+        return self.close(step)
 
     # --- looking -------------------------------------------------------------------
 

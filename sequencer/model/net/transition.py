@@ -34,9 +34,9 @@ def busy_ms(head: Head, marking: Marking, now: datetime) -> int:
     """Return how long agents have been at work until *now*, in milliseconds.
 
     While nobody holds a claim in *head*, only the waits for next attempts count, and no
-    longer than they were to be.
+    longer than they were to be. A run on hold waits for a person, which does not count.
     """
-    if marking.busy_since is None:
+    if marking.busy_since is None or head.is_on_hold:
         return marking.busy_ms
     until = now
     if not head.claims:
@@ -594,6 +594,7 @@ def _count_time(step: OpenTransition) -> None:
         # It worked no longer than its lease, for all that is known.
         spent = min(spent, marking.busy_ms + round(step.longest_taken_over_s * 1000))
     works = bool(step.head.claims) or any(map(rests, marking.active.values()))
+    works = works and not step.head.is_on_hold
     # Not ``at``, which has whole seconds: what is lost there would count at each change.
     since = later(step.now, 0) if works and marking.status is FlowStatus.RUNNING else None
     if (spent, since) != (marking.busy_ms, marking.busy_since):
