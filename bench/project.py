@@ -104,13 +104,15 @@ class NoOpAgents:
         self._executor = executor
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-        """See `performing.Agents.choose`."""
+        """See `Agents.choose`."""
         del step, position
         return "no-op", self._executor
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
-        """See `performing.Agents.ready`."""
+        """See `Agents.ready`."""
         return self.choose(step, position)
+
+    has_fallback = False
 
     def instead(
         self, step: Step, agent: str, not_before: str | None = None
@@ -123,13 +125,13 @@ class NoOpAgents:
         return []
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
-        """See `performing.Agents.ensure_folder`; any folder will do."""
+        """See `Agents.ensure_folder`; any folder will do."""
 
     def warm_up(self) -> None:
-        """See `performing.Agents.warm_up`."""
+        """See `Agents.warm_up`."""
 
     def close(self) -> None:
-        """See `performing.Agents.close`; there is nothing to end."""
+        """See `Agents.close`; there is nothing to end."""
 
 
 def mark_acceptances(store: Store, marks: Marks) -> Store:

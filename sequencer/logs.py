@@ -340,7 +340,7 @@ class FileLogs:
         return list(dict.fromkeys((self.folder, *run_folders(self._logs_dir, self._run))))
 
     def left_behind(self) -> Path | None:
-        """See `engine.attempt.Logs`."""
+        """See `engine.logs.Logs`."""
         try:
             found = [
                 folder / name
@@ -370,7 +370,8 @@ class FileLogs:
             UnsafeFolder: a part of the path is a link; a log must not reach another file.
             UnsafePath: the place is taken by something that is no folder.
         """
-        folder, fd, number = self._folder(), -1, attempt.attempt
+        folder, fd, claim = self._folder(), -1, attempt.claim
+        number = claim.attempt
         try:
             fd, name, number = self._create(folders.made(folder), attempt)
         except NotADirectoryError as error:
@@ -380,7 +381,7 @@ class FileLogs:
                 hint="move it away, or set logs_dir",
             ) from error
         except OSError as error:
-            name = log_name(attempt.step_index, attempt.step.name, attempt.attempt)
+            name = log_name(claim.step_index, attempt.step.name, number)
             self._warn(f"the step log {folder / name} can't be written: {error.strerror}")
         log = FileLog(fd, folder / name, self._redaction, self._max_bytes, self._warn)
         log.begin(attempt, number)
@@ -389,9 +390,10 @@ class FileLogs:
     @staticmethod
     def _create(folder: Folder, attempt: Attempt) -> tuple[int, str, int]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-        number = max(attempt.attempt, 1)
+        claim, step = attempt.claim, attempt.prepared.step
+        number = max(claim.attempt, 1)
         while True:
-            name = log_name(attempt.step_index, attempt.step.name, number)
+            name = log_name(claim.step_index, step.name, number)
             try:
                 return folder.open(name, flags), name, number
             except FileExistsError:
@@ -431,12 +433,13 @@ class FileLog:
 
         The attempt itself may count from 1 again: the run was rewound, or a person let it retry.
         """
-        name = self._redaction.hide_name
+        name, made, head = self._redaction.hide_name, attempt.prepared, attempt.head
+        step, step_index = made.step, attempt.claim.step_index
         text = (
-            f"# step {name(attempt.step.name)!a} · iteration {attempt.iteration} · step_index "
-            f"{attempt.step_index} · attempt {number} · token {attempt.token}\n"
-            f"# workflow {name(attempt.workflow)!a} · run {attempt.run_id} · agent "
-            f"{name(attempt.agent)!a} · prompt {name(attempt.prompt)!a}\n"
+            f"# step {name(step.name)!a} · iteration {step_index + 1} · step_index "
+            f"{step_index} · attempt {number} · token {attempt.token}\n"
+            f"# workflow {name(head.workflow_name)!a} · run {head.run_id} · agent "
+            f"{name(made.agent)!a} · prompt {name(step.prompt_name)!a}\n"
             f"# started {utc_now()}\n"
         )
         self._to_file(text.encode())

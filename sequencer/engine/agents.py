@@ -15,6 +15,10 @@ from sequencer.model.step import Step
 class Agents(Protocol):
     """Knows which executor performs a step."""
 
+    @property
+    def has_fallback(self) -> bool:
+        """Return whether other agents may perform steps while one can't; see `instead`."""
+
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         """Return the agent's name and its executor for *step*.
 

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct, field
 
+from sequencer.engine.allowance import Allowance
+from sequencer.engine.evidence import NO_PRIOR, PriorAttempts
 from sequencer.errors import (
     MachineBusy,
     SequencerError,
     failed_disk,
     out_of_resources,
 )
+from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import Executor, Identity
-from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Performed
-from sequencer.model.outcome import Usage, total
+from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
+from sequencer.model.head import Claim, Head, Session
+from sequencer.model.kind import Ended
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, total
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
-from sequencer.store.protocol import Store
+from sequencer.model.workflow import Workflow
+from sequencer.store import results
 
 if TYPE_CHECKING:
     from sequencer.engine.workplaces import Left
-    from sequencer.model.net.marking import Reference
+    from sequencer.model.net.marking import Marking, Reference
     from sequencer.model.net.net import Taken
 
 
@@ -49,23 +56,96 @@ class Prepared(Struct, frozen=True):
         return self.place.step_index
 
 
-class Running(Struct):
-    """One attempt, from its claim to its record."""
+class StepLog(Listener, Protocol):
+    """The log of one attempt."""
+
+    path: Path
+
+    def sent(self, request: StepRequest, to: str) -> None:
+        """Write what the agent is about to get: the prompt of *request*, and *to* whom it goes."""
+
+    def close(self, outcome: Outcome) -> None:
+        """Write how it ended and close the file."""
+
+
+class _NoLog(StepLog):
+    """Keeps nothing: no log was opened."""
+
+    path = Path()
+
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
+        """Forget *data*."""
+
+    def used(self, usage: Usage) -> None:
+        """Forget *usage*."""
+
+    def sent(self, request: StepRequest, to: str) -> None:
+        """Forget *request*."""
+
+    def close(self, outcome: Outcome) -> None:
+        """Forget *outcome*."""
+
+
+_NO_LOG = _NoLog()
+_NOT_RUN = Outcome(status=OutcomeStatus.FAILED, error="no agent has run")
+
+
+class Attempt(Struct, kw_only=True):
+    """One attempt at a step, from its claim to its record: what is known of it so far.
+
+    One thread works on it at a time. The layers (`engine.layers`) fill it in.
+    """
 
     claim: Claim
-    prepared: Prepared
     head: Head
-    """As it was right after the claim."""
+    """The run right after the claim. Of a node, with the conversation that has reached it."""
+    prepared: Prepared
+    """What runs; the router, a hook and a fallback may replace it."""
+    workflow: Workflow
+    """As it has grown by then."""
+    cwd: Path
+    """Where the agent works."""
+    state_path: Path
+    result_path: Path
+    token: int
+    """0 in async mode, which holds no claim."""
+    lock_path: Path | None = None
+    """Of the step's processes; None where there is no claim."""
+    subject: str | None = None
+    """Of a task: what it is about, and whose it is."""
+    marking: Marking | None = None
+    """Of a node: the graph's, right after the claim."""
     cancellation: Cancellation = field(default_factory=Cancellation)
-    used: Usage = field(default=Usage())
-    """So far, where its executor tells and somebody wants to know."""
+    budget: Allowance = Allowance()
+    known: PriorAttempts = NO_PRIOR
+    compose: Callable[[str], str] | None = None
+    """Makes the prompt of what its file says; None: that is the prompt."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    began_at: str | None = None
+    """ISO 8601 UTC, to the millisecond; None: no log was opened, and nobody has heard of it."""
+    log: StepLog = _NO_LOG
+    listener: Listener = _NO_LOG
+    """Takes what its agents say, for the log and for the listeners of the run."""
+    lock: AttemptLock | None = None
+    session: Session | None = None
+    """The conversation that its agent continues."""
+    notes: tuple[str, ...] = ()
+    """What the prompt says of earlier attempts that were set aside."""
+    told: Usage | None = None
+    """What the agent that runs has used so far; None: it has said nothing at all."""
+    used: Usage = Usage()
+    """What it has used so far, in all, as its executor tells it."""
     paid: list[Usage] = field(default_factory=list)
     """Of each agent that has run, the router included; of one that was broken off what it told."""
-    attempt: Attempt | None = None
-    """As its events name it; None: it did not get so far."""
-    counted: Usage = field(default=Usage())
+    outcome: Outcome = _NOT_RUN
+    """Of the agents that have run."""
+    is_final: bool = False
+    """Another attempt would fail in the same way; no agent was run."""
+    ended: Ended | None = None
+    """How it ended, once that is known."""
+    counted: Usage = Usage()
     """Of its use, by whoever took its step over in the meantime."""
-    performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
     left: Left | None = None
@@ -74,8 +154,92 @@ class Running(Struct):
     """What the run has made of its end."""
     was_told: bool = False
     """Whether a record of its end was tried, which may have been accepted."""
+    failure: Exception | None = None
+    """Why it can't even start; it fails at once."""
     error: BaseException | None = None
     """What was raised instead."""
+
+    # --- which attempt it is -----------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of its run."""
+        return self.head.run_id
+
+    @property
+    def run_name(self) -> str | None:
+        """Return the name of its run; None: the default run."""
+        return self.head.run_name
+
+    @property
+    def step(self) -> Step:
+        """Return the step that runs."""
+        return self.prepared.step
+
+    @property
+    def position(self) -> str:
+        """Return the name of the step that the cycle has at this place, also in a review."""
+        return self.prepared.position
+
+    @property
+    def agent(self) -> str:
+        """Return the name of the agent that performs it."""
+        return self.prepared.agent
+
+    @property
+    def step_index(self) -> int:
+        """Return where the step is."""
+        return self.claim.step_index
+
+    @property
+    def iteration(self) -> int:
+        """Return step_index + 1."""
+        return self.claim.step_index + 1
+
+    @property
+    def number(self) -> int:
+        """Return which attempt at its step it is, from 1."""
+        return self.claim.attempt
+
+    def identity(self) -> Identity:
+        """Return what every process that works on this attempt is told."""
+        head, claim = self.head, self.claim
+        return Identity(
+            step=self.prepared.step.name,
+            token=self.token,
+            run_id=head.run_id,
+            run_name=head.run_name,
+            workflow=head.workflow_name,
+            position=self.prepared.position,
+            step_index=claim.step_index,
+            attempt=claim.attempt,
+            result_path=self.result_path,
+            state_path=self.state_path,
+        )
+
+    # --- while it is made --------------------------------------------------------------
+
+    def notice(self, text: str, before: str = "") -> None:
+        """Write *text* to its log as the sequencer's own line, after *before*."""
+        self.listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
+
+    @contextmanager
+    def with_own_result(self) -> Iterator[None]:
+        """Let one more agent work for this attempt, whose result file is not the first one's."""
+        first = self.result_path
+        with results.another(first) as other:
+            self.result_path = other
+            try:
+                yield
+            finally:
+                self.result_path = first
+
+    # --- how it ended ------------------------------------------------------------------
+
+    def ended_as(self, outcome: Outcome) -> Ended:
+        """Return that it has ended with *outcome*."""
+        made, claim = self.prepared, self.claim
+        return Ended(outcome, made.step, made.place, made.agent, claim.token, claim.attempt)
 
     @property
     def ends_the_work(self) -> bool:
@@ -104,82 +268,4 @@ class Running(Struct):
     @property
     def usage(self) -> Usage:
         """Return what it has used, also where it has no result."""
-        return total(self.paid) if self.performed is None else self.performed.outcome.usage
-
-
-class Attempt(Struct, frozen=True, kw_only=True):
-    """Which step is being tried, by whom, for the how-manieth time."""
-
-    run_id: str
-    workflow: str
-    step: Step
-    position: str
-    """Name of the step that the cycle has at this place, also in a review."""
-    step_index: int
-    token: int
-    """0 in async mode, which holds no claim."""
-    attempt: int
-    agent: str
-    prompt: str
-    """File name of the prompt."""
-    state_path: Path
-    result_path: Path
-    run_name: str | None = None
-    """None: the default run."""
-    lock_path: Path | None = None
-    """Of the step's processes; None where there is no claim."""
-    subject: str | None = None
-    """Of a task: what it is about, and whose it is."""
-
-    @classmethod
-    def of(
-        cls,
-        claim: Claim,
-        head: Head,
-        prepared: Prepared,
-        store: Store,
-        *,
-        lock_path: Path,
-        subject: str | None = None,
-        told_path: Path | None = None,
-    ) -> Attempt:
-        """Return the attempt at *prepared* that *claim* of the run of *head* in *store* grants.
-
-        *told_path*: the run is its process's own, so that this path is told and no token.
-        """
-        return cls(
-            run_id=head.run_id,
-            run_name=head.run_name,
-            workflow=head.workflow_name,
-            step=prepared.step,
-            position=prepared.position,
-            step_index=claim.step_index,
-            token=claim.token if told_path is None else 0,
-            attempt=claim.attempt,
-            agent=prepared.agent,
-            prompt=prepared.step.prompt_name,
-            state_path=told_path or store.state_path,
-            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
-            lock_path=lock_path,
-            subject=subject,
-        )
-
-    @property
-    def iteration(self) -> int:
-        """Return step_index + 1."""
-        return self.step_index + 1
-
-    def identity(self) -> Identity:
-        """Return what every process that works on this attempt is told."""
-        return Identity(
-            step=self.step.name,
-            token=self.token,
-            run_id=self.run_id,
-            run_name=self.run_name,
-            workflow=self.workflow,
-            position=self.position,
-            step_index=self.step_index,
-            attempt=self.attempt,
-            result_path=self.result_path,
-            state_path=self.state_path,
-        )
+        return total(self.paid) if self.ended is None else self.ended.outcome.usage

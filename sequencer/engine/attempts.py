@@ -14,7 +14,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from sequencer.engine.attempt import Running
+from sequencer.engine.attempt import Attempt
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Claim
@@ -24,7 +24,7 @@ WAIT_S = 1.0
 _RESERVE = 4
 """Descriptors that are kept for the records of what has ended: where an agent gets none any
 more, its claim can still be released."""
-Perform = Callable[[Running], None]
+Perform = Callable[[Attempt], None]
 
 
 class Attempts:
@@ -33,11 +33,11 @@ class Attempts:
     def __init__(self, heartbeat: Heartbeat) -> None:
         """Begin with none; *heartbeat* keeps their claims alive."""
         self._heartbeat = heartbeat
-        self._begun: queue.SimpleQueue[tuple[Running, Perform] | None] = queue.SimpleQueue()
+        self._begun: queue.SimpleQueue[tuple[Attempt, Perform] | None] = queue.SimpleQueue()
         """What the threads take from; None ends one of them."""
-        self._ended: queue.SimpleQueue[Running] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self.running: dict[int, Running] = {}
+        self.running: dict[int, Attempt] = {}
         """By the tokens of their claims; those included that have ended and wait for a record."""
         self._taken: list[Claim] = []
         """Claims that are kept alive until their ends are recorded."""
@@ -67,7 +67,7 @@ class Attempts:
         readable((self._read_fd,), WAIT_S)
         self.drain()
 
-    def start(self, running: Running, perform: Perform) -> None:
+    def start(self, running: Attempt, perform: Perform) -> None:
         """Let *perform* make the attempt in a thread; where there is none, it has ended."""
         self.running[running.claim.token] = running
         if len(self._threads) < len(self.running):
@@ -89,7 +89,7 @@ class Attempts:
             # Else what the attempt has held lives until the next one comes.
             del begun
 
-    def _run(self, running: Running, perform: Perform) -> None:
+    def _run(self, running: Attempt, perform: Perform) -> None:
         try:
             self._heartbeat.begin(running.claim, running.cancellation)
             perform(running)
@@ -101,7 +101,7 @@ class Attempts:
             self._ended.put(running)
             self.wake()
 
-    def next_ended(self) -> Running | None:
+    def next_ended(self) -> Attempt | None:
         """Return the attempt that ended first and was not taken yet.
 
         After a None those that were taken before have been recorded with the next call.

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Running
+from sequencer.engine.attempt import Attempt
 from sequencer.engine.patience import Patience
 from sequencer.errors import (
     RemoteUnreachable,
@@ -227,7 +227,7 @@ class CodeMover:
         self._patience.reach(lambda: self._carrier.arrive(head))
         self._here = set() if head.work is None else {head.work.commit}
 
-    def collect(self, worked: Sequence[Running], head: Head) -> Work | None:
+    def collect(self, worked: Sequence[Attempt], head: Head) -> Work | None:
         """Return the code that moves with the end of *worked*; see `Carrier.collect`.
 
         Where it can't move, they have failed.
@@ -246,7 +246,7 @@ class CodeMover:
             self._here.add(work.commit)
         return work
 
-    def refuse(self, worked: Sequence[Running], head: Head, refusal: WorkTreeRefused) -> None:
+    def refuse(self, worked: Sequence[Attempt], head: Head, refusal: WorkTreeRefused) -> None:
         """Make failures of *worked*, whose code was not taken; a branch keeps it."""
         for one in worked:
             error, kept = refusal.message, None
@@ -254,12 +254,12 @@ class CodeMover:
                 kept = self._carrier.keep(one.claim, one.claim.step, head)
             if kept is not None:
                 error = f"{error}; what the step did is on branch {kept}"
-            if one.performed is not None:
-                outcome = one.performed.outcome.replace(status=OutcomeStatus.FAILED, error=error)
-                made = replace(one.performed, outcome=outcome, decision=None, verdict=None)
-                one.performed = made
+            if one.ended is not None:
+                outcome = one.ended.outcome.replace(status=OutcomeStatus.FAILED, error=error)
+                made = replace(one.ended, outcome=outcome, decision=None, verdict=None)
+                one.ended = made
 
-    def keep(self, ended: Sequence[Running], head: Head | None) -> None:
+    def keep(self, ended: Sequence[Attempt], head: Head | None) -> None:
         """Put the work of *ended*, whose word does not count, on branches of their own."""
         for one in ended:
             if head is None:
@@ -314,10 +314,10 @@ class CodeMover:
             self._carrier.leave(head)
 
 
-def accepted(ended: Sequence[Running]) -> list[Running]:
+def accepted(ended: Sequence[Attempt]) -> list[Attempt]:
     """Return those of *ended* whose agents did what they were asked."""
     return [
         one
         for one in ended
-        if one.performed is not None and one.error is None and one.performed.outcome.is_accepted
+        if one.ended is not None and one.error is None and one.ended.outcome.is_accepted
     ]

@@ -12,7 +12,7 @@ from msgspec import Struct
 from sequencer.errors import CorruptState
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import Claim, Session
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.net.marking import Marking, carried
 from sequencer.model.transitions import session_of
 from sequencer.model.workflow import Workflow
@@ -36,12 +36,12 @@ class Sessions(Struct, frozen=True):
         """Return those of the run of *workflow* in *store*."""
         return cls(store, any(step.continue_session for step in workflow.steps))
 
-    def keep(self, claim: Claim, performed: Performed, at: str) -> None:
+    def keep(self, claim: Claim, ended: Ended, at: str) -> None:
         """Keep the conversation of an attempt that was accepted *at* that time.
 
         One that can't be kept is not continued.
         """
-        session = session_of(performed.outcome, performed.agent, at)
+        session = session_of(ended.outcome, ended.agent, at)
         if not self.is_used or session is None:
             return
         folder = self.store.result_folder(claim.step_index, claim.token)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Running
+from sequencer.engine.attempt import Attempt
 from sequencer.engine.awaited import AwaitedStep
 from sequencer.engine.decide import RecordExpired, SequenceSeen, Wait
 from sequencer.engine.events import HeadMoved
@@ -61,20 +61,20 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
             return head
         prepared = worker.performer.prepare(seen.here.place)
         try:
-            running = worker.claim(head, prepared)
+            attempt = worker.claim(head, prepared)
         except ClaimHeld:
             # Another process was quicker between the look and the lock.
             if not self._waits_for_others:
                 raise
             return None
-        if running is None:
+        if attempt is None:
             return None
         # The next wait is for another step, and reported again.
         self._last_wait = "", None
         if self._queue is not None:
             self._queue.leave()
-        while running is not None:
-            head, running = self._run(running)
+        while attempt is not None:
+            head, attempt = self._run(attempt)
         self._continue_at(head, tried_at=None)
         return None
 
@@ -111,22 +111,22 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
 
     # --- running it ----------------------------------------------------------------
 
-    def _run(self, running: Running) -> tuple[Head, Running | None]:
+    def _run(self, attempt: Attempt) -> tuple[Head, Attempt | None]:
         """Run a step and record it; return the new head, and the next step if it has claimed it."""
         worker, is_beside = self._worker, self._stint.mode is Mode.ASYNC
         try:
-            ended = worker.perform(running, self._stint.budget(running.head))
+            ended = worker.perform(attempt, self._stint.budget(attempt.head))
         except BaseException as error:
-            worker.abandon(running, error)
+            worker.abandon(attempt, error)
             if (busy := out_of_resources(error)) is not None:
                 raise busy from error
             raise
-        self._count_work(ended.performed.outcome)
+        self._count_work(ended.outcome)
         self._stint.count(ended)
         try:
-            head, following = worker.finish(running, ended, self._may_continue)
+            head, following = worker.finish(attempt, ended, self._may_continue)
         except StaleClaim:
-            if (stopped := self._stopped_head(running)) is None:
+            if (stopped := self._stopped_head(attempt)) is None:
                 raise
             return stopped, None
         if not is_beside:
@@ -134,20 +134,20 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
         if notices := worker.store.take_notices():
             self._notify(*notices)
         if head.status is Status.COMPLETE and not is_beside:
-            worker.performer.tell_completed(running.claim.step_index, head)
-        if ended.performed.outcome.status is OutcomeStatus.INTERRUPTED:
-            self._raise_interrupted(running)
+            worker.performer.tell_completed(attempt.claim.step_index, head)
+        if ended.outcome.status is OutcomeStatus.INTERRUPTED:
+            self._raise_interrupted(attempt)
         self._stint.ensure_goes_on(ended, head)
         return head, following
 
-    def _stopped_head(self, running: Running) -> Head | None:
+    def _stopped_head(self, attempt: Attempt) -> Head | None:
         """Return the head if a person has stopped or paused the run and taken the step away.
 
         None: another process has it, or the run is gone.
         """
         head = self._worker.store.view().head
-        is_same = head is not None and head.run_id == running.head.run_id and not head.claims
-        if head is None or not is_same or running.cancellation.reason is not StopReason.CLAIM_LOST:
+        is_same = head is not None and head.run_id == attempt.head.run_id and not head.claims
+        if head is None or not is_same or attempt.cancellation.reason is not StopReason.CLAIM_LOST:
             return None
         return head if head.exit or head.status is Status.PAUSED else None
 
@@ -156,15 +156,15 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
             return False
         return self._queue is None or not self._queue.yields(head.step_index)
 
-    def _raise_interrupted(self, running: Running) -> None:
-        if running.cancellation.reason is StopReason.INTERRUPTED:
+    def _raise_interrupted(self, attempt: Attempt) -> None:
+        if attempt.cancellation.reason is StopReason.INTERRUPTED:
             raise Interrupted(
-                f"interrupted in step {running.claim.step!r}; the claim was released",
+                f"interrupted in step {attempt.claim.step!r}; the claim was released",
                 hint="start again to continue",
             )
-        if running.cancellation.reason is StopReason.LEASE_LOST:
+        if attempt.cancellation.reason is StopReason.LEASE_LOST:
             raise StaleClaim(
-                f"the heartbeat of step {running.claim.step!r} can't be written; "
+                f"the heartbeat of step {attempt.claim.step!r} can't be written; "
                 "the step was stopped",
                 where=str(self._worker.store.state_path.parent),
             )

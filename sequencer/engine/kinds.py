@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sequencer import extensions
 from sequencer.engine.patience import Changes
 from sequencer.model.head import Head
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import Workflow
@@ -54,7 +54,7 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     return _along(store, workflow, kind)
 
 
-Judge = Callable[[Head, Performed, int], tuple[Performed, Ending]]
+Judge = Callable[[Head, Ended, int], Ended]
 """What `Line.judge` is called with and returns."""
 
 
@@ -66,23 +66,23 @@ def judge_of(kind: Line) -> Judge:
     if type(kind) is Line:
         return kind.judge
 
-    def judge(head: Head, performed: Performed, max_attempts: int) -> tuple[Performed, Ending]:
+    def judge(head: Head, ended: Ended, max_attempts: int) -> Ended:
         try:
-            return _checked(kind.judge(head, performed, max_attempts))
+            return _checked(kind.judge(head, ended, max_attempts))
         except BaseException as error:
             workflow = kind.workflow
             if (fault := extensions.fault_of(error, extensions.KINDS, workflow.kind)) is None:
                 raise
-            outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
-            failed = replace(performed, outcome=outcome, verdict=None, decision=None)
+            outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
+            failed = replace(ended, outcome=outcome, verdict=None, decision=None)
             return Line(workflow).judge(head, failed, max_attempts)
 
     return judge
 
 
-def _checked(made: Any) -> tuple[Performed, Ending]:
+def _checked(made: Any) -> Ended:
     match made:
-        case Performed() as performed, Ending() as ending:
-            return performed, ending
+        case Ended(ending=Ending()):
+            return made
     message = f"judge returned {describe(made)}, and not what Line.judge returns"
     raise TypeError(message)

@@ -1,25 +1,11 @@
-"""Step logs: one log per attempt, and the factory that opens them."""
+"""Opens the step logs, one for each attempt."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
-from sequencer.engine.attempt import Attempt
-from sequencer.executors.protocol import Listener, StepRequest
-from sequencer.model.outcome import Outcome
-
-
-class StepLog(Listener, Protocol):
-    """The log of one attempt."""
-
-    path: Path
-
-    def sent(self, request: StepRequest, to: str) -> None:
-        """Write what the agent is about to get: the prompt of *request*, and *to* whom it goes."""
-
-    def close(self, outcome: Outcome) -> None:
-        """Write how it ended and close the file."""
+from sequencer.engine.attempt import Attempt, StepLog
 
 
 class Logs(Protocol):

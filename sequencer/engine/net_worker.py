@@ -7,7 +7,9 @@ Every change goes through `Changes.update`; what takes time happens in the threa
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -15,16 +17,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.allowance import Allowance, least, left
-from sequencer.engine.attempt import Prepared, Running
+from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.capacity import USD, Shares
 from sequencer.engine.carrier import accepted
-from sequencer.engine.events import HeadMoved, Noticed
+from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, several
 from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.fitting import Honouring
+from sequencer.engine.layers.nodes import NodeLayers
+from sequencer.engine.layers.order import perform
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.merge_order import Crowd
-from sequencer.engine.perform import Performances
+from sequencer.engine.node_prompts import NodePrompts
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
     INLINE_BYTES,
@@ -44,10 +48,11 @@ from sequencer.errors import (
     out_of_resources,
     raise_all,
 )
+from sequencer.executors.attempt_lock import lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Ended, Performed, Room, slots_at
+from sequencer.model.kind import Ended, Room, slots_at
 from sequencer.model.limits import RunLimits, tries_of
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Act
@@ -82,16 +87,23 @@ class NetWorker(Worker):
         """Several threads may make attempts that others decide over."""
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
-        self._performances = Performances(control, performer, self.known)
         tasks = performer.tasks
+        self._layers = NodeLayers(control, tasks)
+        self._prompts = NodePrompts(control, performer)
         self.capacity = None if tasks is None else tasks.capacity
         self._fallback_step = None if tasks is None else tasks.fallback_step
         if self.capacity is not None and self.capacity.kills:
-            self._performances.on_use = self.attempts.wake
+            emit = several(performer.emit, self._wake_on_use)
+            self.performer = replace(performer, emit=emit)
         self._exclusion = Exclusion(
             performer.agents, performer.with_defaults, control.net.workflow_at
         )
         self.shares = Shares(limits, self.capacity, control.store.owner(), self._prepared)
+
+    def _wake_on_use(self, event: RunEvent) -> None:
+        """Look whether an attempt that has used something is to be killed for that."""
+        if isinstance(event, AttemptUsed):
+            self.attempts.wake()
 
     def interrupt(self) -> None:
         """See `Worker.interrupt`."""
@@ -245,7 +257,7 @@ class NetWorker(Worker):
         gone = self.gone(head, granted)
         live = tuple(one for one in head.claims if one.token not in gone)
         _, marking = self.control.marking(head)
-        self._performances.crowd = Crowd(live, marking.next_startable() is not None)
+        self._layers.crowd = Crowd(live, marking.next_startable() is not None)
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
@@ -258,27 +270,55 @@ class NetWorker(Worker):
             claim = head.claim_with(token)
             if claim is None:
                 continue
-            running, task = self._begun(claim, head, marking, workflow)
-            self.attempts.start(running, task)
+            self.attempts.start(self._begun(claim, head, marking, workflow), self._perform)
 
-    def _begun(
-        self, claim: Claim, head: Head, marking: Marking, workflow: Workflow
-    ) -> tuple[Running, Callable[[Running], None]]:
-        """Return the attempt of *claim*, and what a thread must do for it."""
-        failure, known = None, None
+    def _begun(self, claim: Claim, head: Head, marking: Marking, workflow: Workflow) -> Attempt:
+        """Return the attempt of *claim*; what it needs of *marking* is taken now."""
+        name, failure, known = claim.step, None, None
         try:
-            known = self.prepare(claim.step, workflow, marking.active[claim.step].failures)
+            known = self.prepare(name, workflow, marking.active[name].failures)
         except (SequencerError, OSError) as error:
             failure = error
         # After a failure: what it was before, for the record.
-        known = known or self._prepared.get(claim.step)
-        known = known or self._unprepared(workflow, claim.step)
-        prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
-        running = Running(claim, prepared, head)
-        if failure is not None:
-            return running, self._failing(failure)
-        allowance = self.allowance(head, claim)
-        return running, self._performances.task(running, head, marking, allowance)
+        known = known or self._prepared.get(name)
+        known = known or self._unprepared(workflow, name)
+        store, session = self.store, self._layers.sessions.reaching(marking, name)
+        attempt = Attempt(
+            claim=claim,
+            head=head.replace(session=session, gate=None, loop=None),
+            prepared=replace(known, place=Place(claim.step_index, name, "")),
+            workflow=workflow,
+            cwd=self.performer.cwd,
+            state_path=store.state_path,
+            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
+            token=claim.token,
+            lock_path=lock_path(store.state_path, name),
+            subject=marking.graph.by_id[name].subject,
+            marking=marking,
+            failure=failure,
+        )
+        if failure is None:
+            prepared = attempt.prepared
+            attempt.budget = self.allowance(head, claim)
+            attempt.compose = self._prompts.of(prepared, name, head, marking)
+            attempt.known = self.known(head, prepared, partial(self._is_shared, head))
+        return attempt
+
+    def _is_shared(self, head: Head) -> bool:
+        """Return whether other attempts of the run are or were made since *head* granted one."""
+        newest = None
+        with suppress(SequencerError):  # nobody knows, then
+            newest = self.store.view().head
+        return len(head.claims) > 1 or newest is None or newest.token > head.token
+
+    def _perform(self, attempt: Attempt) -> None:
+        """Make *attempt*, in a thread of its own."""
+        attempt.started_s = time.monotonic()
+        if attempt.failure is not None:
+            self._fail(attempt, attempt.failure)
+            return
+        layers = self._layers
+        perform(self.performer, attempt, layers.work_in_its_place, layers.keep_output)
 
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
@@ -293,20 +333,20 @@ class NetWorker(Worker):
                     _, marking = self.control.marking(head)
                     self.attempt_timeout_s = budget.timeout_s
                     workflow = self.control.net.workflow_at(marking)
-                    running, task = self._begun(claim, head, marking, workflow)
-                running.cancellation = cancellation
+                    attempt = self._begun(claim, head, marking, workflow)
+                attempt.cancellation = cancellation
                 try:
                     with self._heartbeat.of(claim, cancellation):
-                        task(running)
-                    work = self.code.collect(accepted([running]), head)
+                        self._perform(attempt)
+                    work = self.code.collect(accepted([attempt]), head)
                 except Exception as error:  # noqa: BLE001 - the claim has to end in a record
-                    running.error = error
+                    attempt.error = error
         finally:
             cancellation.close()
-        ended = self._end_of(running)
+        ended = self._end_of(attempt)
         if work is not None:
             ended = replace(ended, record={**ended.record, "work": work.model_dump()})
-        return ended, running.error
+        return ended, attempt.error
 
     def _unprepared(self, workflow: Workflow, name: str) -> Prepared:
         """Return what a record needs about an added task that can't even start."""
@@ -338,7 +378,7 @@ class NetWorker(Worker):
 
     # --- recording -----------------------------------------------------------------
 
-    def record(self, ended: Sequence[Running], slots: Slots) -> Head | None:
+    def record(self, ended: Sequence[Attempt], slots: Slots) -> Head | None:
         """Record how each of *ended* ended, and continue from there, in one transition.
 
         None: their results no longer count.
@@ -351,7 +391,7 @@ class NetWorker(Worker):
         here = [one for one in ended if one.head.run_id == run_id]
         mine = [one for one in here if one.cancellation.reason not in NOT_OURS]
         head = self._collect(mine)
-        self.code.keep([one for one in ended if one not in mine and one.performed], head)
+        self.code.keep([one for one in ended if one not in mine and one.ended], head)
         # What was reported before may have been accepted, and is not counted twice.
         owed = [one for one in here if one.has_cost and not one.was_told]
         self.note_counted(owed, head)
@@ -382,17 +422,17 @@ class NetWorker(Worker):
         finally:
             self.control.work = None
         self._tell_taken(mine)
-        taken = {one.claim.step: self.performed(one) for one in mine if one.taken}
+        taken = {one.claim.step: self.ended_of(one) for one in mine if one.taken}
         if self.streaks is not None or any(one.outcome.evidence for one in taken.values()):
             self._follow(changed[0].revision, taken)
         return self._go_on(*changed)
 
-    def _tell_taken(self, ended: Sequence[Running]) -> None:
+    def _tell_taken(self, ended: Sequence[Attempt]) -> None:
         for one in ended:
-            made, taken = self.performed(one).outcome, one.taken
+            made, taken = self.ended_of(one).outcome, one.taken
             self.recorded(one, made.usage, None if taken is None else taken.outcome or made)
 
-    def _collect(self, ended: Sequence[Running]) -> Head | None:
+    def _collect(self, ended: Sequence[Attempt]) -> Head | None:
         """Let the code of *ended* move with their record; return the head that was seen."""
         head = self.control.store.view().head
         if head is None:
@@ -402,62 +442,58 @@ class NetWorker(Worker):
             self.code.look(head)
         return head
 
-    def _failing(self, error: Exception) -> Callable[[Running], None]:
-        """Return the attempt of a node that can't be prepared: it fails.
+    def _fail(self, attempt: Attempt, error: Exception) -> None:
+        """Let *attempt* fail, which can't be prepared.
 
         A lack of descriptors or a missing agent program is different: the node is not at fault.
+
+        Raises:
+            MachineBusy: this machine lacks something now.
         """
+        if (busy := out_of_resources(error)) is not None:
+            raise busy
         is_missing = isinstance(error, AgentMissing)
         status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
         outcome = Outcome(status=status, error=self.performer.redact(str(error)))
-        busy = out_of_resources(error)
+        attempt.ended = attempt.ended_as(outcome)
 
-        def fail(attempt: Running) -> None:
-            if busy is not None:
-                raise busy
-            made = attempt.prepared
-            attempt.performed = Performed(outcome, made.step, made.place, made.agent)
-
-        return fail
-
-    def _end_of(self, running: Running) -> Ended:
-        """Return what the run hears about the end of *running*."""
-        performed, record, busy = self.performed(running), self._record_of(running), running.busy
-        reason = running.cancellation.reason
-        if performed.outcome.status is OutcomeStatus.INTERRUPTED and reason:
+    def _end_of(self, attempt: Attempt) -> Ended:
+        """Return what the run hears about the end of *attempt*."""
+        ended, record, busy = self.ended_of(attempt), self._record_of(attempt), attempt.busy
+        reason = attempt.cancellation.reason
+        if ended.outcome.status is OutcomeStatus.INTERRUPTED and reason:
             record["reason"] = str(reason)
-        return Ended(
-            running.claim,
-            performed,
-            record,
-            reference=running.reference,
+        return replace(
+            ended,
+            record=record,
+            reference=attempt.reference,
             jitter=chance(),
             postponed=None if busy is None else busy.message,
         )
 
-    def _record_of(self, running: Running) -> dict[str, Any]:
-        """Return the journal's facts about *running*, which has ended."""
-        performed, left, more = self.performed(running), running.left, dict[str, Any]()
-        outcome = performed.outcome
+    def _record_of(self, attempt: Attempt) -> dict[str, Any]:
+        """Return the journal's facts about *attempt*, which has ended."""
+        ended, left, more = self.ended_of(attempt), attempt.left, dict[str, Any]()
+        outcome = ended.outcome
         size = len(outcome.output.encode("utf-8", "replace"))
         if outcome.output and size <= INLINE_BYTES:
             more["output"] = outcome.output
-        if isinstance(running.reference, str):
-            more["output_file"] = f"results/{running.reference}/output.txt"
+        if isinstance(attempt.reference, str):
+            more["output_file"] = f"results/{attempt.reference}/output.txt"
             more["output_bytes"] = size
         if self.control.work is not None and outcome.is_accepted:
             more["work"] = self.control.work.model_dump()
-        log = shown_log(performed.log, self.performer.project)
-        record = journal_record(outcome, performed.agent, log, more) | circumstances(performed)
+        log = shown_log(ended.log, self.performer.project)
+        record = journal_record(outcome, ended.agent, log, more) | circumstances(ended)
         if left is not None and left.told:
             record["left"] = dict(left.told)
         if left is not None and left.notices:
             record["notices"] = [text[:1000] for text in left.notices[:20]]
         return record
 
-    def _charge(self, step: OpenTransition, lost: Running) -> None:
+    def _charge(self, step: OpenTransition, lost: Attempt) -> None:
         """Count what *lost*, whose claim is gone, used."""
-        rest = self.performed(lost).outcome.usage.minus(lost.counted)
+        rest = self.ended_of(lost).outcome.usage.minus(lost.counted)
         told = {**self._record_of(lost), "reason": _LOST}
         told["usage"] = rest.model_dump(exclude_defaults=True)
         told.pop("work", None)
@@ -468,8 +504,8 @@ class NetWorker(Worker):
     def _record_in(
         self,
         step: OpenTransition,
-        ended: Sequence[Running],
-        owed: Sequence[Running],
+        ended: Sequence[Attempt],
+        owed: Sequence[Attempt],
         slots: Slots,
     ) -> None:
         """Record *ended* in *step* as if each had a transition of its own.
@@ -497,8 +533,8 @@ class NetWorker(Worker):
     def _take(
         self,
         step: OpenTransition,
-        one: Running,
-        to_come: Sequence[Running],
+        one: Attempt,
+        to_come: Sequence[Attempt],
         slots: Slots,
     ) -> None:
         """Let *one* end in *step*, and do what follows if others are *to_come*.

@@ -12,15 +12,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Prepared
-from sequencer.engine.output import AttemptOutput
+from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_resources
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, decision_in, decision_of
 from sequencer.model.evidence import Evidence
 from sequencer.model.head import Head, Session
-from sequencer.model.kind import STAGNATED, Performed
+from sequencer.model.kind import STAGNATED, Ended
 from sequencer.model.limits import worn_out
 from sequencer.model.line.order import round_of
 from sequencer.model.net.choices import (
@@ -105,20 +104,20 @@ def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> 
     return Outcome(status=status, error=redact(repr(error)), usage=usage)
 
 
-def circumstances(performed: Performed) -> dict[str, Any]:
-    """Return what else is known of *performed*: when it began, its model, its note, a hook's word.
+def circumstances(ended: Ended) -> dict[str, Any]:
+    """Return what else is known of *ended*: when it began, its model, its note, a hook's word.
 
     Where the run is to pause after it, the record says why.
     """
-    step = performed.step
-    known = {"model": step.model, "began_at": performed.began_at, "note": performed.note}
+    step = ended.step
+    known = {"model": step.model, "began_at": ended.began_at, "note": ended.note}
     found: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
-    if (decision := performed.decision) is not None:
+    if (decision := ended.decision) is not None:
         told = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
         found["decision"] = {key: value for key, value in told.items() if value}
-    if performed.outcome.evidence is not None and (why := stagnated(performed)) is not None:
+    if ended.outcome.evidence is not None and (why := stagnated(ended)) is not None:
         found[STAGNATED] = why
-    if step.max_cost_usd is not None and (over := overspent(step, performed.outcome.usage)):
+    if step.max_cost_usd is not None and (over := overspent(step, ended.outcome.usage)):
         found["overspent"] = over
     return found
 
@@ -135,14 +134,14 @@ def overspent(step: Step, usage: Usage) -> str | None:
     return f"{usage.cost_usd:.4f} USD, more than its max_cost_usd of {most:g}"
 
 
-def performed_record(
-    performed: Performed, log: str | None, output: dict[str, Any], rounds: int
+def ended_record(
+    ended: Ended, log: str | None, output: dict[str, Any], rounds: int
 ) -> dict[str, Any]:
-    """Return what the journal keeps of *performed*, which judged for the *rounds*-th time."""
-    record = journal_record(performed.outcome, performed.agent, log, output)
-    if performed.log is not None:
-        record |= circumstances(performed)
-    verdict = performed.verdict
+    """Return what the journal keeps of *ended*, which judged for the *rounds*-th time."""
+    record = journal_record(ended.outcome, ended.agent, log, output)
+    if ended.log is not None:
+        record |= circumstances(ended)
+    verdict = ended.verdict
     if verdict is not None:
         record["verdict"] = {"pass": verdict.is_pass, "source": verdict.source, "round": rounds}
         if verdict.reason:
@@ -150,12 +149,12 @@ def performed_record(
     return record
 
 
-def verdict_words(workflow: Workflow, performed: Performed, head: Head) -> str:
-    """Return what *performed* has decided, in which round and why; empty: it does not judge.
+def verdict_words(workflow: Workflow, ended: Ended, head: Head) -> str:
+    """Return what *ended* has decided, in which round and why; empty: it does not judge.
 
     *head* is that of its claim. A graph keeps the rounds of its judges elsewhere.
     """
-    verdict, validation = performed.verdict, performed.step.validation
+    verdict, validation = ended.verdict, ended.step.validation
     if verdict is None:
         return ""
     most = "" if validation is None else f" of {validation.max_attempts}"
@@ -200,48 +199,48 @@ VERDICT_OUTPUT = Output(
 """What a step that judges is to answer, for clients that can be told."""
 
 
-def judged(workflow: Workflow, performed: Performed, *, is_command: bool) -> Performed:
-    """Return *performed* with what its answer decides in a run of *workflow*.
+def judged(workflow: Workflow, ended: Ended, *, is_command: bool) -> Ended:
+    """Return *ended* with what its answer decides in a run of *workflow*.
 
     A "no" reads as a failure in log and journal; what follows is the loop's to say. An answer
     that has to decide and does not is a plain failure, after which the agent is asked again at
     least once: nobody has said no, so that there is nothing to fix.
     """
-    step = performed.step
-    if step.validation is not None and performed.place.stage != "fix":
-        return _with_verdict(performed, _VERDICT_FORM, is_command=is_command)
-    if not workflow.nodes or not performed.outcome.is_accepted:
-        return performed
+    step = ended.step
+    if step.validation is not None and ended.place.stage != "fix":
+        return _with_verdict(ended, _VERDICT_FORM, is_command=is_command)
+    if not workflow.nodes or not ended.outcome.is_accepted:
+        return ended
     graph = workflow.whole_graph
     if next(own_choices(graph, step.name), None) is None:
-        return performed
-    outcome = _with_decision(performed.outcome)
+        return ended
+    outcome = _with_decision(ended.outcome)
     if not picks_none(graph, step.name, outcome.output):
-        return replace(performed, outcome=outcome)
+        return replace(ended, outcome=outcome)
     error = f"no matching branch for {shortened(outcome.output)!r}"
-    return _unanswered(performed, f"{error}; {wanted_form(workflow, step)}")
+    return _unanswered(ended, f"{error}; {wanted_form(workflow, step)}")
 
 
-def _with_verdict(performed: Performed, wanted: str, *, is_command: bool) -> Performed:
-    outcome = performed.outcome
+def _with_verdict(ended: Ended, wanted: str, *, is_command: bool) -> Ended:
+    outcome = ended.outcome
     has_ended = outcome.exit_code is not None and outcome.exit_code >= 0
     if not outcome.is_accepted and not (is_command and has_ended):
-        return performed
+        return ended
     verdict = verdict_of(outcome, is_command=is_command)
     if verdict.source == "none":
-        return _unanswered(performed, f"{verdict.reason}; {wanted}")
+        return _unanswered(ended, f"{verdict.reason}; {wanted}")
     if not verdict.is_pass:
         error = f"the answer is no: {verdict.reason}"
         outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-    return replace(performed, outcome=outcome, verdict=verdict)
+    return replace(ended, outcome=outcome, verdict=verdict)
 
 
-def _unanswered(performed: Performed, error: str) -> Performed:
-    """Return *performed* as a failure that is followed by one more try at least."""
+def _unanswered(ended: Ended, error: str) -> Ended:
+    """Return *ended* as a failure that is followed by one more try at least."""
     return replace(
-        performed,
-        step=asked_again(performed.step),
-        outcome=performed.outcome.replace(status=OutcomeStatus.FAILED, error=error),
+        ended,
+        step=asked_again(ended.step),
+        outcome=ended.outcome.replace(status=OutcomeStatus.FAILED, error=error),
     )
 
 
@@ -411,11 +410,11 @@ def near_miss(step: Step, outcome: Outcome) -> str | None:
     return NEAR_MISS if mark.strip() and _squeezed(mark) in _squeezed(outcome.output) else None
 
 
-def noted(final: Prepared, outcome: Outcome, listener: AttemptOutput) -> str | None:
-    """Return what history tells of the attempt *final*; *listener* is told what was missed."""
+def noted(final: Prepared, outcome: Outcome, attempt: Attempt) -> str | None:
+    """Return what history tells of the attempt *final*; its log gets what was missed."""
     if (missed := near_miss(final.step, outcome)) is not None:
         # An answer need not end with its line.
-        listener.notice(missed, before="\n")
+        attempt.notice(missed, before="\n")
     return "; ".join(filter(None, (final.note, missed))) or None
 
 
@@ -450,13 +449,13 @@ def route_words(prepared: Prepared, chosen: Prepared) -> str:
     return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
 
 
-def continued(head: Head, prepared: Prepared, log: AttemptOutput) -> Session | None:
-    """Return the conversation that *prepared* continues; the log says why it is none."""
-    session = head.session
-    if session is None or session.executor != prepared.agent:
+def continued(attempt: Attempt) -> Session | None:
+    """Return the conversation that *attempt* continues; its log says why it is none."""
+    session = attempt.head.session
+    if session is None or session.executor != attempt.prepared.agent:
         return None
-    why = worn_out(session, prepared.step, datetime.now(UTC))
+    why = worn_out(session, attempt.prepared.step, datetime.now(UTC))
     if why is None:
         return session
-    log.notice(f"a new conversation starts: {why}")
+    attempt.notice(f"a new conversation starts: {why}")
     return None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.output import AttemptOutput
 from sequencer.engine.tree_state import KeptTree
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import Head
@@ -35,12 +33,10 @@ class RunPlace(Protocol):
             WorkTreeRefused: it is another project's, or nobody can say whose.
         """
 
-    def keep(
-        self, attempt: Attempt, is_shared: Callable[[], bool], log: AttemptOutput
-    ) -> KeptTree | None:
-        """Keep the files as they are before *attempt*, whose *log* gets what is said of it.
+    def keep(self, attempt: Attempt) -> KeptTree | None:
+        """Keep the files as they are before *attempt*, whose log gets what is said of it.
 
-        *is_shared*: whether others work there meanwhile. None: there are no files to keep.
+        None: there are no files to keep.
         """
 
     def end(self, head: Head) -> None:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from sequencer.errors import SequencerError
 from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.evidence import Evidence, evidence_of
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.step import Stagnation, Step
 from sequencer.store.protocol import Store
 
@@ -76,7 +76,7 @@ class Streaks:
                 self._keep(fact)
         self._seen = revision
 
-    def follow(self, revision: int, ended: Mapping[str, Performed] | None = None) -> None:
+    def follow(self, revision: int, ended: Mapping[str, Ended] | None = None) -> None:
         """Take a change of our own that led to *revision*; steps may have *ended* with it.
 
         If others have changed the run as well, `read` reads all of it later.
@@ -84,12 +84,12 @@ class Streaks:
         if revision != self._seen + 1:
             return
         self._seen = revision
-        for step, performed in (ended or {}).items():
-            outcome = performed.outcome
+        for step, one in (ended or {}).items():
+            outcome = one.outcome
             self._missing.pop(step, None)
             if outcome.missing is not None:
                 self._missing[step] = outcome.missing
-            if outcome.is_accepted or performed.verdict is not None:
+            if outcome.is_accepted or one.verdict is not None:
                 self._set(step, streak_after(outcome.evidence, time.time()))
 
     def _keep(self, fact: RecordedFact) -> None:
@@ -132,14 +132,14 @@ def repetition_note(last: Streak | None, step: Step) -> str | None:
     )
 
 
-def stagnated(performed: Performed) -> str | None:
-    """Return why the run pauses after *performed*; None: it goes on."""
-    shown, most = performed.outcome.evidence, (performed.step.stagnation or Stagnation()).attempts
+def stagnated(ended: Ended) -> str | None:
+    """Return why the run pauses after *ended*; None: it goes on."""
+    shown, most = ended.outcome.evidence, (ended.step.stagnation or Stagnation()).attempts
     if shown is None or not most or shown.repeats < most:
         return None
-    if not performed.outcome.is_accepted and performed.verdict is None:
+    if not ended.outcome.is_accepted and ended.verdict is None:
         return None
-    name = performed.step.name
+    name = ended.step.name
     return (
         f"step {name!r} gave the same answer {shown.repeats} times in a row and changed nothing "
         "(stagnation.attempts; expects: nothing on a step that only polls)"

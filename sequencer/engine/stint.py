@@ -246,7 +246,7 @@ class LineStint(Stint):
 
     def count(self, ended: Ended) -> None:
         """Count *ended*, an attempt of this invocation, before it is recorded."""
-        known, outcome = self.summary, ended.performed.outcome
+        known, outcome = self.summary, ended.outcome
         known.usage = known.usage.plus(outcome.usage, steps=int(ended.ending.has_worked))
         known.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
@@ -264,9 +264,9 @@ class LineStint(Stint):
             raise self._step_failed(ended, head)
 
     def _step_failed(self, ended: Ended, head: Head) -> StepFailed:
-        claim, hint = ended.claim, "start again to retry it, or skip it with 'sequencer skip'"
+        here, hint = ended.place, "start again to retry it, or skip it with 'sequencer skip'"
         if self.mode is Mode.ASYNC:
-            hint = f"use --step-index {claim.step_index} to start with it again"
+            hint = f"use --step-index {here.step_index} to start with it again"
         elif self.mode is Mode.TICK:
             hint = "the next tick tries it again"
         if self.mode is not Mode.ASYNC:
@@ -275,8 +275,8 @@ class LineStint(Stint):
             except TooManyFailures as last:
                 hint = f"{last.message}: {last.hint}"
         return StepFailed(
-            f"step {claim.step!r} (iteration {claim.step_index + 1}, attempt "
-            f"{claim.attempt}) failed: {ended.performed.outcome.error or 'no reason given'}",
+            f"step {here.step!r} (iteration {here.step_index + 1}, attempt "
+            f"{ended.attempt}) failed: {ended.outcome.error or 'no reason given'}",
             where=str(ended.record.get("log")),
             hint=hint,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from datetime import UTC, datetime
 
-from sequencer.engine.attempt import Running
+from sequencer.engine.attempt import Attempt
 from sequencer.engine.decide import RecordExpired, Wait
 from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.events import HeadMoved
@@ -36,7 +36,7 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
         super().__init__(worker, stint, head, default_wait_s=None)
         self._net = worker.control.net
         self._was_over = self._net.is_over(head)
-        self._unrecorded: list[Running] = []
+        self._unrecorded: list[Attempt] = []
         """Attempts that have ended and could not be recorded."""
         worker.shares.own_usd = stint.usd_left
         worker.attempt_timeout_s = limits.step_timeout_s
@@ -121,19 +121,19 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
                 if running.error is not None and (running.ends_the_work or is_stuck):
                     raise running.busy or running.error
 
-    def _count(self, ended: Running) -> None:
+    def _count(self, ended: Attempt) -> None:
         if ended.ends_the_work:
             # A process that can't continue starts nothing else.
             self._worker.is_stopped = True
         self._stint.tried()
-        if ended.performed is not None and ended.error is None:
-            self._stint.count(ended.claim.step, ended.performed.outcome)
-            self._count_work(ended.performed.outcome)
+        if ended.ended is not None and ended.error is None:
+            self._stint.count(ended.claim.step, ended.ended.outcome)
+            self._count_work(ended.ended.outcome)
 
-    def _correct_counts(self, ended: Running) -> None:
+    def _correct_counts(self, ended: Attempt) -> None:
         """Correct the counts now that it is known how the run takes *ended*."""
-        is_whole = ended.performed is not None and ended.error is None
-        outcome = ended.performed.outcome if ended.performed and is_whole else None
+        is_whole = ended.ended is not None and ended.error is None
+        outcome = ended.ended.outcome if ended.ended and is_whole else None
         self._stint.count_again(ended.claim.step, outcome, ended.taken)
 
     def _reported(self, head: Head) -> Head:
@@ -175,7 +175,7 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
         for ended in again:
             self._recorded_at_last(ended)
 
-    def _recorded_at_last(self, ended: Running) -> Exception | None:
+    def _recorded_at_last(self, ended: Attempt) -> Exception | None:
         """Record *ended* if possible; return why not."""
         try:
             self._worker.record([ended], self._stint.slots)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from sequencer.engine.attempt import Prepared, Running
+from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.decide import End, RecordExpired, SequenceSeen, TakeClaims, Wait, next_move
 from sequencer.engine.loop import pause_s
 from sequencer.engine.patience import followed
@@ -60,7 +60,7 @@ class _Caller:
         raise ValueError(f"the caller must perform step {request.step.name!r}")
 
 
-def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
+def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Attempt:
     """Claim the ready step, or with *wait* the next one at the worker's positions.
 
     Raises: see `Run.turn`.
@@ -75,8 +75,8 @@ def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Running:
                 worker.control.lapse()
             case TakeClaims():
                 try:
-                    if (running := _claimed(worker, head, seen.here.place)) is not None:
-                        return running
+                    if (attempt := _claimed(worker, head, seen.here.place)) is not None:
+                        return attempt
                 except ClaimHeld:
                     # Another process was quicker between the look and the lock.
                     if not wait:
@@ -100,22 +100,22 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
     return ClaimHeld(f"step {seen.here.place.step!r} is at another position")
 
 
-def _claimed(worker: LineWorker, head: Head, place: Place) -> Running | None:
+def _claimed(worker: LineWorker, head: Head, place: Place) -> Attempt | None:
     """Return the caller's claim of the step at *place*; None: the run has moved on."""
     step, position = worker.performer.look(place)
-    running = worker.claim(head, Prepared(step, position, place, CALLER, _Caller(), ""))
-    if running is not None:
+    attempt = worker.claim(head, Prepared(step, position, place, CALLER, _Caller(), ""))
+    if attempt is not None:
         try:
-            worker.arrive(running)
+            worker.arrive(attempt)
         except BaseException as error:
-            worker.abandon(running, error)
+            worker.abandon(attempt, error)
             raise
-    return running
+    return attempt
 
 
-def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn]:
-    """Yield the step of *running* once, and then record how the caller performed it."""
-    claim, made = running.claim, running.prepared
+def perform_by_caller(worker: LineWorker, attempt: Attempt) -> Iterator[OpenTurn]:
+    """Yield the step of *attempt* once, and then record how the caller performed it."""
+    claim, made = attempt.claim, attempt.prepared
     opened = OpenTurn(
         claim.step,
         made.position,
@@ -123,17 +123,17 @@ def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn
         claim.token,
         claim.attempt,
         made.step.prompt_name,
-        running.cancellation,
+        attempt.cancellation,
     )
     started = time.monotonic()
     status, error = OutcomeStatus.OK, None
     try:
         # Inside, so that no heartbeat comes after the record and leaves a file.
-        worker.begin(running)
+        worker.begin(attempt)
         try:
             yield opened
         finally:
-            worker.end(running)
+            worker.end(attempt)
     except BaseException as raised:
         is_failure = isinstance(raised, Exception)
         status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
@@ -146,4 +146,4 @@ def perform_by_caller(worker: LineWorker, running: Running) -> Iterator[OpenTurn
             status = OutcomeStatus.COMPLETE
         outcome = Outcome(status=status, output=opened.output, error=error)
         seconds = round(time.monotonic() - started, 6)
-        worker.settle(running, outcome, seconds)
+        worker.settle(attempt, outcome, seconds)

@@ -8,6 +8,7 @@ lock; everything that takes time happens outside.
 from __future__ import annotations
 
 import contextlib
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
@@ -17,23 +18,24 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from sequencer.engine.allowance import Allowance
-from sequencer.engine.attempt import Attempt, Prepared, Running
+from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import CodeMover
 from sequencer.engine.composing import compose_along
 from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
-from sequencer.engine.evidence import NO_PRIOR, OWN_WORD, PriorAttempts, after_missing
+from sequencer.engine.evidence import OWN_WORD, PriorAttempts, after_missing
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.kinds import changes_of, judge_of
+from sequencer.engine.layers.order import perform
 from sequencer.engine.patience import Changes, Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
     broken,
     chance,
+    ended_record,
     keep_output,
-    performed_record,
     shown_log,
 )
 from sequencer.engine.stagnation import Streaks, repetition_note
@@ -51,7 +53,7 @@ from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, is_free
 from sequencer.history.facts import EndState, read
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Ended, Performed, Room
+from sequencer.model.kind import Ended, Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ending, Line
 from sequencer.model.line.order import is_among, place, present, round_of
@@ -76,13 +78,6 @@ MayGoOn = Callable[[Head], bool]
 def _where(head: Head) -> tuple[object, ...]:
     """Return what must not change if a prepared step is to stay the right one."""
     return head.run_id, head.step_index, head.loop
-
-
-def _begun(changed: tuple[Head, list[int]], prepared: Prepared) -> Running | None:
-    """Return the attempt at *prepared* for which a change of the run granted a claim."""
-    head, granted = changed
-    claim = head.claim_with(granted[0]) if granted else None
-    return None if claim is None else Running(claim, prepared, head)
 
 
 class Worker(ABC):
@@ -148,14 +143,13 @@ class Worker(ABC):
             if claim.token not in mine and self.store.liveness(claim).allows_take_over
         )
 
-    def performed(self, ended: Running) -> Performed:
-        """Return how *ended* ended, even if it ended with an exception."""
-        performed, error = ended.performed, ended.error
-        if performed is not None and error is None:
-            return performed
+    def ended_of(self, attempt: Attempt) -> Ended:
+        """Return how *attempt* ended, even if it ended with an exception."""
+        ended, error = attempt.ended, attempt.error
+        if ended is not None and error is None:
+            return ended
         error = error or RuntimeError("the attempt ended without a result")
-        outcome, made = broken(error, ended.usage, self.performer.redact), ended.prepared
-        return Performed(outcome, made.step, made.place, made.agent)
+        return attempt.ended_as(broken(error, attempt.usage, self.performer.redact))
 
     def known(self, head: Head, prepared: Prepared, is_shared: Callable[[], bool]) -> PriorAttempts:
         """Return what is known when an attempt at *prepared* starts, which *head* grants.
@@ -178,7 +172,7 @@ class Worker(ABC):
         is_known = used.output_tokens or used.cost_usd or used.unpriced
         return self.streaks is not None or bool(is_known)
 
-    def _follow(self, revision: int, ended: Mapping[str, Performed]) -> None:
+    def _follow(self, revision: int, ended: Mapping[str, Ended]) -> None:
         """Keep in mind what attempts have shown that have *ended* with the change to *revision*."""
         if self.streaks is None:
             self.streaks = Streaks(self.store)
@@ -213,7 +207,7 @@ class Worker(ABC):
                 found[claim.token] = seen
         return found
 
-    def note_counted(self, owed: Iterable[Running], head: Head | None) -> None:
+    def note_counted(self, owed: Iterable[Attempt], head: Head | None) -> None:
         """Note in each of *owed* what was counted when another process took its step over."""
         lost = {
             one.claim.token: one
@@ -224,15 +218,15 @@ class Worker(ABC):
             if fact.meaning.ends is EndState.LOST and (one := lost.get(fact.token)):
                 one.counted = used(fact.details.get("usage") or {})
 
-    def recorded(self, running: Running, usage: Usage, outcome: Outcome | None) -> None:
-        """Remove what was kept of *running* in case its process dies: its end is recorded.
+    def recorded(self, attempt: Attempt, usage: Usage, outcome: Outcome | None) -> None:
+        """Remove what was kept of *attempt* in case its process dies: its end is recorded.
 
         An *outcome* that was accepted is told; None: the record was of something else.
         """
         if usage.cost_usd or usage.unpriced or usage.input_tokens or usage.output_tokens:
-            leases_of(self.store.state_path).forget_used(running.claim.token)
-        if outcome is not None and outcome.status in ACCEPTED and running.attempt is not None:
-            self.performer.emit(AttemptAccepted(running.attempt, outcome))
+            leases_of(self.store.state_path).forget_used(attempt.claim.token)
+        if outcome is not None and outcome.status in ACCEPTED and attempt.began_at is not None:
+            self.performer.emit(AttemptAccepted(attempt, outcome))
 
     def _room(self, head: Head, slots: int, gone: frozenset[int], **more: Any) -> Room:
         """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
@@ -323,7 +317,7 @@ class LineWorker(Worker):
         """Return whether the step at *step_index* is at one of this worker's positions."""
         return not self.positions or is_among(self.workflow, self.positions, step_index)
 
-    def claim(self, seen: Head, prepared: Prepared) -> Running | None:
+    def claim(self, seen: Head, prepared: Prepared) -> Attempt | None:
         """Claim the current step of *seen* for *prepared*; None: the run has moved on.
 
         Raises:
@@ -340,10 +334,26 @@ class LineWorker(Worker):
             ensure_definition(present, self.workflow)
             return self._room(present, 1, self.gone(present))
 
-        return _begun(self._changes.update(None, room), prepared)
+        head, granted = self._changes.update(None, room)
+        return self._begun(head, head.claims[-1], prepared) if granted else None
 
-    def arrive(self, running: Running) -> None:
-        """Bring the work tree to the code that the step of *running* starts on.
+    def _begun(self, head: Head, claim: Claim, prepared: Prepared) -> Attempt:
+        """Return the attempt at *prepared* of *claim*, which *head* grants."""
+        store, told_path = self.store, self._told_path
+        return Attempt(
+            claim=claim,
+            head=head,
+            prepared=prepared,
+            workflow=self.workflow,
+            cwd=self.performer.project,
+            state_path=told_path or store.state_path,
+            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
+            token=claim.token if told_path is None else 0,
+            lock_path=self._lock_path,
+        )
+
+    def arrive(self, attempt: Attempt) -> None:
+        """Bring the work tree to the code that the step of *attempt* starts on.
 
         This also ends processes that an earlier attempt at it may have left.
 
@@ -351,10 +361,10 @@ class LineWorker(Worker):
             WorkTreeRefused: see `Carrier.arrive`.
             MachineBusy: see `AttemptLock.take`.
         """
-        if running.claim.attempt > 1:
+        if attempt.claim.attempt > 1:
             AttemptLock(self._lock_path, self._tell_waiting).settle(self.stop)
         if self.code.moves:
-            self.code.arrive(running.head)
+            self.code.arrive(attempt.head)
 
     def _tell_waiting(self, text: str) -> None:
         self.performer.emit(Waiting(text))
@@ -366,62 +376,47 @@ class LineWorker(Worker):
         try:
             with self.code.alone(head, cancellation):
                 prepared = self.performer.prepare(present(self.workflow, head))
-                running = Running(held_claim(head, token), prepared, head, cancellation)
+                attempt = self._begun(head, held_claim(head, token), prepared)
+                attempt.cancellation = cancellation
                 try:
-                    return self.perform(running, budget), None
+                    return self.perform(attempt, budget), None
                 except Exception as error:
-                    if running.performed is None and isinstance(error, NOT_HERE):
+                    if attempt.ended is None and isinstance(error, NOT_HERE):
                         raise
-                    running.error = error
-                    return self._ended(running), error
+                    attempt.error = error
+                    return self._ended(attempt), error
         finally:
             cancellation.close()
 
-    def perform(self, running: Running, budget: Allowance) -> Ended:
-        """Run the step of *running*; return how it ended and what that means.
+    def perform(self, attempt: Attempt, budget: Allowance) -> Ended:
+        """Run the step of *attempt*; return how it ended and what that means.
 
         Nothing is recorded in the run yet; see `finish`.
         """
-        self.arrive(running)
+        self.arrive(attempt)
+        performer, claim, head = self.performer, attempt.claim, attempt.head
         if self.code.moves:
             # Newer code may have another prompt.
-            running.prepared = self.performer.prepare(running.prepared.place)
-        claim, head, cancellation = running.claim, running.head, running.cancellation
-        running.attempt = attempt = Attempt.of(
-            claim,
-            head,
-            running.prepared,
-            self.store,
-            lock_path=self._lock_path,
-            told_path=self._told_path,
-        )
-        known = NO_PRIOR
-        if running.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
-            known = self.known(head, running.prepared, lambda: False)
-        if self.performer.place is not None:
-            known = replace(known, is_shared=lambda: self._is_taken(claim))
-        self.begin(running)
+            attempt.prepared = performer.prepare(attempt.prepared.place)
+        if attempt.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
+            attempt.known = self.known(head, attempt.prepared, lambda: False)
+        if performer.place is not None:
+            attempt.cwd = performer.place.cwd
+            attempt.known = replace(attempt.known, is_shared=lambda: self._is_taken(claim))
+        attempt.budget = budget
+        attempt.compose = compose_along(self.workflow, performer.definition, head, self._recalled)
+        attempt.started_s = time.monotonic()
+        self.begin(attempt)
         try:
-            performed = self.performer.perform(
-                running.prepared,
-                attempt,
-                head,
-                budget,
-                cancellation=cancellation,
-                paid=running.paid,
-                compose=compose_along(
-                    self.workflow, self.performer.definition, head, self._recalled
-                ),
-                known=known,
-            )
-            if cancellation.reason in NOT_OURS:
+            perform(performer, attempt)
+            ended = attempt.ended
+            if ended is not None and attempt.cancellation.reason in NOT_OURS:
                 # Whatever the agent managed to say, this worker's result no longer counts.
-                interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
-                performed = replace(performed, outcome=interrupted)
-            running.performed = performed
-            return self._ended(running, attempt.result_path.parent)
+                interrupted = ended.outcome.replace(status=OutcomeStatus.INTERRUPTED)
+                attempt.ended = replace(ended, outcome=interrupted)
+            return self._ended(attempt, attempt.result_path.parent)
         finally:
-            self.end(running)
+            self.end(attempt)
 
     def _is_taken(self, claim: Claim) -> bool:
         """Return whether somebody else may work at the step of *claim* by now."""
@@ -434,73 +429,69 @@ class LineWorker(Worker):
     def _recalled(self) -> Memory:
         return recall(self.store.state_path.parent, self.store.history())
 
-    def _ended(self, running: Running, folder: Path | None = None) -> Ended:
-        """Return what the end of *running* means for the run, with the record of it.
+    def _ended(self, attempt: Attempt, folder: Path | None = None) -> Ended:
+        """Return what the end of *attempt* means for the run, with the record of it.
 
         Its code moves with it; if it can't, the attempt has failed. A large output goes to
         *folder*; None: there is no folder.
         """
-        performed, busy = running.performed, None
-        if performed is None or running.error is not None:
-            performed, busy = self.performed(running), running.busy
-        head, most = running.head, self.limits.attempts
-        output = {} if folder is None else keep_output(performed.outcome, folder)
-        performed, ending = self._judge(head, performed, most)
+        ended, busy = attempt.ended, None
+        if ended is None or attempt.error is not None:
+            ended, busy = self.ended_of(attempt), attempt.busy
+        head, most = attempt.head, self.limits.attempts
+        output = {} if folder is None else keep_output(ended.outcome, folder)
+        ended = self._judge(head, ended, most)
         self._changes.work = None
-        if self.code.moves and ending.has_worked:
-            self._changes.work = self.code.collect([running], head)
-            performed, ending = self._judge(head, self.performed(running), most)
-        log = shown_log(performed.log, self.performer.project)
-        record = performed_record(performed, log, output, round_of(head))
+        if self.code.moves and ended.ending.has_worked:
+            self._changes.work = self.code.collect([attempt], head)
+            ended = self._judge(head, self.ended_of(attempt), most)
+        log = shown_log(ended.log, self.performer.project)
+        record = ended_record(ended, log, output, round_of(head))
         if self._changes.work is not None:
             record["work"] = self._changes.work.model_dump()
-        reason = running.cancellation.reason
-        if reason is not None and performed.outcome.status is OutcomeStatus.INTERRUPTED:
+        reason = attempt.cancellation.reason
+        if reason is not None and ended.outcome.status is OutcomeStatus.INTERRUPTED:
             record["reason"] = str(reason)
         postponed = None if busy is None else busy.message
-        return Ended(running.claim, performed, record, ending, jitter=chance(), postponed=postponed)
+        return replace(ended, record=record, jitter=chance(), postponed=postponed)
 
-    def _folder(self, running: Running) -> Path:
-        return self.store.result_folder(running.claim.step_index, running.claim.token)
-
-    def begin(self, running: Running) -> None:
-        """Keep the claim of *running* alive until `end`, and tell it when its step must end."""
-        self._current = running.cancellation
-        self._heartbeat.begin(running.claim, running.cancellation)
+    def begin(self, attempt: Attempt) -> None:
+        """Keep the claim of *attempt* alive until `end`, and tell it when its step must end."""
+        self._current = attempt.cancellation
+        self._heartbeat.begin(attempt.claim, attempt.cancellation)
         if self.stop.is_set():
-            running.cancellation.set(StopReason.INTERRUPTED)
+            attempt.cancellation.set(StopReason.INTERRUPTED)
 
-    def end(self, running: Running) -> None:
+    def end(self, attempt: Attempt) -> None:
         """Undo `begin`."""
-        self._heartbeat.end(running.claim)
+        self._heartbeat.end(attempt.claim)
         self._current = None
-        running.cancellation.close()
+        attempt.cancellation.close()
 
-    def abandon(self, running: Running, error: BaseException) -> None:
+    def abandon(self, attempt: Attempt, error: BaseException) -> None:
         """End the claim of a step that was given up by an exception, if that is possible.
 
         A bug counts as a failure, so that it can't repeat forever.
         """
-        running.error = error
+        attempt.error = error
         # The exception already says more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
-            self.finish(running, self._ended(running))
+            self.finish(attempt, self._ended(attempt))
 
-    def settle(self, running: Running, outcome: Outcome, seconds: float) -> Head:
+    def settle(self, attempt: Attempt, outcome: Outcome, seconds: float) -> Head:
         """Record a step that the caller performed."""
-        made = running.prepared
         outcome = outcome.replace(
-            usage=outcome.usage.replace(seconds=seconds), prompt=made.step.prompt_name
+            usage=outcome.usage.replace(seconds=seconds), prompt=attempt.step.prompt_name
         )
-        running.performed = Performed(outcome, made.step, made.place, made.agent)
-        with self._heartbeat.going_on(running.claim):
-            ended = self._ended(running, self._folder(running))
-        return self.finish(running, ended)[0]
+        attempt.ended = attempt.ended_as(outcome)
+        with self._heartbeat.going_on(attempt.claim):
+            ended = self._ended(attempt, attempt.result_path.parent)
+        return self.finish(attempt, ended)[0]
 
     def finish(
-        self, running: Running, ended: Ended, may_go_on: MayGoOn | None = None
-    ) -> tuple[Head, Running | None]:
-        """Record how *running* has *ended*; if *may_go_on* allows it, claim the next step.
+        self, attempt: Attempt, ended: Ended, may_go_on: MayGoOn | None = None
+    ) -> tuple[Head, Attempt | None]:
+        """Record how *attempt* has *ended*; if *may_go_on* allows it, claim the next step.
 
         Raises:
             StaleClaim: the step no longer belongs to this worker; the output was kept.
@@ -509,7 +500,7 @@ class LineWorker(Worker):
         ending: Ending = ended.ending
         upcoming = None
         if may_go_on is not None and (following := ending.next_place) is not None:
-            upcoming = self._prepare_following(following, running.head)
+            upcoming = self._prepare_following(following, attempt.head)
 
         def room(head: Head) -> Room | None:
             is_next = upcoming is not None and not self.stop.is_set()
@@ -518,19 +509,21 @@ class LineWorker(Worker):
             return self._room(head, 1, self.gone(head)) if is_next else None
 
         try:
-            head, granted = self._accepted(running, ended, room)
+            head, granted = self._accepted(attempt, ended, room)
         except WorkTreeRefused as refusal:
-            self.code.refuse([running], running.head, refusal)
-            again = self._ended(running, self._folder(running))
-            self.finish(running, again)
-            told = again.performed.outcome.error or refusal.message
+            self.code.refuse([attempt], attempt.head, refusal)
+            again = self._ended(attempt, attempt.result_path.parent)
+            self.finish(attempt, again)
+            told = again.outcome.error or refusal.message
             raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
-        outcome = ended.performed.outcome
-        is_agents = running.prepared.executor.kind not in OWN_WORD
+        outcome = ended.outcome
+        is_agents = attempt.prepared.executor.kind not in OWN_WORD
         if self.streaks is not None or (is_agents and outcome.evidence is not None):
-            self._follow(head.revision, {running.claim.step: ended.performed})
-        self.recorded(running, outcome.usage, outcome)
-        return head, None if upcoming is None else _begun((head, granted), upcoming)
+            self._follow(head.revision, {attempt.claim.step: ended})
+        self.recorded(attempt, outcome.usage, outcome)
+        if upcoming is None or not granted:
+            return head, None
+        return head, self._begun(head, head.claims[-1], upcoming)
 
     def _prepare_following(self, following: Place, head: Head) -> Prepared | None:
         """Prepare the next step if it is this worker's; what is wrong with it shows later."""
@@ -543,9 +536,9 @@ class LineWorker(Worker):
             return None
 
     def _accepted(
-        self, running: Running, ended: Ended, room: Callable[[Head], Room | None]
+        self, attempt: Attempt, ended: Ended, room: Callable[[Head], Room | None]
     ) -> tuple[Head, list[int]]:
-        claim, head = running.claim, running.head
+        claim, head = attempt.claim, attempt.head
         try:
             with self._heartbeat.going_on(claim):
                 changed = self._changes.update(
@@ -558,22 +551,22 @@ class LineWorker(Worker):
             raise
         except (StateRefused, ClaimHeld):
             with contextlib.suppress(StateRefused):
-                self._keep_stale_output(running, ended.performed.outcome)
-            self.code.keep([running], head)
+                self._keep_stale_output(attempt, ended.outcome)
+            self.code.keep([attempt], head)
             self.code.leave(None, ())
             raise
         finally:
             self._changes.work = None
         return changed
 
-    def _keep_stale_output(self, running: Running, outcome: Outcome) -> None:
+    def _keep_stale_output(self, attempt: Attempt, outcome: Outcome) -> None:
         head = self.store.view().head
-        if head is not None and head.run_id != running.head.run_id:
+        if head is not None and head.run_id != attempt.head.run_id:
             # The attempt with this index and token belongs to that run.
             return
         # Something of a gone run must stay, or the next process starts it over.
         if outcome.output or head is None:
-            folder = self._folder(running)
+            folder = attempt.result_path.parent
             # The news is that the step no longer belongs to this worker, whatever the disk says.
             with contextlib.suppress(OSError):
                 results.keep(folder, outcome.output.encode("utf-8", "replace"))

@@ -230,14 +230,18 @@ def fresh_head(
     )
 
 
-class Performed(Struct, frozen=True):
-    """One attempt that has ended, and what is made of it."""
+class Ended(Struct, frozen=True):
+    """One attempt that has ended: how, and what its run and the journal are to have of it."""
 
     outcome: Outcome
     step: Step
     """As it was run in the end; the router or a hook may have changed it."""
     place: Place
     agent: str
+    token: int = 0
+    """Of its claim. 0: it had none, as in a simulation."""
+    attempt: int = 0
+    """Which try at its step it was, from 1."""
     log: str | None = None
     """Path of the step log."""
     verdict: Verdict | None = None
@@ -250,6 +254,16 @@ class Performed(Struct, frozen=True):
     """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
     note: str | None = None
     """What history tells of how its step was chosen, where that is odd."""
+    ending: Any = None
+    """What its kind makes of it before the lock is taken, where it does that."""
+    record: Mapping[str, Any] = MappingProxyType({})
+    """For the journal."""
+    reference: Any = None
+    """Where its output was kept."""
+    jitter: float = 0.0
+    """A random number below 1, for the date of another attempt."""
+    postponed: str | None = None
+    """Why this machine could not run it now; it counts as no attempt."""
 
     @property
     def has_failed(self) -> bool:
@@ -257,23 +271,6 @@ class Performed(Struct, frozen=True):
         if self.decision is not None:
             return self.decision.move is Move.FAIL
         return self.outcome.status is OutcomeStatus.FAILED and self.verdict is None
-
-
-class Ended(Struct, frozen=True):
-    """An attempt that has ended, ready to become part of a transition."""
-
-    claim: Claim
-    performed: Performed
-    record: Mapping[str, Any]
-    """For the journal."""
-    ending: Any = None
-    """What its kind has made of it before the lock was taken, where it does that."""
-    reference: Any = None
-    """Where its output was kept."""
-    jitter: float = 0.0
-    """A random number below 1, for the date of another attempt."""
-    postponed: str | None = None
-    """Why this machine could not run it now; it counts as no attempt."""
 
 
 class Room(Struct, frozen=True):

@@ -95,7 +95,7 @@ PROVIDERS: Mapping[str, tuple[str, ...]] = {
 
 
 class ConfiguredAgents(Struct, frozen=True, dict=True):
-    """Builds executors from ``agents:`` and the built-in names; see `performing.Agents`."""
+    """Builds executors from ``agents:`` and the built-in names; see `engine.agents.Agents`."""
 
     settings: Settings
     overrides: AgentOverrides
@@ -135,7 +135,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return {}
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-        """See `performing.Agents.choose`."""
+        """See `Agents.choose`."""
         chosen = choose_agent(self.settings, step, position, self.overrides)
         name = chosen.name
         if self.rehearses:
@@ -155,7 +155,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return executor
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
-        """See `performing.Agents.ensure_folder`."""
+        """See `Agents.ensure_folder`."""
         if self.rehearses or folder == self.settings.project_dir:
             return
         kind = self.build(agent).kind
@@ -169,7 +169,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return agent.options if agent else {}
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
-        """See `performing.Agents.ready`."""
+        """See `Agents.ready`."""
         chosen = name, executor = self.choose(step, position)
         if self._away and self._is_away(name) and (other := self.instead(step, name)) is not None:
             return other
@@ -182,10 +182,15 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             return other
         return chosen
 
+    @property
+    def has_fallback(self) -> bool:
+        """See `Agents.has_fallback`."""
+        return bool(self.settings.agent.fallback) and not self.rehearses
+
     def instead(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
-        """See `performing.Agents.instead`."""
+        """See `Agents.instead`."""
         if self.rehearses or self.build(agent).kind in STEADY:
             return None
         if not_before is not None:
@@ -198,7 +203,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return None
 
     def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
-        """See `performing.Agents.unfit`."""
+        """See `Agents.unfit`."""
         if not self.settings.agent.fallback or self.rehearses:
             return []
         if self.build(agent).kind in STEADY:
@@ -272,11 +277,11 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return None if kind in MODELLESS else name
 
     def warm_up(self) -> None:
-        """See `performing.Agents.warm_up`."""
+        """See `Agents.warm_up`."""
         self.core.prepare()
 
     def close(self) -> None:
-        """See `performing.Agents.close`."""
+        """See `Agents.close`."""
         if "core" in self.__dict__:
             self.core.close()
 

@@ -27,7 +27,7 @@ from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, UnknownName, raise_all
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.history.trace import trace_line
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.limits import parse_time
 from sequencer.model.net.choices import forward_label, is_choice
 from sequencer.model.net.ends import Acceptance, Failure, Grower, Rejection, judge_end
@@ -302,7 +302,7 @@ class _Simulation:
         else:
             self._fail(name, end)
 
-    def _judged(self, name: str, outcome: Outcome) -> Performed:
+    def _judged(self, name: str, outcome: Outcome) -> Ended:
         """Return the attempt at *name* with its verdict, if a task of a team judges."""
         step = self._workflow.steps_by_name.get(name) or Step(name=name)
         here, verdict = Place(0, name, step.prompt_name), None
@@ -310,12 +310,12 @@ class _Simulation:
             found = verdict_of(outcome, is_command=False)
             if found.source == "none":
                 failed = outcome.replace(status=OutcomeStatus.FAILED, error=found.reason)
-                return Performed(failed, asked_again(step), here, agent="")
+                return Ended(failed, asked_again(step), here, agent="")
             verdict = found
             if not found.is_pass:
                 error = f"the answer is no: {found.reason}"
                 outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-        return Performed(outcome, step, here, agent="", verdict=verdict)
+        return Ended(outcome, step, here, agent="", verdict=verdict)
 
     def _judgement(self, name: str) -> Validation | None:
         step = self._workflow.steps_by_name.get(name)

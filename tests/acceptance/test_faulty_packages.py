@@ -218,7 +218,7 @@ from sequencer.model.line.line import Line
 
 
 class Odd(Line):
-    def judge(self, head, performed, max_attempts):
+    def judge(self, head, ended, max_attempts):
         %s
 
 
@@ -233,9 +233,9 @@ def made(workflow):
         *(
             "1 / 0",
             "raise SystemExit(3)",
-            "return performed.nothing",
+            "return ended.nothing",
             "return 42",
-            "return None, 1",
+            "return ended",
         ),
         *("raise OSError(28, 'full')", "raise MemoryError"),
     ],

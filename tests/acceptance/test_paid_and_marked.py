@@ -222,7 +222,7 @@ def test_an_attempt_that_a_server_hands_out_has_the_mark(tmp_path: Path) -> None
     ended, error = worker.attempt(head, token, Allowance(), Cancellation())
     worker.leave()
     assert error is None
-    assert ended.performed.outcome.usage.cost_usd == 0.125
+    assert ended.outcome.usage.cost_usd == 0.125
     assert [call["SEQUENCER_TOKEN"] for call in calls_of(folder)] == [str(token)]
 
 

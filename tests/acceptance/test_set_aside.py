@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.evidence import PriorAttempts
 from sequencer.executors.cancellation import Cancellation
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
@@ -158,8 +159,8 @@ def test_the_changes_of_a_judge_that_says_no_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", OutcomeStatus)
 def test_only_an_attempt_that_failed_is_set_aside(status: OutcomeStatus) -> None:
     step = Step(name="one", text="One")
-    performed = Performed(Outcome(status=status), step, Place(0, "one", "one"), "hand")
-    assert performed.has_failed == (status is OutcomeStatus.FAILED)
+    ended = Ended(Outcome(status=status), step, Place(0, "one", "one"), "hand")
+    assert ended.has_failed == (status is OutcomeStatus.FAILED)
 
 
 FLOW = """\
@@ -219,11 +220,11 @@ class Attempt:
     def keep(self) -> Any:
         self.place.ready()
         attempt = SimpleNamespace(
-            run_id=self.head.run_id, run_name=None, token=2, attempt=1, iteration=2
+            run_id=self.head.run_id, run_name=None, token=2, number=1, iteration=2
         )
         attempt.step = SimpleNamespace(name="two")
-        log = SimpleNamespace(notice=self.said.append)
-        kept = self.place.keep(attempt, self.is_shared, log)  # type: ignore[arg-type]
+        attempt.notice, attempt.known = self.said.append, PriorAttempts(is_shared=self.is_shared)
+        kept = self.place.keep(attempt)  # type: ignore[arg-type]
         assert kept is not None
         return kept
 

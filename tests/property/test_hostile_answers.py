@@ -10,7 +10,6 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from sequencer.engine.attempt import Attempt
 from sequencer.errors import TooManyFailures
 from sequencer.executors.redaction import MIN_VALUE, Redaction
 from sequencer.logs import FileLogs
@@ -24,6 +23,7 @@ from sequencer.workflows.router import SHOWN_CHARS, RouterRefused, parse_answer
 from tests.contract.store_cases import new_head
 from tests.property.amounts import FEW, RULES, for_all, in_memory
 from tests.unit.cli.calling import call, state
+from tests.unit.saying import attempt
 
 # --- the router --------------------------------------------------------------------
 
@@ -144,16 +144,9 @@ def ensure_no_secret_is_logged(folder: Path) -> None:
         )
         logs = FileLogs(folder / "logs", folder, warn=warnings.append, redaction=redaction)
         log = logs.open(
-            Attempt(
-                run_id="r",
-                workflow="w",
-                step=Step(name="s"),
-                position="s",
-                step_index=0,
-                token=1,
-                attempt=1,
+            attempt(
+                Step(name="s"),
                 agent=values[0],
-                prompt="p",
                 state_path=folder / "state.json",
                 result_path=folder / "result.json",
             )

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import strategies as st
 
 from sequencer.documents.textfile import slug
-from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnknownName, UnsafePath
 from sequencer.logs import FileLogs, log_name, steps_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -19,6 +18,7 @@ from sequencer.model.step import Step
 from sequencer.workflows.prompts import PromptReader
 from tests.property.amounts import FEW, PART, for_all, in_memory
 from tests.unit.cli.calling import call
+from tests.unit.saying import attempt
 
 MOST_BYTES = 255
 """What a file system takes for one component."""
@@ -98,16 +98,9 @@ def ensure_logs_stay_in_their_folder(folder: Path) -> None:
         shutil.rmtree(project / "logs", ignore_errors=True)
         before = tree(folder)
         log = FileLogs(project / "logs", project, step, warn=warnings.append).open(
-            Attempt(
-                run_id="r",
-                workflow="w",
-                step=Step.model_construct(name=step),
-                position=step,
-                step_index=0,
-                token=1,
-                attempt=1,
+            attempt(
+                Step.model_construct(name=step),
                 agent="a",
-                prompt=step,
                 state_path=project / "state.json",
                 result_path=project / "result.json",
             )

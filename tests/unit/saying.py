@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from sequencer.engine.attempt import Attempt
+from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.events import (
     AttemptAccepted,
     AttemptEnded,
@@ -20,6 +20,22 @@ from sequencer.engine.events import (
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
+from sequencer.model.transitions import Place
+from tests.contract.store_cases import WORKFLOW, make_claim, new_head
+
+
+class NotAsked:
+    """The agent of attempts that are only told of."""
+
+    kind: ClassVar[str] = "canned"
+    supported_fields: ClassVar[frozenset[str]] = frozenset()
+
+    def problems(self) -> list[str]:
+        return []
+
+    def perform(self, *_: object) -> Outcome:
+        raise AssertionError("nobody asks it")
+
 
 LOG = Path("logs/steps/iter-00001_a.log")
 
@@ -29,17 +45,33 @@ def attempt(step: Step | str = "main", **facts: Any) -> Attempt:
     made = Step(name=step) if isinstance(step, str) else step
     usual = {
         "run_id": "run-1",
+        "run_name": None,
         "workflow": "standard",
         "position": made.name,
         "step_index": 0,
         "token": 1,
         "attempt": 1,
         "agent": "canned",
-        "prompt": "main.md",
         "state_path": Path("sync/state.json"),
         "result_path": Path("sync/results/result.json"),
+        "subject": None,
     }
-    return Attempt(step=made, **{**usual, **facts})
+    assert not facts.keys() - usual.keys(), facts
+    said = {**usual, **facts}
+    run = {name: said.pop(name) for name in ("run_id", "run_name")}
+    place = Place(said.pop("step_index"), made.name, made.prompt_name)
+    number, who = said.pop("attempt"), (said.pop("agent"), NotAsked())
+    claim = make_claim(
+        max(said["token"], 1), step=place.step, step_index=place.step_index, attempt=number
+    )
+    return Attempt(
+        claim=claim,
+        head=new_head(workflow_name=said.pop("workflow"), **run),
+        prepared=Prepared(made, said.pop("position"), place, *who, prompt=""),
+        workflow=WORKFLOW,
+        cwd=Path(),
+        **said,
+    )
 
 
 @dataclass

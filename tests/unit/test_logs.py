@@ -370,7 +370,7 @@ def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
         token=made.token,
         step=made.step.name,
         step_index=made.step_index,
-        attempt=made.attempt,
+        attempt=made.number,
         owner=STRANGER,
         claimed_at="2026-01-01T00:00:00Z",
         ttl_s=60,

@@ -205,9 +205,10 @@ def _place(step_index: int, step: str) -> str:
 
 def start_line(attempt: Attempt, log: Path) -> str:
     """Return the line that says that *attempt* begins."""
-    again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
+    again = f", attempt {attempt.number}" if attempt.number > 1 else ""
     place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"
-    text = f"{_label(attempt)}{place}: {attempt.agent} with {attempt.prompt}{again}, log {log}"
+    prompt = attempt.step.prompt_name
+    text = f"{_label(attempt)}{place}: {attempt.agent} with {prompt}{again}, log {log}"
     return one_line(text)
 
 

@@ -38,7 +38,6 @@ from sequencer.model.kind import (
     CommandContext,
     Ended,
     Kind,
-    Performed,
     Readiness,
     Room,
     standing,
@@ -111,54 +110,54 @@ class Ending(Struct, frozen=True):
 _WORKED = frozenset({EndingKind.ACCEPT, EndingKind.NO, EndingKind.FIXED, EndingKind.AGAIN})
 
 
-def ending_of(workflow: Workflow, head: Head, performed: Performed, max_attempts: int) -> Ending:
-    """Return what *performed* means for the run, which *head* was at when it was claimed."""
-    decision, outcome = performed.decision, performed.outcome
+def ending_of(workflow: Workflow, head: Head, ended: Ended, max_attempts: int) -> Ending:
+    """Return what *ended* means for the run, which *head* was at when it was claimed."""
+    decision, outcome = ended.decision, ended.outcome
     if decision is not None:
-        return _as_decided(workflow, head, performed, decision, max_attempts)
-    if performed.place.stage == "fix":
+        return _as_decided(workflow, head, ended, decision, max_attempts)
+    if ended.place.stage == "fix":
         return Ending(EndingKind.FIXED if outcome.is_accepted else EndingKind.FAIL)
-    validation = performed.step.validation
-    if performed.verdict is not None and not performed.verdict.is_pass and validation is not None:
+    validation = ended.step.validation
+    if ended.verdict is not None and not ended.verdict.is_pass and validation is not None:
         if not is_exhausted(head, validation):
             return Ending(EndingKind.NO)
         if validation.on_exhausted == "fail":
-            error = f"it said no {validation.max_attempts} times: {performed.verdict.reason}"
+            error = f"it said no {validation.max_attempts} times: {ended.verdict.reason}"
             return Ending(EndingKind.FAIL, error=error)
-        return _accepted(workflow, performed)
-    return _accepted(workflow, performed) if outcome.is_accepted else Ending(EndingKind.FAIL)
+        return _accepted(workflow, ended)
+    return _accepted(workflow, ended) if outcome.is_accepted else Ending(EndingKind.FAIL)
 
 
-def _accepted(workflow: Workflow, performed: Performed) -> Ending:
+def _accepted(workflow: Workflow, ended: Ended) -> Ending:
     return Ending(
         EndingKind.ACCEPT,
-        place(workflow, performed.place.step_index + 1),
-        has_gate=performed.step.requires_approval,
-        is_done=performed.outcome.status is OutcomeStatus.COMPLETE,
+        place(workflow, ended.place.step_index + 1),
+        has_gate=ended.step.requires_approval,
+        is_done=ended.outcome.status is OutcomeStatus.COMPLETE,
     )
 
 
 def _as_decided(
     workflow: Workflow,
     head: Head,
-    performed: Performed,
+    ended: Ended,
     decision: Decision,
     max_attempts: int,
 ) -> Ending:
-    here, move = performed.place.step_index, decision.move
+    here, move = ended.place.step_index, decision.move
     index = _index_behind(workflow, here, decision)
     error = _why_not(workflow, head, here, index, decision=decision, max_attempts=max_attempts)
     if error is not None or index is None:
         return Ending(EndingKind.FAIL, error=error)
     if move is Move.RETRY:
         return Ending(EndingKind.AGAIN)
-    if move is Move.NEXT and performed.place.stage == "fix":
+    if move is Move.NEXT and ended.place.stage == "fix":
         return Ending(EndingKind.FIXED)
     end = len(workflow.steps) if workflow.kind == "procedure" else index
     return Ending(
         EndingKind.ACCEPT,
         place(workflow, min(index, end)),
-        has_gate=performed.step.requires_approval or move is Move.GATE,
+        has_gate=ended.step.requires_approval or move is Move.GATE,
         is_done=move is Move.COMPLETE,
     )
 
@@ -239,10 +238,10 @@ class LineChange(Struct):
         Raises:
             StaleClaim: the claim is gone.
         """
-        token = ended.claim.token
+        token = ended.token
         made = self._made(token, ended)
         self.head = made.head
-        if ended.performed.outcome.session_fault is not None and not self._is_accepted(ended):
+        if ended.outcome.session_fault is not None and not self._is_accepted(ended):
             # The next try would meet the same.
             self.head = self.head.replace(session=None)
         self.facts += made.facts
@@ -260,8 +259,8 @@ class LineChange(Struct):
     def _forget_messages(self, token: int, ended: Ended) -> None:
         """Let go the messages that the attempt with *token* has read, if it was accepted."""
         # A step that the caller has performed itself was told nothing.
-        if self._is_accepted(ended) and ended.performed.began_at is not None:
-            read = gates.read_by(self.head, self.workflow, ended.performed.place, token)
+        if self._is_accepted(ended) and ended.began_at is not None:
+            read = gates.read_by(self.head, self.workflow, ended.place, token)
             left = [one for one in self.head.told if one not in read]
             self.head = self.head.telling(left)
 
@@ -309,8 +308,8 @@ class LineChange(Struct):
         return True
 
     def _made(self, token: int, ended: Ended) -> Transition:
-        performed, head, at, record = ended.performed, self.head, utc(self.now), ended.record
-        outcome, here, workflow = performed.outcome, performed.place.step_index, self.workflow
+        head, at, record = self.head, utc(self.now), ended.record
+        outcome, here, workflow = ended.outcome, ended.place.step_index, self.workflow
         kind = ended.ending.kind
         if kind is EndingKind.BACK:
             return self._released(token, ended, at)
@@ -321,7 +320,7 @@ class LineChange(Struct):
             why = head.loop.reason if head.loop else ""
             if kind is EndingKind.NO:
                 event, there = Event.INVALID, fixer_place(workflow, here) or there
-                why = performed.verdict.reason if performed.verdict else ""
+                why = ended.verdict.reason if ended.verdict else ""
             return judged(head, token, event, outcome, there, reason=why, at=at, record=record)
         if kind is EndingKind.AGAIN:
             # The attempts are counted on, which is what bounds them.
@@ -330,13 +329,13 @@ class LineChange(Struct):
         return self._failed(token, ended, at)
 
     def _released(self, token: int, ended: Ended, at: str) -> Transition:
-        head, outcome = self.head, ended.performed.outcome
+        head, outcome = self.head, ended.outcome
         not_before, reason = None, ended.postponed
         if reason is not None:
             not_before = iso(self.now + timedelta(seconds=POSTPONED_S))
         elif outcome.is_put_off:
             not_before = due_again(outcome, head.attempt, self.now, ended.jitter)
-            reason = why_put_off(outcome, ended.performed.agent)
+            reason = why_put_off(outcome, ended.agent)
         return transitions.release(
             head,
             token,
@@ -348,11 +347,10 @@ class LineChange(Struct):
         )
 
     def _accepted(self, token: int, ended: Ended, at: str) -> Transition:
-        head, performed = self.head, ended.performed
-        ending: Ending = ended.ending
-        here, outcome, has_gate = performed.place.step_index, performed.outcome, ending.has_gate
+        head, ending = self.head, ended.ending
+        here, outcome, has_gate = ended.place.step_index, ended.outcome, ending.has_gate
         status = OutcomeStatus.COMPLETE if ending.is_done and not has_gate else OutcomeStatus.OK
-        gate = gate_of(self.workflow, head, performed.step, here, self.now) if has_gate else None
+        gate = gate_of(self.workflow, head, ended.step, here, self.now) if has_gate else None
         return transitions.succeed(
             head,
             token,
@@ -360,19 +358,19 @@ class LineChange(Struct):
             ending.following or place(self.workflow, here + 1),
             at=at,
             record={**ended.record, "gate": True} if has_gate else ended.record,
-            executor=performed.agent,
+            executor=ended.agent,
             gate=gate,
         )
 
     def _failed(self, token: int, ended: Ended, at: str) -> Transition:
-        head, verdict = self.head, ended.performed.verdict
+        head, verdict = self.head, ended.verdict
         failed = transitions.fail(
             head,
             token,
-            ended.performed.outcome,
+            ended.outcome,
             at=at,
             record=ended.record,
-            not_before=retry_at(ended.performed.step, head.failures_in_row + 1, self.now),
+            not_before=retry_at(ended.step, head.failures_in_row + 1, self.now),
         )
         if verdict is None or verdict.is_pass:
             return failed
@@ -389,19 +387,16 @@ class Line(Kind):
     workflow: Workflow
     has_one_place: ClassVar[bool] = True
 
-    def judge(
-        self, head: Head, performed: Performed, max_attempts: int
-    ) -> tuple[Performed, Ending]:
-        """Return what log and journal are to have of *performed*, and how the run continues."""
-        outcome = performed.outcome
+    def judge(self, head: Head, ended: Ended, max_attempts: int) -> Ended:
+        """Return *ended* as log and journal are to have it; its ``ending`` says how to go on."""
+        outcome = ended.outcome
         if outcome.is_put_off or outcome.status is OutcomeStatus.INTERRUPTED:
-            return performed, Ending(EndingKind.BACK)
-        ending = ending_of(self.workflow, head, performed, max_attempts)
-        if ending.kind is not EndingKind.FAIL:
-            return performed, ending
-        error = ending.error or outcome.error
-        failed = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-        return replace(performed, outcome=failed), ending
+            return replace(ended, ending=Ending(EndingKind.BACK))
+        ending = ending_of(self.workflow, head, ended, max_attempts)
+        if ending.kind is EndingKind.FAIL:
+            error = ending.error or outcome.error
+            outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
+        return replace(ended, outcome=outcome, ending=ending)
 
     def open(self, head: Head, *, at: datetime) -> LineChange:
         """See `Kind.open`."""

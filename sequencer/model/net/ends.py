@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.errors import SequencerError
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.limits import iso, retry_at, tries_of
 from sequencer.model.net.graph import Growth
 from sequencer.model.net.marking import Marking
@@ -81,7 +81,7 @@ NodeEnd = Acceptance | Rejection | Failure
 
 
 def judge_end(
-    performed: Performed,
+    ended: Ended,
     name: str,
     marking: Marking,
     now: datetime,
@@ -89,16 +89,16 @@ def judge_end(
     workflow: Workflow,
     grower: Grower | None,
 ) -> NodeEnd:
-    """Return what it means that an attempt at node *name* has ended as *performed*.
+    """Return what it means that an attempt at node *name* has ended as *ended*.
 
     It was neither interrupted nor put off. *workflow* is as it has grown; *grower* is None for
     a run that is no team's.
     """
-    verdict, outcome = performed.verdict, performed.outcome
-    if verdict is not None and not verdict.is_pass and not performed.is_final:
-        return _rejected(performed, name, marking, workflow, grower)
+    verdict, outcome = ended.verdict, ended.outcome
+    if verdict is not None and not verdict.is_pass and not ended.is_final:
+        return _rejected(ended, name, marking, workflow, grower)
     if not outcome.is_accepted:
-        return _failed(performed, name, marking, now, grower)
+        return _failed(ended, name, marking, now, grower)
     task = workflow.task(name)
     if grower is None or task is None or task.adds is None:
         return Acceptance(outcome)
@@ -107,33 +107,33 @@ def judge_end(
     except SequencerError as refusal:
         failed = outcome.replace(status=OutcomeStatus.FAILED, error=refusal.message)
         more = {"status": str(failed.status), "error": refusal.message[:_ERROR_CHARS]}
-        failure = _failed(replace(performed, outcome=failed), name, marking, now, grower)
+        failure = _failed(replace(ended, outcome=failed), name, marking, now, grower)
         return replace(failure, more=more)
 
 
 def _failed(
-    performed: Performed, name: str, marking: Marking, now: datetime, grower: Grower | None
+    ended: Ended, name: str, marking: Marking, now: datetime, grower: Grower | None
 ) -> Failure:
-    outcome, active = performed.outcome, marking.active.get(name)
-    if performed.is_final:
+    outcome, active = ended.outcome, marking.active.get(name)
+    if ended.is_final:
         return Failure(outcome, "Template")
     kind = "timeout" if outcome.is_timed_out else "error"
     failures = 1 if active is None else active.failures + 1
-    is_last = failures == tries_of(performed.step)
+    is_last = failures == tries_of(ended.step)
     if is_last and grower is not None and grower.has_fallback:
         return Failure(outcome, kind, iso(now), is_replaced=True)
-    return Failure(outcome, kind, retry_at(performed.step, failures, now))
+    return Failure(outcome, kind, retry_at(ended.step, failures, now))
 
 
 def _rejected(
-    performed: Performed,
+    ended: Ended,
     name: str,
     marking: Marking,
     workflow: Workflow,
     grower: Grower | None,
 ) -> NodeEnd:
     """Return what a "no" means: a fix or another judgement, until there were too many."""
-    outcome, validation = performed.outcome, performed.step.validation
+    outcome, validation = ended.outcome, ended.step.validation
     number = marking.ledger.refusals.get(name, 0) + 1
     more = {"verdict": {"pass": False, "round": number}}
     if validation is not None and number < validation.max_attempts:

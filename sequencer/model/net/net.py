@@ -164,8 +164,8 @@ class Net(Kind):
         """
         taken = Taking(ended, step, self.workflow_at(step.marking), self._grower).take()
         if STAGNATED in ended.record:
-            claim, why = ended.claim, str(ended.record[STAGNATED])
-            fact = Fact(Event.PAUSED, claim.step, claim.step_index, claim.token, claim.attempt)
+            here, why = ended.place, str(ended.record[STAGNATED])
+            fact = Fact(Event.PAUSED, here.step, here.step_index, ended.token, ended.attempt)
             paused = pause_after(step.head, fact, why)
             step.head = paused.head
             step.facts += paused.facts
@@ -347,18 +347,18 @@ class Taking(Struct, frozen=True):
         Raises:
             StaleClaim: the claim is gone.
         """
-        ended, step, outcome = self.ended, self.step, self.ended.performed.outcome
-        token, due = ended.claim.token, None
+        ended, step, outcome = self.ended, self.step, self.ended.outcome
+        token, due = ended.token, None
         if outcome.status is OutcomeStatus.INTERRUPTED or outcome.is_put_off:
             if outcome.is_put_off:
-                due = due_again(outcome, ended.claim.attempt, step.now, ended.jitter)
+                due = due_again(outcome, ended.attempt, step.now, ended.jitter)
             elif ended.postponed:
                 due = iso(step.now + timedelta(seconds=POSTPONED_S))
             step.release(token, ended.record, outcome.usage, due)
             return Taken()
-        name = ended.claim.step
+        name = ended.place.step
         end = judge_end(
-            ended.performed,
+            ended,
             name,
             step.marking,
             step.now,
@@ -368,7 +368,7 @@ class Taking(Struct, frozen=True):
         record = {**ended.record, **end.more} if end.more else ended.record
         instead = None if end.outcome.status is outcome.status else end.outcome
         if isinstance(end, Acceptance):
-            decision = ended.performed.decision if instead is None else None
+            decision = ended.decision if instead is None else None
             growth, reference = end.growth, ended.reference
             step.accept(token, end.outcome, reference, record, growth, decision=decision)
             return Taken(instead)

@@ -33,8 +33,8 @@ def rests(active: Active) -> bool:
 def busy_ms(head: Head, marking: Marking, now: datetime) -> int:
     """Return how long agents have been at work until *now*, in milliseconds.
 
-    While nobody holds a claim in *head*, only the waits for next attempts count, and no
-    longer than they were to be. A run on hold waits for a person, which does not count.
+    While nobody holds a claim in *head*, only the waits for next attempts count, and no longer
+    than they were to be; on hold nothing does.
     """
     if marking.busy_since is None or head.is_on_hold:
         return marking.busy_ms
@@ -580,8 +580,7 @@ def _at_rest(head: Head, marking: Marking) -> Head:
 
 def _expected(marking: Marking) -> str:
     """Return a node that comes next, for who looks at the head alone."""
-    name = marking.next_startable()
-    return name if name is not None else next(iter(marking.active), "")
+    return marking.next_startable() or next(iter(marking.active), "")
 
 
 def _count_time(step: OpenTransition) -> None:
@@ -593,8 +592,8 @@ def _count_time(step: OpenTransition) -> None:
     if step.longest_taken_over_s and marking.busy_since is not None:
         # It worked no longer than its lease, for all that is known.
         spent = min(spent, marking.busy_ms + round(step.longest_taken_over_s * 1000))
-    works = bool(step.head.claims) or any(map(rests, marking.active.values()))
-    works = works and not step.head.is_on_hold
+    waits = any(map(rests, marking.active.values())) and not step.head.is_on_hold
+    works = bool(step.head.claims) or waits
     # Not ``at``, which has whole seconds: what is lost there would count at each change.
     since = later(step.now, 0) if works and marking.status is FlowStatus.RUNNING else None
     if (spent, since) != (marking.busy_ms, marking.busy_since):

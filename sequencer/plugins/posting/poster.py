@@ -194,7 +194,7 @@ class Poster:
         self._run_id = attempt.run_id
         # Several nodes talk at once, and not every sink shows who does.
         prefix = f"{step.name}: " if self._has_nodes else ""
-        about = (step.name, attempt.step_index, attempt.attempt)
+        about = (step.name, attempt.step_index, attempt.number)
         gist = Gist(self._redaction, *about, prefix=prefix, subject=subject)
         self._gists[attempt.token] = gist
 

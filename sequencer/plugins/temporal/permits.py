@@ -401,7 +401,7 @@ class LinePermit(Permit):
         if report.raised is not None:
             self.finish("", error_of(report.raised))
         elif report.left is not None and report.left == self.by:
-            text = f"interrupted in step {ended.claim.step!r}; the claim was released"
+            text = f"interrupted in step {ended.place.step!r}; the claim was released"
             self.finish("", Interrupted(text, hint="start again to continue"))
         self.stint.ensure_goes_on(ended, head)
         return granted
@@ -484,12 +484,12 @@ class NetPermit(Permit):
         if (name := report.reference) is None:
             return ended
         kept = self._store.outputs if report.said is None else self._store.said
-        kept[name] = ended.performed.outcome.output
+        kept[name] = ended.outcome.output
         return replace(ended, reference=name)
 
     def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
         error = None if report.raised is None else error_of(report.raised)
-        outcome, step, made = ended.performed.outcome, ended.claim.step, list[Taken]()
+        outcome, step, made = ended.outcome, ended.place.step, list[Taken]()
         self.stint.tried()
         if error is None:
             self.stint.count(step, outcome)

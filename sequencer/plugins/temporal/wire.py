@@ -19,7 +19,7 @@ from sequencer.errors import NewerSchema, SequencerError, StorageFailed
 from sequencer.model.answers import decision_in
 from sequencer.model.evidence import evidence_of
 from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
-from sequencer.model.kind import Ended, Performed
+from sequencer.model.kind import Ended
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
 from sequencer.model.net.choices import candidates
@@ -252,8 +252,8 @@ class AttemptReport(Struct, frozen=True, omit_defaults=True):
 
 def report_of(ended: Ended, error: BaseException | None, left: str | None) -> dict[str, Any]:
     """Return the report of *ended*, of whose attempt *error* was raised."""
-    performed, outcome, ending = ended.performed, ended.performed.outcome, ended.ending
-    record, step = dict(ended.record), ended.performed.step
+    outcome, ending = ended.outcome, ended.ending
+    record, step = dict(ended.record), ended.step
     output = None if "output" in record else _fitting(outcome.output)
     error_text = None if outcome.error == record.get("error") else outcome.error
     report = AttemptReport(
@@ -270,8 +270,8 @@ def report_of(ended: Ended, error: BaseException | None, left: str | None) -> di
         is_unexplained=outcome.is_unexplained,
         not_before=outcome.not_before,
         is_timed_out=outcome.is_timed_out,
-        is_final=performed.is_final,
-        verdict=performed.verdict,
+        is_final=ended.is_final,
+        verdict=ended.verdict,
         retry=None if step.retry is None else step.retry.model_dump(exclude_defaults=True),
         reference=ended.reference,
         postponed=ended.postponed,
@@ -315,7 +315,6 @@ def ended_of(
 ) -> Ended:
     """Return the end that *report* tells of, of the attempt of *claim* at *step*, *here*."""
     record, ending, decision = report.record, None, None
-    fault = report.session_fault
     if report.retry is not None:
         step = step.replace(retry=Retry.model_validate(report.retry))
     if (told := report.ending) is not None:
@@ -329,7 +328,26 @@ def ended_of(
         )
     if "decision" in record:
         decision = convert(record["decision"], Decision)
-    outcome = Outcome(
+    return Ended(
+        _outcome_of(report, record),
+        step,
+        here,
+        record.get("agent", ""),
+        claim.token,
+        claim.attempt,
+        verdict=report.verdict,
+        decision=decision,
+        is_final=report.is_final,
+        began_at=record.get("began_at"),
+        ending=ending,
+        record=record,
+        postponed=report.postponed,
+    )
+
+
+def _outcome_of(report: AttemptReport, record: Mapping[str, Any]) -> Outcome:
+    fault = report.session_fault
+    return Outcome(
         status=OutcomeStatus(record["status"]),
         output=report.output or record.get("output") or report.said or "",
         structured=report.structured,
@@ -349,17 +367,6 @@ def ended_of(
         evidence=evidence_of(record),
         missing=record.get("missing"),
     )
-    performed = Performed(
-        outcome,
-        step,
-        here,
-        record.get("agent", ""),
-        verdict=report.verdict,
-        decision=decision,
-        is_final=report.is_final,
-        began_at=record.get("began_at"),
-    )
-    return Ended(claim, performed, record, ending, postponed=report.postponed)
 
 
 def own_facts(

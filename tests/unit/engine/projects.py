@@ -119,7 +119,7 @@ class Recorder:
     def __call__(self, event: RunEvent) -> None:
         match event:
             case AttemptStarted(attempt, log):
-                self.steps.append((attempt.step.name, attempt.step_index, attempt.attempt))
+                self.steps.append((attempt.step.name, attempt.step_index, attempt.number))
                 self.logs.append(log)
             case AttemptWrote(_, data, kind):
                 assert isinstance(kind, Piece)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Head, Loop
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Ended
 from sequencer.model.line.line import MAX_ROUNDS, EndingKind, ending_of, gate_of
 from sequencer.model.line.order import fixer_place, place, step_at
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
@@ -29,12 +29,12 @@ NO, YES = Verdict(False, "2 fail", "json"), Verdict(True, "", "json")  # noqa: F
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def performed(here: Place, outcome: Outcome = OK, **made: Any) -> Performed:
-    return Performed(outcome, step_at(PROCEDURE, here), here, "canned", **made)
+def made_of(here: Place, outcome: Outcome = OK, **made: Any) -> Ended:
+    return Ended(outcome, step_at(PROCEDURE, here), here, "canned", **made)
 
 
 def ending(here: Place, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
-    return ending_of(PROCEDURE, head or new_head(), performed(here, outcome, **made), 20)
+    return ending_of(PROCEDURE, head or new_head(), made_of(here, outcome, **made), 20)
 
 
 def at(index: int) -> Place:
@@ -104,7 +104,7 @@ def test_a_hook_that_names_no_step_fails_it() -> None:
 def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
     def index_from(here: int, target: str) -> int:
         there = place(CYCLE, here)
-        ran = Performed(
+        ran = Ended(
             OK, step_at(CYCLE, there), there, "canned", decision=Decision(Move.GOTO, target)
         )
         ended = ending_of(CYCLE, new_head(), ran, 20)

@@ -141,7 +141,7 @@ def test_who_launches_a_process_says_whose_it_is() -> None:
         "plugins/git/code/run_worktree.py": "None",
     }
     assert {module: _identity_of(call) for module, call in _calls("StepRequest")} == {
-        "engine/performing.py": "attempt.identity()",
+        "engine/layers/agent.py": "attempt.identity()",
         "plugins/requests/starting.py": "Identity(step=step.name, token=0)",
     }
     assert {module for module, _ in _calls("Guard")} == {"executors/process.py"}

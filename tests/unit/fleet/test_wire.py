@@ -13,7 +13,7 @@ from sequencer import errors
 from sequencer.engine.workplaces import OneWorkplace
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
 from sequencer.model.head import Claim, Gate, Head, Loop, Status
-from sequencer.model.kind import Ended, Performed
+from sequencer.model.kind import Ended
 from sequencer.model.line.line import Ending, EndingKind
 from sequencer.model.line.order import place
 from sequencer.model.net.choices import candidates, normalise
@@ -148,12 +148,13 @@ def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str
     record |= {"error": outcome.error[:4000]} if outcome.error else {}
     record |= {"exit_code": outcome.exit_code} if outcome.exit_code else {}
     ending = Ending(EndingKind.ACCEPT, place(WORKFLOW, 0), has_gate=True)
-    performed = Performed(outcome, step, here, "x", began_at=AT, **more)
-    ended = Ended(held, performed, record, ending)
+    numbers = held.token, held.attempt
+    ended = Ended(
+        outcome, step, here, "x", *numbers, began_at=AT, record=record, ending=ending, **more
+    )
     report = json.loads(json.dumps(report_of(ended, None, None)))
     again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
-    assert again.performed == performed
-    assert (again.ending, again.record) == (ending, record)
+    assert again == ended
 
 
 @pytest.mark.parametrize(
@@ -170,12 +171,12 @@ def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
 ) -> None:
     here, held = place(WORKFLOW, 0), claim(step="a", step_index=0)
     outcome = Outcome(status=OutcomeStatus.OK, output=output)
-    performed = Performed(outcome, Step(name="a"), here, "x")
     record = {"status": "ok", "output_file": "results/0-1-x/output.txt"}
-    report = json.loads(json.dumps(report_of(Ended(held, performed, record), None, None)))
+    ended = Ended(outcome, Step(name="a"), here, "x", record=record)
+    report = json.loads(json.dumps(report_of(ended, None, None)))
     assert len(json.dumps(report)) < 1000
     again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)
-    said = again.performed.outcome.output
+    said = again.outcome.output
     assert normalise(picks) in candidates(said)
     assert "output" not in report
 

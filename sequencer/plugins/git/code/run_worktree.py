@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.output import AttemptOutput
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import Launch, agent_environment
@@ -79,9 +78,7 @@ class RunWorktree:
             for text in told:
                 self._tell(text)
 
-    def keep(
-        self, attempt: Attempt, is_shared: Callable[[], bool], log: AttemptOutput
-    ) -> AttemptFiles | None:
+    def keep(self, attempt: Attempt) -> AttemptFiles | None:
         """See `RunPlace.keep`."""
         if self._worktree is None:
             return None
@@ -94,9 +91,9 @@ class RunWorktree:
         try:
             files = WorktreeFiles.of(self._trees, self._worktree, attempt.run_name)
         except SequencerError as error:
-            log.notice(f"the files before this attempt can't be kept: {error}")
+            attempt.notice(f"the files before this attempt can't be kept: {error}")
             return None
-        kept = AttemptFiles(files, attempt, is_shared, log.notice, note)
+        kept = AttemptFiles(files, attempt, attempt.known.is_shared, attempt.notice, note)
         kept.begin()
         return kept
 

@@ -389,7 +389,7 @@ class AttemptFiles(Struct):
 
     def _subject(self) -> str:
         attempt = self.attempt
-        first = f"Failed attempt {attempt.attempt} at iteration {attempt.iteration}"
+        first = f"Failed attempt {attempt.number} at iteration {attempt.iteration}"
         return f"{first} of run {attempt.run_id}\n\nStep {attempt.step.name}, token {attempt.token}"
 
 

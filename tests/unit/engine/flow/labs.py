@@ -155,6 +155,8 @@ class Cast:
     def ready(self, step: Step, position: str) -> tuple[str, Executor]:
         return self.choose(step, position)
 
+    has_fallback = False
+
     def instead(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:

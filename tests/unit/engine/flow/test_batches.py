@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.attempt import Running
+from sequencer.engine.attempt import Attempt
 from sequencer.engine.net_worker import NetWorker
 from sequencer.model.commands import Reject, Reset, Stop, TakeOver
 from sequencer.store.protocol import Store
@@ -43,9 +43,9 @@ def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[NetW
         worker.leave()
 
 
-def taken(worker: NetWorker, count: int) -> list[Running]:
+def taken(worker: NetWorker, count: int) -> list[Attempt]:
     """Return *count* attempts that have ended, in the order of their claims."""
-    found: list[Running] = []
+    found: list[Attempt] = []
     deadline = time.monotonic() + LIMIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"only {len(found)} of {count} have ended"
@@ -65,7 +65,7 @@ def go_to_the_end(made: Lab, places: int, *, at_once: bool) -> int:
             ended = taken(worker, len(worker.attempts.running))
             # Who waits for a record has a place still.
             worker.attempts.running |= {one.claim.token: one for one in ended}
-            batches: Sequence[list[Running]] = [ended] if at_once else [[one] for one in ended]
+            batches: Sequence[list[Attempt]] = [ended] if at_once else [[one] for one in ended]
             for batch in batches:
                 for one in batch:
                     del worker.attempts.running[one.claim.token]

@@ -155,6 +155,7 @@ class Choosy:
     """Agents that refuse what they does not support, as a project's own do."""
 
     actor: Executor
+    has_fallback: ClassVar[bool] = False
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         del position

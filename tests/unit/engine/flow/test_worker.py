@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.attempt import Prepared, Running
+from sequencer.engine.attempt import Attempt
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import MachineBusy, StepFailed
@@ -19,15 +19,13 @@ from sequencer.executors.cancellation import StopReason
 from sequencer.history.story import story_of
 from sequencer.history.view import FlowView, NodeView, view_of
 from sequencer.model.commands import Pause, RunCommand, Stop
-from sequencer.model.head import Claim
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Output, Retry, Step
-from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 from sequencer.store.watch import readable
-from tests.contract.store_cases import new_head
 from tests.played import PlayedStore
-from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, lab, let_go, said, slots_of, until
+from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, said, slots_of, until
+from tests.unit.saying import attempt
 
 # --- take-over ---------------------------------------------------------------------------
 
@@ -188,20 +186,8 @@ def attempts() -> Iterator[Attempts]:
     store.close()
 
 
-def running(token: int) -> Running:
-    step = Step(name=f"n{token}")
-    prepared = Prepared(step, step.name, Place(0, step.name, ""), "actor", Actor(), "")
-    owner = PlayedStore().owner()
-    claim = Claim(
-        token=token,
-        step=step.name,
-        step_index=0,
-        attempt=1,
-        owner=owner,
-        claimed_at="2026-01-02T03:04:05Z",
-        ttl_s=60.0,
-    )
-    return Running(claim, prepared, new_head())
+def running(token: int) -> Attempt:
+    return attempt(f"n{token}", token=token)
 
 
 def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
@@ -234,7 +220,7 @@ def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
     assert (following.claim.token, following.error) == (2, None)
 
 
-def wait_a_little(one: Running) -> None:
+def wait_a_little(one: Attempt) -> None:
     one.cancellation.wait(0.001)
 
 

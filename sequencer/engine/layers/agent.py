@@ -1,0 +1,67 @@
+"""The innermost layer: the agent works."""
+
+from __future__ import annotations
+
+from sequencer import extensions
+from sequencer.engine.allowance import least
+from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.performing import Performer
+from sequencer.engine.records import as_asked, decides, forward_of, without_budget
+from sequencer.executors.protocol import EVERY_EXECUTOR, StepRequest
+from sequencer.model.outcome import Outcome
+
+
+def perform_by_agent(
+    performer: Performer, attempt: Attempt, asked: Prepared | None = None, to: str = "agent"
+) -> None:
+    """Let the agent of *attempt* perform its step, or what it is *asked* instead.
+
+    *to* says in the log who that is.
+    """
+    prepared, listener = asked or attempt.prepared, attempt.listener
+    if performer.place is not None or performer.tasks is not None:
+        # A work tree, where an earlier attempt may have left files that the client reads.
+        performer.agents.ensure_folder(prepared.agent, attempt.cwd)
+    request, executor = _request(attempt, prepared, to), prepared.executor
+    attempt.log.sent(request, to)
+    attempt.told = None
+    try:
+        outcome = executor.perform(request, listener, attempt.cancellation)
+    except BaseException as error:
+        attempt.paid.extend([] if attempt.told is None else [attempt.told])
+        if (fault := extensions.fault_of(error, extensions.EXECUTORS, executor.kind)) is None:
+            raise
+        raise fault from error
+    match outcome:  # costs no call, as isinstance does
+        case Outcome():
+            attempt.paid.append(outcome.usage)
+        case _:
+            raise extensions.wrong_type(Outcome, outcome, extensions.EXECUTORS, executor.kind)
+    if outcome.is_over_budget and not attempt.workflow.nodes:
+        outcome = without_budget(outcome, prepared.step, attempt.budget.cost_usd)
+    if outcome.session_fault and attempt.session is None:
+        outcome = outcome.replace(session_fault=None)
+    attempt.outcome = outcome
+
+
+def _request(attempt: Attempt, prepared: Prepared, to: str) -> StepRequest:
+    step, prompt, added = as_asked(prepared)
+    workflow, budget, session = attempt.workflow, attempt.budget, attempt.session
+    can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
+    return StepRequest(
+        identity=attempt.identity(),
+        step=step,
+        prompt=prompt,
+        cwd=attempt.cwd,
+        result_path=attempt.result_path,
+        system_prompt=prepared.system_prompt,
+        append_system_prompt=added,
+        resume_session=None if session is None else session.id,
+        timeout_s=least(step.timeout_s, budget.timeout_s),
+        idle_timeout_s=step.idle_timeout_s,
+        is_node=workflow.counts_ms,
+        lock=attempt.lock,
+        label=forward_of(workflow, step) if workflow.nodes else None,
+        decides=to == "router" or decides(workflow, step, prepared.place.stage),
+        max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
+    )

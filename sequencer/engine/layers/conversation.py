@@ -1,0 +1,29 @@
+"""The conversation of the step before, where the step continues it (`continue_session`)."""
+
+from __future__ import annotations
+
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.layers.layer import Next
+from sequencer.engine.performing import Performer
+from sequencer.engine.records import continued
+from sequencer.model.outcome import SessionFault
+
+
+def continue_conversation(performer: Performer, attempt: Attempt, proceed: Next) -> None:
+    """Let the agent continue its conversation; if that is lost, the same try starts a new one."""
+    session = attempt.session = continued(attempt)
+    proceed(attempt)
+    if session is None:
+        return
+    attempt.session, lost = None, attempt.outcome
+    if lost.session_fault is not SessionFault.LOST or attempt.cancellation.is_set():
+        attempt.outcome = lost.replace(session_steps=session.steps + 1)
+        return
+    # Nothing has failed by that: it says nothing about the step.
+    why = performer.redact((lost.error or "no reason given").partition("\n")[0])
+    attempt.notice(f"the conversation can't be continued, a new one starts: {why}")
+    budget, attempt.budget = attempt.budget, attempt.budget.rest(attempt.step, lost.usage)
+    with attempt.with_own_result():
+        proceed(attempt)
+    attempt.budget, usage = budget, attempt.outcome.usage.plus(lost.usage)
+    attempt.outcome = attempt.outcome.replace(usage=usage, session_fault=SessionFault.LOST)

@@ -1,0 +1,101 @@
+"""What an attempt has shown, and what that is worth; see `engine.evidence`."""
+
+from __future__ import annotations
+
+import time
+
+from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.events import Noticed
+from sequencer.engine.evidence import OWN_WORD, ChangeWatch, judge
+from sequencer.engine.layers.hooks import write_traceback
+from sequencer.engine.layers.layer import Next
+from sequencer.engine.performing import Performer
+from sequencer.engine.records import (
+    apply_completion,
+    checked,
+    judged,
+    noted,
+    overspent,
+    without_secrets,
+)
+from sequencer.errors import (
+    AgentMissing,
+    SequencerError,
+    UnsafeFolder,
+    failed_disk,
+    out_of_resources,
+)
+from sequencer.model.kind import Ended
+from sequencer.model.limits import bounded
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, total
+from sequencer.model.step import Step
+from sequencer.workflows.prompts import MissingValue
+
+
+def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> None:
+    """Judge how *attempt* has ended; what it lacks before its agent runs is a failure as well.
+
+    Raises:
+        SequencerError: a disk fails, a folder is unsafe, or the machine lacks something.
+    """
+    prepared, watch = attempt.prepared, None
+    if prepared.step.expects == "change" and prepared.executor.kind not in OWN_WORD:
+        watch = ChangeWatch(attempt.cwd, performer.own_folders, attempt.known)
+        watch.begin()
+    try:
+        proceed(attempt)
+    except SequencerError as error:
+        if isinstance(error, UnsafeFolder) or out_of_resources(error) or failed_disk(error):
+            raise
+        attempt.prepared, attempt.is_final = prepared, isinstance(error, MissingValue)
+        attempt.outcome = _failure_of(performer, attempt, error)
+    final = attempt.prepared
+    outcome = _judged(performer, attempt, final, watch)
+    note = noted(final, outcome, attempt) if final.step.complete_when else final.note
+    ended = Ended(
+        outcome,
+        final.step,
+        final.place,
+        final.agent,
+        attempt.claim.token,
+        attempt.claim.attempt,
+        log=str(attempt.log.path),
+        is_final=attempt.is_final,
+        began_at=attempt.began_at,
+        note=note,
+    )
+    is_command = final.executor.kind == "command"
+    attempt.ended = judged(attempt.workflow, ended, is_command=is_command)
+
+
+def _failure_of(performer: Performer, attempt: Attempt, error: SequencerError) -> Outcome:
+    write_traceback(performer, attempt, error)
+    # Chosen by the router or a hook, so that nobody could look before the claim.
+    is_away = isinstance(error, AgentMissing)
+    status = OutcomeStatus.UNAVAILABLE if is_away else OutcomeStatus.FAILED
+    return Outcome(status=status, error=str(error), usage=total(attempt.paid))
+
+
+def _judged(
+    performer: Performer, attempt: Attempt, final: Prepared, watch: ChangeWatch | None
+) -> Outcome:
+    """Return the outcome of *attempt*, at the step *final*, as its evidence has it."""
+    seconds = round(time.monotonic() - attempt.started_s, 6)
+    outcome = bounded(attempt.outcome, attempt.claim.attempt, performer.max_attempts)
+    if outcome.evidence is not None and final.executor.kind not in OWN_WORD:
+        watch = watch or ChangeWatch(
+            attempt.cwd, performer.own_folders, attempt.known, began=time.time() - seconds
+        )
+        outcome = judge(outcome, final.step, watch, attempt.notice)
+    if final.step.max_cost_usd is not None:
+        _tell_overspent(performer, attempt, final.step, outcome.usage)
+    completed = checked(final.step, apply_completion(final.step, outcome))
+    usage = completed.usage.replace(seconds=seconds)
+    return without_secrets(completed, performer.redact, usage=usage, prompt=final.step.prompt_name)
+
+
+def _tell_overspent(performer: Performer, attempt: Attempt, step: Step, usage: Usage) -> None:
+    """Say so if *attempt* has spent more than it may: its client stops too late, or never."""
+    if (over := overspent(step, usage)) is not None:
+        attempt.notice(f"the attempt has spent {over}")
+        performer.emit(Noticed(f"step {step.name!r} has spent {over}"))

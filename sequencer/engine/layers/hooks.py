@@ -1,0 +1,71 @@
+"""The hooks of the project: what a step is asked with, and where the run goes after it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.hooking import HookContext, HookFailed, Hooks
+from sequencer.engine.layers.layer import Next
+from sequencer.engine.performing import Performer
+from sequencer.errors import SequencerError
+from sequencer.executors.protocol import Piece
+from sequencer.model.kind import Ended
+from sequencer.model.outcome import OutcomeStatus
+
+
+def decide_by_hook(performer: Performer, attempt: Attempt, proceed: Next) -> None:
+    """Ask the project's hook about the way on, once the attempt has ended."""
+    proceed(attempt)
+    ended, hooks = attempt.ended, performer.hooks
+    if ended is None or hooks is None:
+        return
+    outcome = ended.outcome
+    if not outcome.is_put_off and outcome.status is not OutcomeStatus.INTERRUPTED:
+        attempt.ended = _decided(performer, attempt, ended, hooks)
+
+
+def _decided(performer: Performer, attempt: Attempt, ended: Ended, hooks: Hooks) -> Ended:
+    """Return *ended* with what the hook says about the way on."""
+    try:
+        decision = hooks.transition(_context(performer, attempt), ended.outcome)
+        if decision is not None:
+            decision = replace(decision, reason=performer.redact(decision.reason))
+        return replace(ended, decision=decision)
+    except HookFailed as error:
+        write_traceback(performer, attempt, error)
+        message = performer.redact(str(error))
+        outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=message)
+        return replace(ended, outcome=outcome, verdict=None)
+
+
+def apply_hooks(performer: Performer, attempt: Attempt, proceed: Next) -> None:
+    """Let the project's hooks change prompt and model; templates are filled in later.
+
+    Raises:
+        HookFailed: a hook raised.
+    """
+    if (hooks := performer.hooks) is not None:
+        prepared, context = attempt.prepared, _context(performer, attempt)
+        text = hooks.prompt(context, prepared.prompt)
+        added = hooks.system_prompt(context, prepared.append_system_prompt)
+        model = hooks.model(context, prepared.step.model)
+        if model != prepared.step.model:
+            # Chosen anew, so that an agent that has no models refuses it.
+            step = prepared.step.replace(model=model)
+            agent, executor = performer.agents.ready(step, prepared.position)
+            prepared = replace(prepared, step=step, agent=agent, executor=executor)
+        attempt.prepared = replace(prepared, prompt=text, append_system_prompt=added)
+    proceed(attempt)
+
+
+def _context(performer: Performer, attempt: Attempt) -> HookContext:
+    number, head = attempt.number, attempt.head
+    return performer.context(attempt.workflow, attempt.step, attempt.step_index, number, head)
+
+
+def write_traceback(performer: Performer, attempt: Attempt, error: SequencerError) -> None:
+    """Write to the log where in the project's code *error* comes from."""
+    if isinstance(error, HookFailed) and error.traceback:
+        text = performer.redact(error.traceback).encode("utf-8", "replace")
+        attempt.listener.write(text, Piece.ERROR)

@@ -1,0 +1,99 @@
+"""The router: an agent that chooses the prompt of a step, from an allowlist."""
+
+from __future__ import annotations
+
+import time
+
+from msgspec.structs import replace
+
+from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.evidence import judge_turn
+from sequencer.engine.layers.agent import perform_by_agent
+from sequencer.engine.layers.layer import Next
+from sequencer.engine.performing import Performer
+from sequencer.engine.records import route_words
+from sequencer.executors.protocol import Piece
+from sequencer.model.line.order import describe
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.transitions import Place
+from sequencer.workflows.router import (
+    RouterSettings,
+    allowed_prompts,
+    parse_answer,
+    router_input,
+)
+
+
+def choose_prompt(performer: Performer, attempt: Attempt, proceed: Next) -> None:
+    """Ask the router which prompt runs.
+
+    Raises:
+        RouterRefused: it names nothing that may run.
+        ConfigurationError: what it has chosen can't run.
+    """
+    if (router := performer.router) is None:
+        proceed(attempt)
+        return
+    prepared = attempt.prepared
+    asked = _asked(performer, attempt, router)
+    answer = _answer(performer, attempt, asked, router)
+    if not answer.is_accepted:
+        # The step's own agent was not started, so nothing of this is its.
+        attempt.outcome, attempt.prepared = answer, replace(prepared, agent=asked.agent)
+        return
+    chosen = _chosen(performer, attempt, answer, router)
+    words = f"[router] {route_words(prepared, chosen)}\n".encode()
+    attempt.listener.write(words, Piece.NOTICE)
+    attempt.prepared, attempt.budget = chosen, attempt.budget.after(answer.usage)
+    proceed(attempt)
+    usage = attempt.outcome.usage.plus(answer.usage)
+    attempt.outcome = attempt.outcome.replace(usage=usage)
+
+
+def _asked(performer: Performer, attempt: Attempt, router: RouterSettings) -> Prepared:
+    """Return the question to the router, prepared."""
+    step, step_index = performer.router_step(router), attempt.step_index
+    here = Place(step_index, "router", step.prompt_name)
+    asked = performer.prepare_step(step, "router", here)
+    allowed = allowed_prompts(attempt.workflow, router)
+    state = router_input(attempt.head, describe(attempt.workflow, step_index), allowed)
+    return replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
+
+
+def _answer(
+    performer: Performer, attempt: Attempt, asked: Prepared, router: RouterSettings
+) -> Outcome:
+    """Return the router's answer; one that is late is none, where it may give none."""
+    started = time.monotonic()
+    with attempt.with_own_result():
+        perform_by_agent(performer, attempt, asked, "router")
+    outcome = judge_turn(attempt.outcome)
+    if outcome.is_put_off:
+        return outcome.replace(error=f"the router: {outcome.error or 'its usage limit is reached'}")
+    if outcome.status is not OutcomeStatus.FAILED:
+        return outcome
+    # An exit code is the router's, and no verdict of a step that judges by its own.
+    failed = outcome.replace(error=f"the router failed: {outcome.error}", exit_code=None)
+    if time.monotonic() - started < router.timeout_s:
+        return failed
+    late = f"the router did not answer within {router.timeout_s:g} s (router.timeout_s)"
+    if not router.may_be_silent:
+        return failed.replace(error=late)
+    return failed.replace(status=OutcomeStatus.OK, output="", error=late)
+
+
+def _chosen(
+    performer: Performer, attempt: Attempt, answer: Outcome, router: RouterSettings
+) -> Prepared:
+    """Return what runs: the step with the prompt that the router's *answer* names."""
+    prepared, note = attempt.prepared, None
+    step = prepared.step
+    if router.may_be_silent and not answer.output.strip():
+        note = answer.error or "the router gave no answer"
+    else:
+        prompt = parse_answer(answer.output, allowed_prompts(attempt.workflow, router))
+        if prompt != step.prompt_name:
+            step = step.replace(prompt=prompt, text=None)
+    if step is prepared.step and router.needs_selection:
+        return replace(prepared, note=note)
+    return replace(performer.prepare_step(step, prepared.position, prepared.place), note=note)
