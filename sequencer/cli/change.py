@@ -171,7 +171,7 @@ def skip(
 @click.argument("assignment", metavar="FIELD=VALUE")
 @pass_invocation
 def set_(invocation: Invocation, assignment: str) -> None:
-    """Set a field of the run's state, as if you had edited state.json.
+    """Set a field of the run's state.
 
     VALUE is read as JSON, or as text if it isn't JSON. Fields that the program does not know
     are kept for you. A value that would break the order of the run is refused, and so is a

@@ -5,15 +5,14 @@ An agent can write there too, so an edit decides nothing.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from sequencer.errors import EditRefused
+from sequencer.errors import EditRefused, command
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.head import MAX_COUNTER, MOVED, Head, Status
-from sequencer.model.limits import parse_time
+from sequencer.model.head import MAX_COUNTER, OWN_EXTRAS, Head, Status
 from sequencer.model.transitions import (
     Event,
     Place,
@@ -34,8 +33,6 @@ EDITABLE = frozenset(
 """Known fields that `set` may change; others are the program's own."""
 
 
-FURTHEST = timedelta(days=1)
-"""No edit of state.json keeps a run waiting for longer; `set` does."""
 _DATE = re.compile(
     r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
     r"(?:[T ](?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?",
@@ -44,36 +41,95 @@ _DATE = re.compile(
 """ISO 8601 as people and programs write it; the calendar is not known here."""
 
 
-def accept_edit(
-    head: Head,
-    edited: Head,
-    *,
-    at: str,
-    by_command: bool = False,
-    placed: Placed = lambda _: None,
-    now: str | None = None,
-) -> Transition:
-    """Take over what somebody wrote into state.json by hand.
+_ABSENT = object()
+_COMMANDS = {
+    "step_index": "set step_index=N",
+    "iteration": "set step_index=N",
+    "status": "stop --pause",
+    "pause_requested": "stop --pause",
+    "exit": "resume",
+    "exit_reason": "stop --reason TEXT",
+    "failures_in_row": "retry",
+    "attempt": "retry",
+    "not_before": "set not_before=DATE",
+    "claims": "takeover --force",
+    "gate": "answer",
+    "told": "tell",
+    "loop": "skip",
+    "flow": "rewind NODE",
+    "workflow_name": "adopt",
+    "workflow_digest": "adopt",
+    "params": "adopt",
+    "has_definition": "adopt",
+    "last_prompt": "set last_prompt=NAME",
+}
+"""Field of a head -> which command changes it; the others are the program's own."""
 
-    An agent can write there too, so an edit decides nothing: it opens no gate, lets no held
-    run continue, lowers no counter and changes no definition. *by_command*: a person has
-    typed `set`, which may lower counters, and wait for any date. In an edit, a date more than
-    a day after *now* (None: *at*) counts as now: it would keep the run still for years, and
-    nobody would be told. *placed* says which step is expected at another step_index; where it
-    can't, the edit is believed.
+
+class FileEdit(NamedTuple):
+    """What somebody has written into state.json, in two parts."""
+
+    content: dict[str, Any]
+    """The accepted content with what may be changed there."""
+    refused: tuple[str, ...]
+    """Fields that are not changed there."""
+
+    def hint(self, run_name: str | None) -> str:
+        """Return which commands change the refused fields."""
+        found = (_COMMANDS[name] for name in self.refused if name in _COMMANDS)
+        listed = [f"'{command(run_name, text)}'" for text in dict.fromkeys(found)]
+        return ", ".join(listed) or f"'{command(run_name, 'repair')}' shows what is wrong"
+
+
+def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit:
+    """Return what *content* of state.json changes in the head's *accepted* content.
+
+    A person may stop the run there, say why, and keep notes in fields that the program does not
+    know. An agent can write there too, so everything else has a command: it opens no gate, lets
+    no held run continue, moves nothing and lowers no counter.
+    """
+    stop, notes, refused = dict[str, Any](), dict[str, Any](), []
+    is_stop = content.get("exit") is True
+    for name in [*accepted, *(content.keys() - accepted.keys())]:
+        value = content.get(name, _ABSENT)
+        if name in accepted and value is not _ABSENT and _is_same(accepted[name], value):
+            continue
+        is_reason = name == "exit_reason" and (value is None or isinstance(value, str))
+        if is_stop and (name == "exit" or is_reason):
+            stop[name] = value
+        elif name not in Head.model_fields and name not in OWN_EXTRAS:
+            notes[name] = value
+        else:
+            refused.append(name)
+    # A file that is wrong elsewhere may have lost the name of a field, which is no note.
+    new = {**accepted, **stop, **({} if refused else notes)}
+    return FileEdit({k: v for k, v in new.items() if v is not _ABSENT}, tuple(refused))
+
+
+def _is_same(one: object, other: object) -> bool:
+    """Return whether both are the same JSON; Python takes true for 1 and 3.0 for 3."""
+    return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def accept_file(head: Head, edited: Head, *, at: str) -> Transition:
+    """Take over what somebody has written into state.json, as far as it may be changed there."""
+    before, after = head.model_dump(), edited.model_dump()
+    fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    fact = fact_at(Event.EDITED, head, f"by hand: {', '.join(fields)}")
+    return Transition(changed(edited, at), (fact,))
+
+
+def _accept(head: Head, edited: Head, *, at: str, placed: Placed) -> Transition:
+    """Take over one field that a person has set with a command.
 
     Raises:
-        EditRefused: the edit decides something; or it changes the run's identity or lowers a
-            counter that must never go back: two holders would believe in one token; or it
-            states what is not so.
+        EditRefused: it decides something, or states what is not so.
     """
     _ensure_same_run(head, edited)
-    ensure_nothing_decided(head, edited, by_command=by_command)
+    _ensure_still_held(head, edited)
     _ensure_room_to_count(edited)
     if edited.not_before != head.not_before:
         _ensure_date(edited.not_before)
-        if not by_command and _is_far(edited.not_before, now or at):
-            edited = edited.replace(not_before=at)
         # A person means the date itself, whenever it was written down.
         edited = edited.replace(not_before_since=None)
     before, after = head.model_dump(), edited.model_dump()
@@ -93,29 +149,9 @@ def accept_edit(
 
 
 def _ensure_same_run(head: Head, edited: Head) -> None:
-    """Refuse another identity, and counters that would let two holders believe in one token."""
-    problems = [
-        f"{field} went from {getattr(head, field)!r} to {getattr(edited, field)!r}"
-        for field in ("run_id", "run_name", "schema_version", "journal_offset", "claims")
-        if getattr(head, field) != getattr(edited, field)
-    ]
-    problems += [
-        f"{field} went back from {getattr(head, field)} to {getattr(edited, field)}"
-        for field in ("token", "revision")
-        if getattr(edited, field) < getattr(head, field)
-    ]
-    # A graph's progress is its marking, which counts the steps.
-    of_a_graph = ("flow", "step_index") if head.flow is not None else ("flow",)
-    problems += [
-        f"{field} can't be edited by hand"
-        for field in of_a_graph
-        if getattr(head, field) != getattr(edited, field)
-    ]
-    if problems:
-        raise EditRefused(
-            f"an edit by hand is refused: {'; '.join(problems)}",
-            hint="undo it, or 'sequencer repair' restores the last accepted state",
-        )
+    """Refuse another step_index in a graph: its progress is its marking, which counts the steps."""
+    if head.flow is not None and edited.step_index != head.step_index:
+        raise EditRefused("an edit by hand is refused: step_index can't be edited by hand")
 
 
 def _ensure_room_to_count(edited: Head) -> None:
@@ -137,17 +173,13 @@ def _ensure_date(text: str | None) -> None:
         )
 
 
-def _is_far(text: str | None, now: str) -> bool:
-    due, present_time = parse_time(text or ""), parse_time(now)
-    return due is not None and present_time is not None and due > present_time + FURTHEST
-
-
 def edit_field(
     head: Head, field: str, value: Any, *, at: str, placed: Placed = lambda _: None
 ) -> Transition:
     """Set one field, known and editable or unknown, as if it had been edited in the file.
 
-    *placed*: see `accept_edit`.
+    *placed* says which step is expected at another step_index; where it can't, the edit is
+    believed.
 
     Raises:
         EditRefused: the field is the program's own, or can't have this value.
@@ -160,15 +192,11 @@ def edit_field(
         edited = Head.model_validate({**head.model_dump(), field: value})
     except ValidationError as error:
         raise EditRefused(error.told()[0]) from None
-    try:
-        return accept_edit(head, edited, at=at, by_command=True, placed=placed)
-    except EditRefused as refusal:
-        # Nothing was written that could be undone.
-        hint = None if refusal.hint is None else refusal.hint.removeprefix("undo it; ")
-        raise EditRefused(refusal.message, hint=hint) from None
+    if edited.told != head.told:
+        _refuse_decision("told", "changed", "tell")
+    return _accept(head, edited, at=at, placed=placed)
 
 
-_OF_THE_DEFINITION = ("workflow_name", "workflow_digest", "params", "has_definition")
 _BEHIND_A_STATUS = ("status", "step_index", "failures_in_row", "pause_requested")
 _HELD = {
     Status.WAITING_APPROVAL: "answer",
@@ -185,34 +213,6 @@ _BRINGS_ABOUT = {
     Status.COMPLETE: "stop' ends the run when the step that runs has ended",
 }
 """Status that can't be stated -> which command leads to it, or to what was meant."""
-
-
-def ensure_nothing_decided(head: Head, edited: Head, *, by_command: bool) -> None:
-    """Return if *edited* opens no gate of *head*, lowers no counter and changes no definition.
-
-    *by_command*: a person has typed `set`, which may lower the counters of failures.
-
-    Raises:
-        EditRefused: it does; the command that decides is named.
-    """
-    _ensure_still_held(head, edited)
-    for name in _OF_THE_DEFINITION:
-        if getattr(edited, name) != getattr(head, name):
-            _refuse_decision(name, "changed", "adopt")
-    if edited.loop != head.loop:
-        _refuse_decision("loop", "changed", "skip")
-    if edited.told != head.told:
-        _refuse_decision("told", "changed", "tell")
-    if edited.model_extra.get(MOVED) != head.model_extra.get(MOVED) and not by_command:
-        _refuse_decision("moved", "changed", "sync --to")
-    if edited.work != head.work:
-        raise EditRefused(
-            "an edit by hand is refused: work changed",
-            hint="undo it; 'sequencer sync' shows which code the run is at",
-        )
-    if not by_command:
-        _ensure_not_released(head, edited)
-    _ensure_nothing_unused(head, edited)
 
 
 def _ensure_still_held(head: Head, edited: Head) -> None:
@@ -251,7 +251,7 @@ def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
             raise EditRefused(
                 f"an edit by hand is refused: status went from {head.status} to "
                 f"{edited.status}, but the run is {follows} by its other fields",
-                hint=f"undo it; 'sequencer {_BRINGS_ABOUT[edited.status]}",
+                hint=f"'sequencer {_BRINGS_ABOUT[edited.status]}",
             )
     if is_end or new.status is Status.COMPLETE:
         return new.replace(status=Status.COMPLETE, pause_requested=False)
@@ -261,37 +261,8 @@ def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
     return at_rest(new) if is_other else new
 
 
-def _ensure_not_released(head: Head, edited: Head) -> None:
-    for name in ("exit", "pause_requested"):
-        if getattr(head, name) and not getattr(edited, name):
-            _refuse_decision(name, "went from true to false", "resume")
-    # Of another step the attempts are counted from 0.
-    is_moved = edited.step_index != head.step_index
-    for name in ("failures_in_row",) if is_moved else ("failures_in_row", "attempt"):
-        if getattr(edited, name) < getattr(head, name):
-            change = f"went back from {getattr(head, name)} to {getattr(edited, name)}"
-            _refuse_decision(name, change, "retry")
-
-
-def _ensure_nothing_unused(head: Head, edited: Head) -> None:
-    used, told = head.usage.model_dump(), edited.usage.model_dump()
-    for name, amount in used.items():
-        if _is_lower(told.get(name), amount):
-            raise EditRefused(
-                f"an edit by hand is refused: usage.{name} went back from {amount} "
-                f"to {told.get(name)}",
-                hint="undo it; 'sequencer reset' starts a new run, which has used nothing",
-            )
-
-
-def _is_lower(now: Any, before: Any) -> bool:
-    return isinstance(before, (int, float)) and not (
-        isinstance(now, (int, float)) and now >= before
-    )
-
-
 def _refuse_decision(field: str, change: str, verbs: str) -> None:
     raise EditRefused(
         f"an edit by hand is refused: {field} {change}, which is a decision",
-        hint=f"undo it; 'sequencer {verbs}' decides",
+        hint=f"'sequencer {verbs}' decides",
     )

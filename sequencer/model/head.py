@@ -31,6 +31,8 @@ USUAL_COSTS, MOST_COSTED = 5, 20
 """The costs of so many accepted attempts are kept for each step, of so many steps."""
 MOVED = "moved"
 """Field of a closed copy: where the run is, and what the closing has replaced."""
+OWN_EXTRAS = frozenset({MOVED, "told", "recent_costs"})
+"""Fields that are there only while they say something; all others are known, or a person's."""
 
 
 class Status(StrEnum):

@@ -15,8 +15,6 @@ from sequencer.engine.flow_source import flow_source_of
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
-    EditRefused,
-    SequencerError,
     StateRefused,
     UnsafePath,
     UsageRefused,
@@ -25,11 +23,10 @@ from sequencer.errors import (
 from sequencer.frozen.fields import ValidationError
 from sequencer.logs import later_logs, witness_of
 from sequencer.model.head import FLOW_DOCUMENT, Head
-from sequencer.model.line.order import place, present
+from sequencer.model.line.order import place
 from sequencer.model.net.source import FlowSource, with_state
 from sequencer.model.request import DEFINITION_FILE, Definition
-from sequencer.model.transitions import Place
-from sequencer.model.workflow import Workflow, has_definition
+from sequencer.model.workflow import Workflow
 from sequencer.project.settings import Settings
 from sequencer.project.store_requests import StoreRequest
 from sequencer.store.file import FileStore
@@ -262,26 +259,6 @@ def _granted(value: Any) -> Iterator[str]:
             yield from _granted(below)
 
 
-def place_of(settings: Settings, head: Head, definition: Definition | None) -> Place | None:
-    """Return the position of the run with *head*; None: the configuration does not say.
-
-    Raises:
-        EditRefused: no run of its workflow can be there.
-    """
-    try:
-        workflow = workflow_of_run(settings, head, definition)
-    except SequencerError:
-        return None
-    if not has_definition(head, workflow):
-        return None
-    try:
-        return present(workflow, head)
-    except UsageRefused as refusal:
-        raise EditRefused(
-            f"an edit by hand is refused: {refusal.message}", hint=f"undo it; {refusal.hint}"
-        ) from None
-
-
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
     """Return the workflow of the run with *head*, or of one that has not started.
 
@@ -330,7 +307,6 @@ def file_store(request: StoreRequest) -> Store:
         rotate_bytes=options.journal.rotate_bytes,
         keep=options.journal.keep,
         migrate=request.to_head,
-        placed=request.placed,
         witness=_log_witness(request.settings, path),
         mark=HighWaterMark(path),
     )
@@ -429,10 +405,6 @@ def make_store(
             cycle_length=len(workflow.steps),
         )
 
-    def placed(head: Head) -> Place | None:
-        return place_of(settings, head, None if run is None else definition_of(store))
-
     path = state_path_of(settings, run)
-    request = StoreRequest(settings, path, run, to_head, placed, allowed)
-    store: Store = settings.store_kind.open(request)
-    return store
+    request = StoreRequest(settings, path, run, to_head, allowed)
+    return settings.store_kind.open(request)

@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from sequencer.engine.events import Emit
 from sequencer.executors.redaction import Redaction
-from sequencer.model.edits import Placed
 from sequencer.model.head import Head
 from sequencer.project.settings import Settings
 from sequencer.store.protocol import Store
@@ -41,8 +40,6 @@ class StoreRequest(Struct, frozen=True):
     """Name of the run; None: the default one."""
     to_head: Callable[[dict[str, Any]], Head]
     """Makes a head of a state file that an earlier program has written."""
-    placed: Placed
-    """Returns the place in its workflow at which a head is."""
     allowed: Callable[[], Mapping[str, str] | None]
     """Returns which settings of the repository's own git may act on; None: the run is only looked
     at, so that nothing may be reached. It asks for trust, so call it only if you need it."""

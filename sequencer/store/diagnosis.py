@@ -21,7 +21,6 @@ from msgspec import Struct
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.history.facts import RecordedFact, StartKind, read
-from sequencer.model.edits import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import documents as flow_documents
 from sequencer.store.folder import read_regular
@@ -121,6 +120,8 @@ class Diagnosis(Struct, frozen=True, dict=True):
             return None
         if found.legacy is not None:
             return "another program wrote it; the next step migrates it and keeps the original"
+        if found.keep_as == "edited":
+            return f"{found.notices[0]}; the next step keeps the file"
         if found.edited is not None:
             return "it was edited by hand; the next step accepts the edit"
         if found.needs_publishing and found.notices:
@@ -290,8 +291,6 @@ def _marks(state_path: Path, journal: JournalFile) -> object:
 def _read(state_path: Path, journal: JournalFile, witness: Witness) -> Recovered:
     found = recover(state_path, journal, witness)
     ensure_no_older_copy(state_path, found, witness)
-    if found.edited is not None and found.head is not None:
-        accept_edit(found.head, found.edited, at="")
     if state_path.parent.is_dir():
         for _ in journal.records():
             pass

@@ -20,8 +20,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed, command
-from sequencer.model.edits import Placed, accept_edit
+from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
+from sequencer.model.edits import accept_file
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialise
 from sequencer.store import documents, results
@@ -83,7 +83,6 @@ class FileStore:
         rotate_bytes: int = 4 * 1024 * 1024,
         keep: int = 8,
         migrate: Migrate | None = None,
-        placed: Placed = lambda _: None,
         peer: Peer | None = None,
         lock_timeout_s: float | None = None,
         witness: Witness = no_witness,
@@ -92,15 +91,15 @@ class FileStore:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
         A *peer* has to agree to every transition. The *witness* tells what the step logs
-        show; it is asked when the files have to be read as a whole. *placed* says which step
-        is expected where an edit by hand has moved the run. The *mark* remembers outside of the
-        folder how far the run has come; a peer looks at it by itself, when it knows the newest.
+        show; it is asked when the files have to be read as a whole. The *mark*
+        remembers outside of the folder how far the run has come; a peer looks at it by itself,
+        when it knows the newest.
         """
         self.ttl_s, self.patience_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
         self._state_name = str(self._state_path)
-        self._migrate, self._placed = migrate, placed
+        self._migrate = migrate
         self._peer, self._mark = peer, mark
         self._witness = witness if mark is None or peer is not None else mark.beside(witness)
         self._note: Callable[[Head], tuple[str, ...]] = _not_noted if mark is None else mark.note
@@ -200,9 +199,8 @@ class FileStore:
         if found.legacy is not None:
             head = self._migrated(found.legacy)
         elif found.edited is not None and head is not None:
-            head = self._edit(head, found.edited, head.last_update, utc_now()).head
-            said = self._disbelieved(found.edited, head)
-            notices = (f"{self._state_path} was edited by hand", *said, *notices)
+            head = accept_file(head, found.edited, at=head.last_update).head
+            notices = (f"{self._state_path} was edited by hand", *notices)
         elif not found.needs_publishing:
             self._cached = (before, found)
         return View(head, notices)
@@ -280,26 +278,8 @@ class FileStore:
         """Return the transition that has to come first: an edit by hand, or a migration."""
         if found.edited is not None and found.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            made = self._edit(found.head, found.edited, utc_now())
-            self._notices += self._disbelieved(found.edited, made.head)
-            return made
+            return accept_file(found.head, found.edited, at=utc_now())
         return None if found.legacy is None else self._migration(found.legacy)
-
-    def _edit(self, head: Head, edited: Head, at: str, now: str | None = None) -> Transition:
-        """Return what it means that somebody has made *edited* of *head*; see `accept_edit`."""
-        try:
-            return accept_edit(head, edited, at=at, placed=self._placed, now=now)
-        except EditRefused as refusal:
-            where = str(self._state_path)
-            raise EditRefused(refusal.message, where=where, hint=refusal.hint) from None
-
-    def _disbelieved(self, edited: Head, head: Head) -> list[str]:
-        """Return what a person should know about dates in *edited* that *head* has not taken."""
-        if edited.not_before == head.not_before:
-            return []
-        where, waits = f"{self._state_path}: not_before {edited.not_before}", "set not_before=DATE"
-        why = "is more than a day ahead, so it counts as now: an agent could have written it"
-        return [f"{where} {why}; {command(head.run_name, waits)} waits for a date"]
 
     def _migrated(self, legacy: dict[str, Any]) -> Head:
         """Return the head that another program's state is."""
@@ -331,15 +311,15 @@ class FileStore:
             self._cached = (before, found)
             return found
         found = self._newest()
-        if self._peer is None or found.is_damaged:  # else it follows what a peer has brought
+        if self._peer is None or found.keep_as:  # else it follows what a peer has brought
             self._notices.extend(found.notices)
         if self._mark is not None and found.head is not None:
             self._notices.extend(self._mark.settled(found.head.run_id))
         self._sweep(found.head)
         self._is_swept = True
         if found.needs_publishing and found.head is not None:
-            if found.is_damaged:
-                copy = headfile.keep_copy(self._state_path, "unreadable")
+            if found.keep_as:
+                copy = headfile.keep_copy(self._state_path, found.keep_as)
                 self._notices.append(f"the old {self._state_path} was kept as {copy.name}")
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()

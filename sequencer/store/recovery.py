@@ -22,11 +22,10 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
+from sequencer.errors import CorruptState, EditRefused, NewerSchema
 from sequencer.history.facts import meaning_of
-from sequencer.model.edits import accept_edit
+from sequencer.model.edits import edit_of
 from sequencer.model.head import Head
-from sequencer.model.transitions import Place
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.head import RawHead, content_of, parse_head, read_head
@@ -206,13 +205,13 @@ class Recovered(Struct, frozen=True):
     """Bytes of the journal."""
     is_torn: bool = False
     edited: Head | None = None
-    """What somebody wrote into state.json by hand, still to be accepted."""
+    """What somebody wrote into state.json by hand and may, still to be recorded."""
     legacy: dict[str, Any] | None = None
     """A state file of another program, still to be migrated."""
     needs_publishing: bool = False
     """state.json is missing, unreadable or behind."""
-    is_damaged: bool = False
-    """state.json holds something that is not to be lost when it is replaced."""
+    keep_as: str = ""
+    """With this suffix state.json is kept when it is replaced; empty: it has nothing to lose."""
     is_behind: bool = False
     """state.json holds an older accepted head: normal between an append and its publication."""
     notices: tuple[str, ...] = field(default=())
@@ -246,7 +245,7 @@ def _judged(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) ->
         return replace(
             found,
             needs_publishing=True,
-            is_damaged=raw.problem is not None,
+            keep_as="unreadable" if raw.problem else "",
             notices=(notice,),
         )
     if is_foreign(raw.content) and _is_migrated(raw.content, journal):
@@ -439,10 +438,9 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
     """Decide what state.json's *content* is, beside what the journal *found*."""
     last = scan.winners[-1]
     revision, where = content.get("revision"), str(state_path)
-    if content == last.data["head"]:
-        # Python takes true for 1 and 3.0 for 3.
-        if json.dumps(content) != json.dumps(last.data["head"]):
-            _ensure_kinds(content, last.data["head"], where)
+    accepted = last.data["head"]
+    # Python takes true for 1 and 3.0 for 3.
+    if content == accepted and json.dumps(content) == json.dumps(accepted):
         return found
     if type(revision) is not int:
         problem = "revision is not a number"
@@ -465,13 +463,11 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
             hint=_REPAIR,
         )
     if revision == last.revision:
-        _ensure_complete(content, last.data["head"], where)
-        _ensure_kinds(content, last.data["head"], where)
-        return replace(found, edited=parse_head(content, where))
+        return _with_edit(found, content, last.data["head"], where)
     since = [r for r in scan.winners if r.revision >= revision]
     own = since[0] if since and since[0].revision == revision else None
     is_own = own is None or own.data["head"] == content
-    if own is not None and not is_own and not _is_accepted_edit(own, since[1], content):
+    if own is not None and not is_own and not _is_recorded(content, since[1]):
         raise EditRefused(
             f"was edited at revision {revision}, but the run is now at {last.revision}",
             where=where,
@@ -481,56 +477,26 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
     return replace(
         found,
         needs_publishing=True,
-        is_damaged=own is None,
+        keep_as="unreadable" if own is None else "",
         is_behind=own is not None,
         notices=(notice,),
     )
 
 
-def _ensure_complete(content: dict[str, Any], accepted: dict[str, Any], where: str) -> None:
-    """Refuse an edit that has lost a field: the default that stands for it is a guess."""
-    counted, counters = accepted.get("usage"), content.get("usage")
-    lost = [name for name in Head.model_fields if name in accepted and name not in content]
-    if isinstance(counted, dict) and isinstance(counters, dict):
-        lost += [f"usage.{name}" for name in counted if name not in counters]
-    if lost:
-        raise EditRefused(
-            f"an edit by hand is refused: {', '.join(lost)} is missing",
-            where=where,
-            hint="put it back, or 'sequencer repair' restores the last accepted state",
-        )
-
-
-def _ensure_kinds(content: dict[str, Any], accepted: dict[str, Any], where: str) -> None:
-    """Refuse an edit that has a boolean or a fraction where a whole number was, or the reverse."""
-    known = {name: accepted[name] for name in Head.model_fields if name in accepted}
-    wrong = [
-        f"{path} is {json.dumps(value)}, but has to be {kind}"
-        for path, value, kind in _of_other_kind(content, known)
-    ]
-    if wrong:
-        raise EditRefused(
-            f"an edit by hand is refused: {'; '.join(wrong)}",
-            where=where,
-            hint="fix it; 'sequencer repair' restores the last accepted state",
-        )
-
-
-def _of_other_kind(content: Any, accepted: Any, path: str = "") -> Iterator[tuple[str, Any, str]]:
-    """Yield path and value of what is no whole number, or no boolean, and was one."""
-    if isinstance(accepted, dict) and isinstance(content, dict):
-        for key in accepted.keys() & content.keys():
-            yield from _of_other_kind(content[key], accepted[key], f"{path}.{key}".strip("."))
-    elif isinstance(accepted, list) and isinstance(content, list):
-        for number, (one, other) in enumerate(zip(content, accepted, strict=False)):
-            yield from _of_other_kind(one, other, f"{path}[{number}]")
-    elif isinstance(content, (bool, int, float)) and type(content) is not type(accepted):
-        if isinstance(accepted, bool):
-            yield path, content, "true or false"
-        elif isinstance(accepted, int):
-            yield path, content, "a whole number"
-        elif isinstance(accepted, float) and isinstance(content, bool):
-            yield path, content, "a number"
+def _with_edit(
+    found: Recovered, content: dict[str, Any], accepted: dict[str, Any], where: str
+) -> Recovered:
+    """Return *found* with what somebody has changed in state.json; the rest is restored."""
+    if content.get("schema_version") != accepted.get("schema_version"):
+        parse_head(content, where)  # which raises if it is newer
+    edit = edit_of(accepted, content)
+    edited = None if edit.content == accepted else parse_head(edit.content, where)
+    if not edit.refused:
+        return replace(found, edited=edited)
+    names, run_name = ", ".join(edit.refused[:5]), accepted.get("run_name")
+    notice = f"{where} was edited by hand, but {names} can't be changed there and was restored"
+    notice += f"; use {edit.hint(run_name)}"
+    return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
 
 
 def is_foreign(content: dict[str, Any]) -> bool:
@@ -555,21 +521,16 @@ def _is_migrated(content: dict[str, Any], journal: JournalFile) -> bool:
     return is_noted and first.get("revision") == 1
 
 
-def _is_accepted_edit(own: Record, following: Record, content: dict[str, Any]) -> bool:
-    """Return whether *content* is the edit of *own* that *following* has accepted.
+def _is_recorded(content: dict[str, Any], following: Record) -> bool:
+    """Return whether *following* has recorded *content*, an edit of the head before it.
 
     A writer that is stopped between its append and its rename leaves the edit in place.
-    Accepting is a pure function, so doing it again tells; which step was expected then, the
-    record says.
     """
     kept = following.data["head"]
-    try:
-        head, edited = parse_head(own.data["head"], ""), parse_head(content, "")
-        then = Place(kept["step_index"], kept["expected_step"], "", kept["status"] == "complete")
-        accepted = accept_edit(head, edited, at=kept["last_update"], placed=lambda _: then).head
-    except StateRefused:
-        return False
-    given = accepted.model_dump(mode="json")
-    fields = (given.keys() | kept.keys()) - {"revision", "journal_offset"}
+    # Where an earlier version has recorded it, other fields may have followed from these.
     is_edit = meaning_of(following.data.get("event", "")).is_edit
-    return is_edit and all(given.get(name) == kept.get(name) for name in fields)
+    return is_edit and all(kept.get(name) == content.get(name) for name in _SAID_BY_EDITS)
+
+
+_SAID_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")
+"""Fields that an edit can have changed, and that are then in its record as it says."""

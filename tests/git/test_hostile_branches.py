@@ -306,7 +306,7 @@ def outcome(store: GitStore) -> str:
 
 def test_an_edit_by_hand_is_recorded_and_reaches_the_other_clone(shared: Shared) -> None:
     ours, path = shared.store("ours"), shared.clone("ours") / "sync" / "state.json"
-    cases.edit(path, exit_reason="by hand")
+    cases.edit(path, ticket="by hand")
     granted = cases.claim(ours)
     cases.commit(ours, granted.token)
     theirs = shared.store("theirs")
@@ -319,7 +319,7 @@ def test_an_edit_by_hand_is_recorded_and_reaches_the_other_clone(shared: Shared)
 def test_an_edit_by_hand_meets_a_run_that_went_on(act: str, shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     path = shared.clone("ours") / "sync" / "state.json"
-    cases.edit(path, exit_reason="by hand")
+    cases.edit(path, ticket="by hand")
     edited = path.read_bytes()
     cases.commit(theirs, cases.claim(theirs).token)
     acts: dict[str, Callable[[], Any]] = {

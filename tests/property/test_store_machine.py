@@ -134,31 +134,31 @@ class Run(RuleBasedStateMachine):
         self.note = note
         self.revision += int(is_new)
 
-    @rule(worker=st.integers(0, WORKERS - 1), ahead=st.integers(1, 3))
-    def edit_the_step(self, worker: int, ahead: int) -> None:
-        self._mended()
-        cases.edit(self.state, step_index=self.step_index + ahead)
-        if self.held is not None:
-            with pytest.raises(StaleClaim):
-                cases.commit(self.stores[worker], self.held.token)
-            self._end()
-        else:
-            self.stores[worker].update(lambda _: None)
-        self.step_index += ahead
-        self.revision += 1
-
-    @rule(field=st.sampled_from(["run_id", "token", "claims", "journal_offset", "step_index"]))
-    def edit_what_must_not_be(self, field: str) -> None:
-        self._mended()
-        own = self.state.read_bytes()
+    @rule(
+        worker=st.integers(0, WORKERS - 1),
+        field=st.sampled_from(["token", "claims", "journal_offset", "step_index", "status"]),
+    )
+    def edit_what_has_a_command(self, worker: int, field: str) -> None:
+        own = self._mended()
         values: dict[str, Any] = {
-            "run_id": "x",
             "token": -1,
-            "claims": [{"token": 1}],
+            "claims": [{"owner": 1}],
             "journal_offset": 10**9,
-            "step_index": 2**63,
+            "step_index": self.step_index + 1,
+            "status": "complete",
         }
         cases.edit(self.state, **{field: values[field]})
+        edited = self.state.read_bytes()
+        self.stores[worker].update(lambda _: None)
+        assert json.loads(self.state.read_text()) == own
+        kept = {path.read_bytes() for path in self.folder.glob("state.json.edited*")}
+        assert edited in kept
+
+    @rule()
+    def edit_the_run_id(self) -> None:
+        self._mended()
+        own = self.state.read_bytes()
+        cases.edit(self.state, run_id="x")
         for store in self.stores:
             with pytest.raises(EditRefused):
                 store.update(lambda _: None)

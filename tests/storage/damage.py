@@ -124,7 +124,7 @@ def _reading(given: Input, head: Head | None, notices: tuple[str, ...]) -> Answe
     is_ours = head.run_id == newest.run_id and head.token >= newest.token
     is_as_written = written is not None and head.step_index == written.get("step_index")
     is_told = any("by hand" in text for text in notices)
-    if is_edit and is_ours and is_as_written and is_told:
+    if head != newest and is_edit and is_ours and is_as_written and is_told:
         return Answer("edited")
     if head == newest:
         return Answer("restored", "" if notices else "without a word about what stood there")
@@ -143,7 +143,7 @@ def _writing(store: FileStore, path: Path, given: Input, found: Answer) -> Answe
     newest, state = given.newest, given.state
     head, said = store.update(lambda _: None), store.take_notices()
     last = list(store.history())[-1]
-    kept = path.with_name("state.json.unreadable")
+    kept = [one.read_bytes() for one in path.parent.glob("state.json.*") if one.is_file()]
     if json.loads(path.read_bytes()) != head.model_dump(mode="json"):
         return Answer(found.kind, "state.json is not the head that was returned")
     if found.kind == "edited":
@@ -153,7 +153,10 @@ def _writing(store: FileStore, path: Path, given: Input, found: Answer) -> Answe
         return Answer(found.kind, f"a writer made revision {head.revision} of it")
     if found.kind == "restored" and not said:
         return Answer(found.kind, "restored without a notice")
-    if state is not None and _content(state) is None and kept.read_bytes() != state:
+    there = None if state is None else _content(state)
+    is_edit = there is not None and there.get("revision") == newest.revision
+    is_same = there == newest.model_dump(mode="json")
+    if state is not None and (there is None or (is_edit and not is_same)) and state not in kept:
         return Answer(found.kind, "what stood in state.json is lost")
     cases.commit(store, head.claims[0].token if head.claims else cases.claim(store).token)
     is_next = cases.check_files(path.parent) == newest.step_index + 1

@@ -89,7 +89,8 @@ def tear(journal: Path) -> None:
     [
         (lambda s: s.write_text("{"), Level.WARNING, "restores it from the journal"),
         (lambda s: edit(s, ticket="A"), Level.NOTICE, "edited by hand"),
-        (lambda s: edit(s, token=0), Level.ERROR, "token went back"),
+        (lambda s: edit(s, token=0), Level.NOTICE, "token can't be changed there"),
+        (lambda s: edit(s, run_id="x"), Level.ERROR, "a different run"),
         (lambda s: edit(s, schema_version=2), Level.ERROR, "; update sequencer on this machine$"),
         (lambda s: tear(s.with_name("journal.jsonl")), Level.WARNING, "torn"),
         (
@@ -273,7 +274,7 @@ def test_everything_is_found_at_once(tmp_path: Path) -> None:
     worked(tmp_path, 2)
     (tmp_path / "prompts" / "main.md").unlink()
     (tmp_path / "prompts" / "reviewer.md").write_text("")
-    edit(tmp_path / "sync" / "state.json", token=0)
+    edit(tmp_path / "sync" / "state.json", run_id="another")
     found = findings(tmp_path, level=Level.ERROR)
     assert len(found) == 3
     assert exit_code(found) == 2

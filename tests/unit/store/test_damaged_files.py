@@ -71,13 +71,19 @@ def test_a_journal_of_rubbish_without_a_head_is_no_fresh_run(state: Path) -> Non
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 2**62, 2**63 - 1, 2**63, 1.5, None, "x", True])
-def test_an_offset_that_somebody_edited_is_refused(state: Path, offset: object) -> None:
+def test_an_offset_that_somebody_edited_is_restored(state: Path, offset: object) -> None:
     before = head_of(state)
     cases.edit(state, journal_offset=offset)
-    with pytest.raises(EditRefused, match="journal_offset"):
-        FileStore(state).view()
-    cases.edit(state, journal_offset=before.journal_offset)
     assert head_of(state) == before
+    FileStore(state).update(lambda _: None)
+    assert json.loads(state.read_text())["journal_offset"] == before.journal_offset
+
+
+def test_a_token_that_nobody_has_granted_shows_that_steps_are_missing(state: Path) -> None:
+    head = head_of(state)
+    cases.edit(state, token=head.token + 1)
+    with pytest.raises(CorruptState, match="accepted steps may be missing"):
+        FileStore(state).view()
 
 
 def test_an_old_copy_that_was_edited_is_refused(state: Path) -> None:

@@ -16,13 +16,12 @@ import pytest
 from sequencer.errors import (
     CorruptState,
     EditRefused,
-    StaleClaim,
     StateRefused,
     StorageFailed,
     TransitionRefused,
 )
 from sequencer.model.head import Head
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import Transition
 from sequencer.store import watch as module
 from sequencer.store.file import FileStore
 from sequencer.store.watch import InotifyWatch, SleepingWatch, Watch, WatchdogWatch, watch
@@ -227,46 +226,69 @@ def test_an_agent_may_write_exit_while_its_step_runs(state: Path) -> None:
         cases.claim(store)
 
 
-def test_an_edited_step_index_makes_who_runs_the_step_stale(state: Path) -> None:
-    store, other = FileStore(state), FileStore(state)
-    granted = cases.claim(store)
-    cases.edit(state, step_index=6)
-    with pytest.raises(StaleClaim):
-        cases.commit(store, granted.token)
-    taken = cases.claim(other)
-    assert (taken.token, taken.step_index) == (granted.token + 1, 6)
-    assert not (state.parent / "beats" / str(granted.token)).exists()
-
-
 @pytest.mark.parametrize(
     "update",
     [
-        {"run_id": "another"},
+        {"step_index": 6},
         {"token": 0},
-        {"revision": 1},
-        {"revision": 3},
-        {"revision": "2"},
-        {"revision": None},
-        {"schema_version": 0},
-        {"schema_version": "1"},
+        {"token": 2**63 - 1},
         {"step_index": -1},
         {"step_index": 1.5},
         {"step_index": "1"},
         {"step_index": True},
         {"step_index": 2**63},
-        {"step_index": 2**63 - 1},
-        {"token": 2**63 - 1},
         {"failures_in_row": -1},
         {"claims": []},
         {"status": "working"},
         {"exit": "yes"},
         {"exit": 1},
         {"usage": {"steps": -1}},
-        {"usage": {"steps": 1}},
         {"usage": {}},
         {"usage": None},
         {"last_update": None},
+        {"last_update": "2020-01-01T00:00:00Z"},
         {"workflow_name": 7},
+        {"run_name": "another"},
+        {"told": [{"to": "main"}]},
+    ],
+    ids=str,
+)
+def test_an_edit_of_anything_else_is_kept_and_the_head_restored(
+    state: Path, update: dict[str, Any]
+) -> None:
+    store = FileStore(state)
+    granted, (name,) = cases.claim(store), update
+    own = state.read_bytes()
+    cases.edit(state, **update)
+    edited = state.read_bytes()
+    view = FileStore(state).view()
+    assert state.read_bytes() == edited, "looking changes nothing"
+    assert view.head == Head.model_validate_json(own)
+    said = " ".join(view.notices)
+    assert f"was edited by hand, but {name} can't be changed there" in said
+    # Who runs the step does not lose it for that.
+    head = cases.commit(store, granted.token)
+    assert head.step_index == 1
+    said = " ".join(store.take_notices())
+    assert f"{name} can't be changed there" in said
+    assert "was kept as state.json.edited" in said
+    assert state.with_name("state.json.edited").read_bytes() == edited
+    events = [fact["event"] for fact in store.history()]
+    assert events == ["initialised", "claimed", "succeeded"]
+    assert cases.check_files(state.parent) == 1
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"run_id": "another"},
+        {"revision": 1},
+        {"revision": 3},
+        {"revision": "2"},
+        {"revision": None},
+        {"schema_version": 0},
+        {"schema_version": "1"},
+        {"schema_version": 2},
     ],
     ids=str,
 )
@@ -288,48 +310,40 @@ def test_edits_that_are_refused_and_leave_everything(state: Path, update: dict[s
 
 
 @pytest.mark.parametrize("field", ["step_index", "token", "claims", "status", "usage", "exit"])
-def test_an_edit_that_lost_a_field_is_refused(state: Path, field: str) -> None:
+def test_an_edit_that_lost_a_field_is_no_default(state: Path, field: str) -> None:
     """A flipped bit in a key, or a bad merge, would put step_index back to its default."""
     store = FileStore(state)
-    cases.commit(store, cases.claim(store).token)
+    before = cases.commit(store, cases.claim(store).token)
     content = json.loads(state.read_text())
     del content[field]
     state.write_text(json.dumps(content))
-    with pytest.raises(EditRefused, match=f"{field} is missing"):
-        FileStore(state).view()
-
-
-def test_when_it_was_changed_last_is_not_for_an_edit_to_say(state: Path) -> None:
-    """A schedule starts by it, and an agent can write there."""
-    before = FileStore(state).view().head
-    cases.edit(state, last_update="2020-01-01T00:00:00Z")
-    after = FileStore(state).view().head
-    assert before is not None
-    assert after is not None
-    assert after.last_update == before.last_update
+    assert FileStore(state).view().head == before
+    assert store.update(lambda _: None) == before
+    assert json.loads(state.read_text()) == before.model_dump(mode="json")
+    assert f"{field} can't be changed there" in store.take_notices()[0]
 
 
 def test_a_second_edit_while_the_first_is_not_recorded(state: Path) -> None:
-    cases.edit(state, step_index=1)
+    cases.edit(state, ticket="A")
     FileStore(state).view()
-    cases.edit(state, step_index=2)
+    cases.edit(state, ticket="B")
     store = FileStore(state)
-    assert cases.claim(store).step_index == 2
+    assert store.update(lambda _: None).model_dump()["ticket"] == "B"
 
 
-def test_an_edit_that_a_stopped_writer_had_accepted_is_no_second_edit(state: Path) -> None:
-    cases.edit(state, step_index=3, note="x")
+def test_an_edit_that_a_stopped_writer_had_recorded_is_no_second_edit(state: Path) -> None:
+    cases.edit(state, exit=True, note="x")
     content = state.read_bytes()
-    store = FileStore(state, placed=lambda head: Place(head.step_index, "main", "main.md"))
-    assert store.update(lambda _: None).expected_step == "main"
+    store = FileStore(state)
+    assert store.update(lambda _: None).exit
     # As if the writer had been killed between its append and its rename.
     state.write_bytes(content)
     fresh = FileStore(state)
     assert fresh.view().head == store.view().head
     fresh.update(lambda _: None)
     assert [f["event"] for f in fresh.history()] == ["initialised", "edited"]
-    # One that differs from what was accepted is still refused.
-    state.write_bytes(content.replace(b'"x"', b'"y"'))
+    # One that differs from what was recorded is still refused.
+    state.write_bytes(content.replace(b'"exit": true', b'"exit": false'))
     with pytest.raises(EditRefused, match="the run is now at"):
         FileStore(state).view()
 

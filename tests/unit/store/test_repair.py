@@ -327,9 +327,19 @@ def test_an_edit_that_will_be_accepted_is_no_damage(tmp_path: Path) -> None:
     assert "accepts the edit" in found.pending
 
 
+def test_an_edit_that_will_be_restored_needs_no_repair(tmp_path: Path) -> None:
+    state_path = begun(tmp_path, 2)
+    edit(state_path, step_index=0, status="paused")
+    found = diagnose(state_path)
+    assert found.action is Action.NOTHING
+    assert found.pending is not None
+    assert "step_index, status can't be changed there" in found.pending
+    assert "the next step keeps the file" in found.pending
+
+
 @pytest.mark.parametrize(
     "changes",
-    [{"token": -1}, {"run_id": "another"}, {"claims": "none"}, {"revision": "3"}, {"revision": 2}],
+    [{"run_id": "another"}, {"revision": "3"}, {"revision": 2}],
 )
 def test_an_edit_that_is_refused_is_restored(tmp_path: Path, changes: dict[str, object]) -> None:
     state_path = begun(tmp_path, 2)

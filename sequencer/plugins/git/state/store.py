@@ -28,7 +28,6 @@ from sequencer.errors import (
     StateRefused,
     StorageFailed,
 )
-from sequencer.model.edits import Placed
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.process import Git, GitFailed
@@ -133,12 +132,11 @@ class GitStore:
         migrate: Callable[[dict[str, Any]], Head] | None = None,
         *,
         allowed: Mapping[str, str] | None = None,
-        placed: Placed = lambda _: None,
         mark: HighWaterMark | None = None,
     ) -> None:
         """Keep *run* there; neither folder nor remote are touched before they are needed.
 
-        *allowed*: see `Git`. None: the run is only looked at. *placed*, *mark*: see `FileStore`.
+        *allowed*: see `Git`. None: the run is only looked at. *mark*: see `FileStore`.
         """
         git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
         remote, refs = Remote(git, options.remote), refs_of(options, run)
@@ -149,7 +147,6 @@ class GitStore:
             rotate_bytes=options.rotate_bytes,
             keep=options.keep,
             migrate=migrate,
-            placed=placed,
             peer=branch,
             mark=mark,
             lock_timeout_s=LOCK_LEASES * options.timeout_s,
@@ -483,7 +480,6 @@ def store_of(request: StoreRequest) -> GitStore:
         options,
         request.to_head,
         allowed=request.allowed(),
-        placed=request.placed,
         # Each clone has a folder of its own with the same run.
         mark=HighWaterMark(request.state_path, is_shared=True),
     )
