@@ -430,7 +430,9 @@ class NetWorker(Worker):
     def _tell_taken(self, ended: Sequence[Attempt]) -> None:
         for one in ended:
             made, taken = self.ended_of(one).outcome, one.taken
-            self.recorded(one, made.usage, None if taken is None else taken.outcome or made)
+            outcome = made if taken is None else taken.outcome or made
+            is_accepted = taken is not None and outcome.is_accepted
+            self.recorded(one, made.usage, outcome if is_accepted else None)
 
     def _collect(self, ended: Sequence[Attempt]) -> Head | None:
         """Let the code of *ended* move with their record; return the head that was seen."""

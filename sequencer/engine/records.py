@@ -101,7 +101,18 @@ def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> 
     is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
     is_bug = not is_meant and out_of_resources(error) is None and failed_disk(error) is None
     status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
-    return Outcome(status=status, error=redact(repr(error)), usage=usage)
+    return Outcome(status=status, error=redact(in_short(error)), usage=usage)
+
+
+def in_short(error: BaseException) -> str:
+    """Return *error* in the words of a record: a bug is named as Python does.
+
+    >>> in_short(KeyboardInterrupt()), in_short(KeyError("x"))
+    ('interrupted', "KeyError('x')")
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return str(error) if isinstance(error, SequencerError) else repr(error)
 
 
 def circumstances(ended: Ended) -> dict[str, Any]:

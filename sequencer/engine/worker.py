@@ -55,9 +55,9 @@ from sequencer.history.facts import EndState, read
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Ended, Room
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.line import Ending, Line
+from sequencer.model.line.line import EndingKind, Line
 from sequencer.model.line.order import is_among, place, present, round_of
-from sequencer.model.outcome import ACCEPTED, Outcome, OutcomeStatus, Usage, used
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, used
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
@@ -221,11 +221,11 @@ class Worker(ABC):
     def recorded(self, attempt: Attempt, usage: Usage, outcome: Outcome | None) -> None:
         """Remove what was kept of *attempt* in case its process dies: its end is recorded.
 
-        An *outcome* that was accepted is told; None: the record was of something else.
+        An accepted *outcome* is reported; None: it was not accepted.
         """
         if usage.cost_usd or usage.unpriced or usage.input_tokens or usage.output_tokens:
             leases_of(self.store.state_path).forget_used(attempt.claim.token)
-        if outcome is not None and outcome.status in ACCEPTED and attempt.began_at is not None:
+        if outcome is not None and attempt.began_at is not None:
             self.performer.emit(AttemptAccepted(attempt, outcome))
 
     def _room(self, head: Head, slots: int, gone: frozenset[int], **more: Any) -> Room:
@@ -497,7 +497,7 @@ class LineWorker(Worker):
             StaleClaim: the step no longer belongs to this worker; the output was kept.
             WorkTreeRefused: its code was refused, which is recorded as a failure.
         """
-        ending: Ending = ended.ending
+        ending = ended.ending
         upcoming = None
         if may_go_on is not None and (following := ending.next_place) is not None:
             upcoming = self._prepare_following(following, attempt.head)
@@ -520,7 +520,8 @@ class LineWorker(Worker):
         is_agents = attempt.prepared.executor.kind not in OWN_WORD
         if self.streaks is not None or (is_agents and outcome.evidence is not None):
             self._follow(head.revision, {attempt.claim.step: ended})
-        self.recorded(attempt, outcome.usage, outcome)
+        is_accepted = ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
+        self.recorded(attempt, outcome.usage, outcome if is_accepted else None)
         if upcoming is None or not granted:
             return head, None
         return head, self._begun(head, head.claims[-1], upcoming)

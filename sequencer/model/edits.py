@@ -151,7 +151,10 @@ def _accept(head: Head, edited: Head, *, at: str, placed: Placed) -> Transition:
 def _ensure_same_run(head: Head, edited: Head) -> None:
     """Refuse another step_index in a graph: its progress is its marking, which counts the steps."""
     if head.flow is not None and edited.step_index != head.step_index:
-        raise EditRefused("an edit by hand is refused: step_index can't be edited by hand")
+        raise EditRefused(
+            "step_index can't be set: a graph's progress is in its nodes",
+            hint="'sequencer rewind NODE' goes back to a node, 'skip NODE' leaves one out",
+        )
 
 
 def _ensure_room_to_count(edited: Head) -> None:
@@ -159,7 +162,7 @@ def _ensure_room_to_count(edited: Head) -> None:
     for field in ("token", "step_index", "attempt", "failures_in_row"):
         if getattr(edited, field) > MAX_COUNTER // 2:
             raise EditRefused(
-                f"an edit by hand is refused: {field} {getattr(edited, field)} is too large",
+                f"{field} {getattr(edited, field)} is too large",
                 hint=f"the largest that can be set is {MAX_COUNTER // 2}",
             )
 
@@ -168,7 +171,7 @@ def _ensure_date(text: str | None) -> None:
     """Refuse a date that nobody could wait for: the step would start at once."""
     if text and not _DATE.fullmatch(text):
         raise EditRefused(
-            f"an edit by hand is refused: not_before {text!r} is not a date",
+            f"not_before {text!r} is not a date",
             hint="write it like 2027-01-31T08:00:00Z",
         )
 
@@ -249,7 +252,7 @@ def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
         can_be = {Status.PAUSED: True, Status.COMPLETE: can_end}
         if not can_be.get(edited.status, False):
             raise EditRefused(
-                f"an edit by hand is refused: status went from {head.status} to "
+                f"status went from {head.status} to "
                 f"{edited.status}, but the run is {follows} by its other fields",
                 hint=f"'sequencer {_BRINGS_ABOUT[edited.status]}",
             )
@@ -263,6 +266,6 @@ def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
 
 def _refuse_decision(field: str, change: str, verbs: str) -> None:
     raise EditRefused(
-        f"an edit by hand is refused: {field} {change}, which is a decision",
+        f"{field} {change}, which is a decision",
         hint=f"'sequencer {verbs}' decides",
     )

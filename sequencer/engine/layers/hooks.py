@@ -31,6 +31,7 @@ def _decided(performer: Performer, attempt: Attempt, ended: Ended, hooks: Hooks)
         decision = hooks.transition(_context(performer, attempt), ended.outcome)
         if decision is not None:
             decision = replace(decision, reason=performer.redact(decision.reason))
+            attempt.notice(f"a hook decides {decision.move}: {decision.why}")
         return replace(ended, decision=decision)
     except HookFailed as error:
         write_traceback(performer, attempt, error)

@@ -1,4 +1,7 @@
-"""The outermost layer: the step's log, and who hears of the attempt."""
+"""The outermost layer: the step's log, and who hears of the attempt.
+
+It is in no table: nothing is outside of it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.output import AttemptOutput
 from sequencer.engine.performing import Performer
-from sequencer.engine.records import verdict_words
+from sequencer.engine.records import in_short, verdict_words
 from sequencer.errors import UnsafeFolder, failed_disk, out_of_resources
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store.identity import utc_milliseconds
@@ -27,12 +30,13 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     performer.emit(AttemptStarted(attempt, log.path))
     try:
         proceed(attempt)
-    except Exception as error:
+    except BaseException as error:
         found = out_of_resources(error) or failed_disk(error)
-        if found is not None or isinstance(error, UnsafeFolder):
-            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(found or error))
+        is_ended = isinstance(error, UnsafeFolder) or not isinstance(error, Exception)
+        if found is not None or is_ended:
+            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=in_short(found or error))
         else:
-            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
+            outcome = Outcome(status=OutcomeStatus.FAILED, error=in_short(error))
         log.close(outcome)
         performer.emit(AttemptEnded(attempt, outcome))
         if found is None or found is error:

@@ -20,10 +20,9 @@ from sequencer.engine.performing import Performer
 
 
 def layers_of(performer: Performer, attempt: Attempt) -> tuple[tuple[Layer, object], ...]:
-    """Return every layer, the outermost first, and whether *attempt* needs it."""
+    """Return every layer inside of the log, the outer ones first, and whether it is needed."""
     step, hooks, place = attempt.prepared.step, performer.hooks, performer.place
     return (
-        (keep_log, True),
         (keep_files, place is not None),
         (decide_by_hook, hooks is not None),
         (judge_evidence, True),
@@ -37,11 +36,11 @@ def layers_of(performer: Performer, attempt: Attempt) -> tuple[tuple[Layer, obje
 
 
 def perform(performer: Performer, attempt: Attempt, *outer: Layer) -> None:
-    """Make *attempt*: through the *outer* layers of its kind, and those that it needs."""
+    """Make *attempt*: through its log, the *outer* layers of its kind, and those that it needs."""
     proceed: Next = partial(perform_by_agent, performer)
     for layer, is_needed in reversed(layers_of(performer, attempt)):
         if is_needed:
             proceed = partial(layer, performer, proceed=proceed)
     for layer in reversed(outer):
         proceed = partial(layer, performer, proceed=proceed)
-    proceed(attempt)
+    keep_log(performer, attempt, proceed)

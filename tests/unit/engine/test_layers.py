@@ -12,6 +12,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.events import AttemptEnded, AttemptStarted, RunEvent
 from sequencer.engine.hooking import NoHooks
 from sequencer.engine.layers.layer import Next
+from sequencer.engine.layers.log import keep_log
 from sequencer.engine.layers.order import layers_of, perform
 from sequencer.engine.performing import Performer
 from sequencer.errors import UnsafeFolder
@@ -51,8 +52,8 @@ def claimed(performer: Performer, step: Step | None = None, **update: Any) -> At
 
 
 def names(performer: Performer, made: Attempt) -> list[str]:
-    found = [layer for layer, is_needed in layers_of(performer, made) if is_needed]
-    return [layer.__name__ for layer in found]  # type: ignore[attr-defined]
+    found = [keep_log, *(layer for layer, needed in layers_of(performer, made) if needed)]
+    return [layer.__name__ for layer in found]
 
 
 def test_a_step_without_any_option_has_three_layers(tmp_path: Path) -> None:
@@ -119,7 +120,7 @@ def test_an_unsafe_folder_is_no_failure_of_the_step(tmp_path: Path) -> None:
     assert "is a link" in made.log.path.read_text()
 
 
-def test_outer_layers_come_first_and_see_the_result(tmp_path: Path) -> None:
+def test_outer_layers_see_the_result_and_are_inside_of_the_log(tmp_path: Path) -> None:
     seen: list[str] = []
 
     def outer(_: Performer, made: Attempt, /, proceed: Next) -> None:
@@ -128,6 +129,12 @@ def test_outer_layers_come_first_and_see_the_result(tmp_path: Path) -> None:
         assert made.ended is not None
         seen.append(f"after {made.ended.outcome.output}")
 
+        made.ended = replace(made.ended, outcome=made.ended.outcome.replace(error="not merged"))
+        made.notice("it can't be merged")
+
     performer = performer_of(tmp_path, FIRST)
-    perform(performer, claimed(performer), outer)
+    made = claimed(performer)
+    perform(performer, made, outer)
     assert seen == ["before None", "after done"]
+    text = made.log.path.read_text()
+    assert text.index("can't be merged") < text.index("# ended")
