@@ -17,7 +17,7 @@ from sequencer.engine.run import Run
 from sequencer.history.facts import RecordedFact, read
 from sequencer.history.trace import trace_line
 from sequencer.model.evidence import evidence_of, evidence_words
-from sequencer.model.outcome import cost_words, used
+from sequencer.model.outcome import OutcomeStatus, cost_words, used
 
 NOTE_CHARS = 72
 _SAID = ("note", "error", "reason", "hint")
@@ -148,7 +148,8 @@ def _remark(outcome: Mapping[str, Any], step: str) -> str:
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     # For a reset, the journal has the id of the run that it ended, which means nothing to people.
-    said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in _SAID)
+    keys = ("error", *_SAID) if outcome.get("status") == OutcomeStatus.FAILED else _SAID
+    said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in keys)
     shown = evidence_words(evidence_of(outcome))
     rest = [text for text in said if text][:1]
     parts += [shown] if shown else []

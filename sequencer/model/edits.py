@@ -77,8 +77,8 @@ class FileEdit(NamedTuple):
     def hint(self, run_name: str | None) -> str:
         """Return which commands change the refused fields."""
         found = (_COMMANDS[name] for name in self.refused if name in _COMMANDS)
-        listed = [f"'{command(run_name, text)}'" for text in dict.fromkeys(found)]
-        return ", ".join(listed) or f"'{command(run_name, 'repair')}' shows what is wrong"
+        listed = [command(run_name, text) for text in dict.fromkeys(found)]
+        return ", ".join(listed) or f"{command(run_name, 'repair')}, which shows what is wrong"
 
 
 def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from sequencer.errors import TooManyFailures, command
+from sequencer.errors import TooManyFailures, command, in_one_line
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
 from sequencer.model.head import Head, Session
@@ -208,7 +208,7 @@ def why_put_off(outcome: Outcome, agent: str) -> str:
     """Return why the step of *outcome* waits, on one line that fits into a head."""
     if outcome.status is OutcomeStatus.LIMITED:
         return f"usage limit of agent {agent!r}"
-    said = " ".join((outcome.error or "no reason given").split())
+    said = in_one_line(outcome.error or "no reason given")
     what = "the agent is unavailable"
     if outcome.is_unexplained:
         what = "the agent failed before it did any work, for an unknown reason"

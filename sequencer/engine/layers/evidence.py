@@ -73,7 +73,9 @@ def _failure_of(performer: Performer, attempt: Attempt, error: SequencerError) -
     # Chosen by the router or a hook, so that nobody could look before the claim.
     is_away = isinstance(error, AgentMissing)
     status = OutcomeStatus.UNAVAILABLE if is_away else OutcomeStatus.FAILED
-    return Outcome(status=status, error=str(error), usage=total(attempt.paid))
+    # What it advises is meant for a step that was not claimed.
+    text = str(error).removesuffix(f"\n  {error.hint}") if is_away else str(error)
+    return Outcome(status=status, error=text, usage=total(attempt.paid))
 
 
 def _judged(

@@ -17,7 +17,7 @@ def test_the_state_of_a_named_run_is_looked_at(tmp_path: Path) -> None:
     worked(tmp_path, 0)
     assert call(tmp_path, "--run", "Night 1", "run", "--max-steps", "2", "--quiet").code == 0
     folder = next((tmp_path / "sync" / "runs").iterdir())
-    edit(folder / "state.json", token=0)
+    edit(folder / "state.json", run_id="another")
     assert call(tmp_path, "check").code == 0
     assert call(tmp_path, "--run", "Night 1", "check").code == 3
     (tmp_path / "orchestration.yaml").write_text("nonsense: 1\n")
