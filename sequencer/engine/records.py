@@ -299,8 +299,10 @@ def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
     """
     if step.validation is not None and stage != "fix":
         return True
-    is_node = any(node.id == step.name for node in workflow.nodes)
-    return is_node and picks_a_way(graph_of(workflow), step.name)
+    if not workflow.nodes:
+        return False
+    graph = graph_of(workflow)
+    return step.name in graph.by_id and picks_a_way(graph, step.name)
 
 
 def as_asked(prepared: Prepared) -> tuple[Step, str, str | None]:
