@@ -494,8 +494,8 @@ def _with_edit(
     if not edit.refused:
         return replace(found, edited=edited)
     names, run_name = ", ".join(edit.refused[:5]), accepted.get("run_name")
-    notice = f"{where} was edited by hand, but {names} can't be changed there and was restored"
-    notice += f"; use {edit.hint(run_name)}"
+    notice = f"{where} was edited by hand, but {names} can't be changed there, so the last "
+    notice += f"accepted state is restored; use {edit.hint(run_name)}"
     return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
 
 
