@@ -196,11 +196,11 @@ class NetWorker(Worker):
         excluded = self._exclusion.closed(head, marking, gone)
         return frozenset(closed) | excluded if excluded else closed
 
-    def executor_of(self, head: Head, claim: Claim) -> Executor | None:
-        """See `Worker.executor_of`."""
+    def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
+        """See `Worker.executors_of`."""
         del head
         prepared = self._prepared.get(claim.step)
-        return None if prepared is None else prepared.executor
+        return [None if prepared is None else prepared.executor]
 
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """See `Worker.gone`; those of running attempts are this process's as well."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, cast
@@ -193,8 +193,8 @@ class Worker(ABC):
         """
 
     @abstractmethod
-    def executor_of(self, head: Head, claim: Claim) -> Executor | None:
-        """Return who performs the step of *claim* today; None: nobody can tell."""
+    def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
+        """Return who may be at work for *claim*, a router included; None: nobody can tell."""
 
     def _used_by(self, head: Head, gone: Collection[int]) -> dict[int, Usage]:
         """Return what was seen of the use of the attempts whose tokens are *gone*."""
@@ -202,7 +202,7 @@ class Worker(ABC):
         for claim in head.claims:
             if claim.token in gone:
                 seen = leases.used(claim)
-                if not seen.cost_usd and is_free(self.executor_of(head, claim)):
+                if not seen.cost_usd and all(map(is_free, self.executors_of(head, claim))):
                     seen = seen.replace(unpriced=0)
                 found[claim.token] = seen
         return found
@@ -304,14 +304,18 @@ class LineWorker(Worker):
             tried_at=tried_at,
         )
 
-    def executor_of(self, head: Head, claim: Claim) -> Executor | None:
-        """See `Worker.executor_of`."""
+    def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
+        """See `Worker.executors_of`."""
         del claim
+        performer = self.performer
         try:
-            step, position = self.performer.look(present(self.workflow, head))
-            return self.performer.agents.choose(step, position)[1]
+            step, position = performer.look(present(self.workflow, head))
+            asked = [(step, position)]
+            if (router := performer.router) is not None and router.is_active:
+                asked.append((performer.router_step(router), "router"))
+            return [performer.agents.choose(*one)[1] for one in asked]
         except SequencerError:
-            return None
+            return [None]
 
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""

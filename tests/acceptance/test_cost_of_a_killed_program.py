@@ -140,3 +140,25 @@ def test_a_use_that_somebody_wrote_wrongly_is_unknown(folder: Path) -> None:
     assert cli(folder, "tick").returncode == 0
     found = counted(folder, None)
     assert found == dict.fromkeys(found, (0.125, 1))
+
+
+@pytest.mark.parametrize("is_free", [False, True])
+def test_a_router_that_was_killed_is_counted_though_the_step_s_agent_is_free(
+    folder: Path, *, is_free: bool
+) -> None:
+    talks = "cat > /dev/null; touch asked; while [ -e hold ]; do sleep 0.02; done; echo main.md"
+    router = {"kind": "command", "argv": ["sh", "-c", talks], "free": is_free}
+    agents = {"hand": {"kind": "scripted", "outcomes": [{"output": "done"}]}, "router": router}
+    (folder / "prompts").mkdir()
+    for name in ("main", "router"):
+        (folder / "prompts" / f"{name}.md").write_text("Go on.")
+    configure(folder, agents=agents, agent={"default": "hand", "prompts": {"router.md": "router"}})
+    settings = json.loads((folder / "orchestration.yaml").read_text())
+    settings |= {"router": {"enabled": True, "mode": "router_first", "prompt": "router.md"}}
+    settings |= {"steps": [{"name": "main"}]}
+    (folder / "orchestration.yaml").write_text(json.dumps(settings))
+    killed(folder, "run", "--max-steps", "1", sees_usage=False)
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    (lost,) = facts(folder, "taken-over")
+    usage = lost["outcome"]["usage"]
+    assert usage.get("unpriced", 0) == (0 if is_free else 1), lost
