@@ -81,7 +81,7 @@ def test_the_parts_of_a_head_and_its_words() -> None:
     assert words(rows["status"]) == [str(status) for status in Status]
     assert words(rows["usage"]) == list(Usage.model_fields)
     assert words(rows["session"])[:5] == list(Session.model_fields)
-    changeable = head.split("with `sequencer set`:")[1].split(", and any")[0]
+    changeable = head.split("`sequencer set` changes")[1].split(", and any")[0]
     assert set(words(changeable)) == EDITABLE
 
 
