@@ -79,7 +79,9 @@ def test_quick_json_has_its_families_and_the_promised_shape(tmp_path: Path) -> N
         is_judged = entry["ratio"] is not None and entry["bar"] is not None
         assert (entry["ok"] is not None) == is_judged
     for name in GATED:
-        assert found[name]["ratio"] >= 0, found[name]
+        # Its size is no matter of a test: on a busy machine the next process may begin before
+        # the one before it has noted the time at which it was done.
+        assert isinstance(found[name]["ratio"], float), found[name]
         assert found[name]["bar"] is not None
     is_over = any(entry["ok"] is False for entry in result["rows"])
     assert done.returncode == int(is_over)
