@@ -324,6 +324,9 @@ class FileStore:
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()
             self._publish(found.head)
+            if found.keep_as == "edited":
+                # Else the edit could come back behind the next append, as one of an older copy.
+                folders.sync_folder(self.folder)
         elif found.edited is None and found.legacy is None:
             self._cached = (before, found)
         return found

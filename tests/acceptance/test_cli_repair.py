@@ -80,7 +80,7 @@ def test_a_journal_that_is_gone_is_accepted_by_a_person(folder: Path) -> None:
 
 
 def test_a_refused_edit_is_undone(folder: Path) -> None:
-    content = head(folder) | {"token": 1, "step_index": 50}
+    content = head(folder) | {"run_id": "another", "step_index": 50}
     (folder / "sync" / "state.json").write_text(json.dumps(content))
     assert cli(folder, "tick").returncode == 3
     assert cli(folder, "repair", "--apply").returncode == 0
