@@ -42,6 +42,9 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
         if found is None or found is error:
             raise
         raise found from error
+    finally:
+        # Nobody speaks any more; and no attempt is kept in memory by what it held itself.
+        attempt.listener = log
     ended = attempt.ended
     if ended is None:
         raise RuntimeError("the layers gave no result")
