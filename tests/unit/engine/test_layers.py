@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.events import AttemptEnded, AttemptStarted, RunEvent
+from sequencer.engine.events import AttemptEnded, AttemptStarted, RunEvent, ignore
 from sequencer.engine.hooking import NoHooks
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.layers.log import keep_log
@@ -143,7 +143,7 @@ def test_outer_layers_see_the_result_and_are_inside_of_the_log(tmp_path: Path) -
 
 def test_an_attempt_leaves_memory_when_nobody_has_it_any_more(tmp_path: Path) -> None:
     """Else each step would wait for Python's search for garbage, which costs 6 % of its time."""
-    performer = performer_of(tmp_path, FIRST)
+    performer = replace(performer_of(tmp_path, FIRST), emit=ignore)
     made = claimed(performer, head=new_head(run_id="freed"))
     gc.disable()
     try:
