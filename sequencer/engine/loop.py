@@ -180,7 +180,11 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
     def _look(self) -> Head:
         """Return the run's newest head, and report what was found with it."""
         view, before = self._store.view(), self._known
-        self._notify(*view.notices, *self._store.take_notices())
+        if view.notices and view.head is not None:
+            # An edit by hand counts once it is recorded, and what is restored is told once.
+            self._store.update(lambda _: None)
+            view = self._store.view()
+        self._notify(*self._store.take_notices(), *view.notices)
         self._known = followed(self._store, before, view.head)
         if self._known.revision != before.revision:
             self._tried_at = None

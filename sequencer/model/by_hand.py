@@ -61,7 +61,9 @@ def _ensure_nobody_runs(head: Head, verb: str) -> None:
 
 def stop(head: Head, reason: str | None, *, at: str) -> Transition:
     """Let the step that runs end and start no other."""
-    new = changed(head, at, exit=True, exit_reason=reason)
+    # How a complete run has ended stays.
+    kept = head.exit_reason if head.status is Status.COMPLETE else reason
+    new = changed(head, at, exit=True, exit_reason=kept)
     return Transition(new, (fact_at(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
 
 
@@ -88,6 +90,11 @@ def resume(head: Head, *, at: str) -> Transition:
     """
     if not head.is_held_back:
         raise TransitionRefused("resume: the run is neither paused nor stopped")
+    if head.status is Status.COMPLETE:
+        raise TransitionRefused(
+            "resume: the run is complete",
+            hint="'sequencer rewind N' goes back to a step, 'sequencer reset' starts over",
+        )
     new = changed(head, at, exit=False, exit_reason=None, pause_requested=False)
     if new.status is Status.PAUSED:
         new = at_rest(new)

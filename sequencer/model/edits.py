@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sequencer.errors import EditRefused, command
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.head import MAX_COUNTER, OWN_EXTRAS, Head, Status
+from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.transitions import (
     Event,
     Place,
@@ -42,6 +42,9 @@ _DATE = re.compile(
 
 
 _ABSENT = object()
+STOPS = frozenset({"exit", "exit_reason"})
+MAX_REASON_CHARS = 500
+"""Of a stop in the file; it is shown wherever the run is."""
 _COMMANDS = {
     "step_index": "set step_index=N",
     "iteration": "set step_index=N",
@@ -89,12 +92,12 @@ def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit
     no held run continue, moves nothing and lowers no counter.
     """
     stop, notes, refused = dict[str, Any](), dict[str, Any](), []
-    is_stop = content.get("exit") is True
+    is_stop, is_over = content.get("exit") is True, accepted.get("status") == Status.COMPLETE
     for name in [*accepted, *(content.keys() - accepted.keys())]:
         value = content.get(name, _ABSENT)
         if name in accepted and value is not _ABSENT and _is_same(accepted[name], value):
             continue
-        is_reason = name == "exit_reason" and (value is None or isinstance(value, str))
+        is_reason = name == "exit_reason" and not is_over and _is_reason(value)
         if is_stop and (name == "exit" or is_reason):
             stop[name] = value
         elif name not in Head.model_fields and name not in OWN_EXTRAS:
@@ -104,6 +107,10 @@ def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit
     # A file that is wrong elsewhere may have lost the name of a field, which is no note.
     new = {**accepted, **stop, **({} if refused else notes)}
     return FileEdit({k: v for k, v in new.items() if v is not _ABSENT}, tuple(refused))
+
+
+def _is_reason(value: object) -> bool:
+    return value is None or (isinstance(value, str) and len(value) <= MAX_REASON_CHARS)
 
 
 def _is_same(one: object, other: object) -> bool:
@@ -195,8 +202,10 @@ def edit_field(
         edited = Head.model_validate({**head.model_dump(), field: value})
     except ValidationError as error:
         raise EditRefused(error.told()[0]) from None
-    if edited.told != head.told:
-        _refuse_decision("told", "changed", "tell")
+    if field in OWN_EXTRAS and not (field == MOVED and value is None):
+        raise EditRefused(f"{field} can't be set by hand")
+    if field == "exit_reason" and head.status is Status.COMPLETE:
+        raise EditRefused("exit_reason says how the run has ended, which stays as it is")
     return _accept(head, edited, at=at, placed=placed)
 
 

@@ -71,6 +71,10 @@ def _not_noted(head: Head) -> tuple[str, ...]:
     return ()
 
 
+NOT_RECORDED = -1
+"""Stands for the revision of an edit by hand, so that whoever waits for a change wakes up."""
+
+
 class FileStore:
     """One run's folder; see `protocol.Store`."""
 
@@ -99,6 +103,8 @@ class FileStore:
         self.folder = state_path.parent
         self._state_path = state_path
         self._state_name = str(self._state_path)
+        self._pending: _Signature | None = None
+        """Of the files when somebody last saw an edit in them that is not recorded."""
         self._migrate = migrate
         self._peer, self._mark = peer, mark
         self._witness = witness if mark is None or peer is not None else mark.beside(witness)
@@ -163,9 +169,11 @@ class FileStore:
     def view(self) -> View:
         """See `Store.view`."""
         try:
-            return self._view()
+            view = self._view()
         except OSError as error:
             raise self._storage_failed("read", error) from error
+        self._pending = self._signature() if view.notices else None
+        return view
 
     def _view(self) -> View:
         for _ in range(READ_ATTEMPTS):
@@ -496,7 +504,9 @@ class FileStore:
         )
 
     def _revision(self) -> int:
-        head = self.view().head
+        before, head = self._pending, self.view().head
+        if self._pending not in (None, before):
+            return NOT_RECORDED
         return head.revision if head else 0
 
     def turnstile(self, positions: Collection[str]) -> FileTurnstile:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema
 from sequencer.history.facts import meaning_of
-from sequencer.model.edits import edit_of
+from sequencer.model.edits import STOPS, edit_of
 from sequencer.model.head import Head
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
@@ -442,11 +442,14 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
     # Python takes true for 1 and 3.0 for 3.
     if content == accepted and json.dumps(content) == json.dumps(accepted):
         return found
-    if type(revision) is not int:
-        problem = "revision is not a number"
-        if is_foreign(content):
-            problem = f"is another program's state, but its journal is at revision {last.revision}"
+    if is_foreign(content) and not content.keys() <= STOPS:
+        problem = f"is another program's state, but its journal is at revision {last.revision}"
         raise EditRefused(problem, where=where, hint=_REPAIR)
+    is_own = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
+    if is_own and (type(revision) is not int or revision < 1):
+        return _with_edit(found, content, accepted, where)
+    if type(revision) is not int:
+        raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
     # A reset writes its record first: what an earlier one has is older, and no other run's.
     is_earlier = any(one.data["head"] == content for one in scan.winners)
@@ -487,8 +490,9 @@ def _with_edit(
     found: Recovered, content: dict[str, Any], accepted: dict[str, Any], where: str
 ) -> Recovered:
     """Return *found* with what somebody has changed in state.json; the rest is restored."""
-    if content.get("schema_version") != accepted.get("schema_version"):
-        parse_head(content, where)  # which raises if it is newer
+    schema = content.get("schema_version")
+    if type(schema) is int and schema > accepted["schema_version"]:
+        parse_head(content, where)  # which raises
     edit = edit_of(accepted, content)
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fundamentals.scratch import Project
+from tests.fundamentals.scratch import Project, ended, running
 
 
 @pytest.fixture
@@ -30,6 +30,50 @@ def test_exit_ends_the_run(begun: Project) -> None:
     begun.sequencer("resume")
     begun.sequencer("run", "--max-steps", "1")
     assert begun.events()[-4:] == ["edited", "resumed", "claimed", "succeeded"]
+
+
+@pytest.mark.parametrize("content", [None, {"exit": True, "exit_reason": "enough"}])
+def test_exit_ends_a_process_that_waits_for_the_end_of_a_pause(
+    begun: Project, content: dict[str, Any] | None
+) -> None:
+    """*content*: an agent has written nothing else."""
+    begun.sequencer("stop", "--pause")
+    process = begun.start("run", "--mode", "sync")
+    with running(process):
+        assert process.stderr is not None
+        # It says so, and sleeps.
+        assert "paused" in process.stderr.readline()
+        if content is None:
+            edit(begun, exit=True)
+        else:
+            begun.state.write_text(json.dumps(content))
+        assert ended(process).code == 0
+    assert begun.head()["exit"] is True
+    assert begun.events()[-1] == "edited"
+
+
+def test_what_is_restored_is_told_once(begun: Project) -> None:
+    begun.sequencer("stop")
+    edit(begun, exit=True, step_index=9)
+    first, second = begun.sequencer("tick"), begun.sequencer("tick")
+    assert "step_index can't be changed there" in first.err
+    assert second.err == ""
+    assert begun.head()["step_index"] == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"revision": "3"},
+        {"revision": -1},
+        {"revision": None},
+        {"schema_version": "1"},
+    ],
+)
+def test_a_stop_beside_a_wrong_value_counts(begun: Project, fields: dict[str, Any]) -> None:
+    edit(begun, exit=True, **fields)
+    begun.sequencer("run")
+    assert (len(begun.done()), begun.head()["exit"]) == (3, True)
 
 
 def test_notes_of_yours_are_kept(begun: Project) -> None:

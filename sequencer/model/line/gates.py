@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, command
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.limits import is_past
 from sequencer.model.line.order import position_at
@@ -66,6 +66,11 @@ def _fact(event: Event, head: Head, gate: Gate, note: str | None, by: str) -> Fa
     return Fact(event, gate.step, gate.step_index, gate.token, head.attempt, outcome)
 
 
+def continues(head: Head) -> str:
+    """Return which command makes the run of *head* continue."""
+    return command(head.run_name, "resume" if head.is_on_hold else "run")
+
+
 def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
     """Return if a person may still decide at the gate of *head*, as about a graph's question.
 
@@ -76,7 +81,7 @@ def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
     if gate is not None and gate.is_open and is_past(gate.expires_at, at):
         raise TransitionRefused(
             f"{verb}: the time to decide about {gate.step!r} ended at {gate.expires_at}",
-            hint=f"'sequencer run' or 'tick' records what was set for that: {gate.on_timeout}",
+            hint=f"{continues(head)} records what was set for that: {gate.on_timeout}",
         )
 
 

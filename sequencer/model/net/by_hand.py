@@ -29,7 +29,7 @@ from sequencer.model.commands import (
     Tell,
 )
 from sequencer.model.head import Head
-from sequencer.model.line.gates import ensure_message
+from sequencer.model.line.gates import continues, ensure_message
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.choices import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
 from sequencer.model.net.graph import Graph, Node, NodeKind, grown_graph
@@ -102,7 +102,7 @@ def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: 
     if expires is not None and datetime.fromisoformat(expires) <= step.now:
         raise TransitionRefused(
             f"answer: the time to answer {name!r} ended at {expires}",
-            hint="'sequencer run' or 'tick' continues as the flow says for that",
+            hint=f"after {continues(step.head)} the run goes the way that the flow has for that",
         )
     value = value_said(node, command.text)
     # Of two answers one counts.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.errors import EditRefused
-from sequencer.model import edits
+from sequencer.errors import EditRefused, TransitionRefused
+from sequencer.model import by_hand, edits
 from sequencer.model.head import Gate, Head, Loop, Status, Work
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place
@@ -189,3 +189,23 @@ def test_a_person_waits_for_any_date() -> None:
     head = new_head(**HEAD, not_before="2026-11-21T20:00:00Z", not_before_since=AT)
     far = edits.edit_field(head, "not_before", "2126-01-01T00:00:00Z", at=AT).head
     assert (far.not_before, far.not_before_since) == ("2126-01-01T00:00:00Z", None)
+
+
+def test_how_a_run_has_ended_is_not_changed() -> None:
+    head = in_status(Status.COMPLETE, exit_reason="rejected at 'ask'")
+    accepted = head.model_dump(mode="json")
+    made = edits.edit_of(accepted, {**accepted, "exit": True, "exit_reason": "approved"})
+    assert made.refused == ("exit_reason",)
+    with pytest.raises(EditRefused, match="how the run has ended"):
+        edits.edit_field(head, "exit_reason", "approved", at=AT)
+    stopped = by_hand.stop(head, "enough", at=AT).head
+    assert stopped.exit_reason == "rejected at 'ask'"
+    with pytest.raises(TransitionRefused, match="the run is complete"):
+        by_hand.resume(stopped, at=AT)
+
+
+def test_a_field_of_the_program_is_not_set() -> None:
+    for field, value in (("recent_costs", 5), ("moved", {"where": "x"}), ("told", [])):
+        with pytest.raises(EditRefused, match=f"{field} can't be set"):
+            edits.edit_field(new_head(), field, value, at=AT)
+    assert edits.edit_field(new_head(moved={"where": "x"}), "moved", None, at=AT).facts

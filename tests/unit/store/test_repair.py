@@ -339,7 +339,7 @@ def test_an_edit_that_will_be_restored_needs_no_repair(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"run_id": "another"}, {"revision": "3"}, {"revision": 2}],
+    [{"run_id": "another"}, {"revision": 2}],
 )
 def test_an_edit_that_is_refused_is_restored(tmp_path: Path, changes: dict[str, object]) -> None:
     state_path = begun(tmp_path, 2)
