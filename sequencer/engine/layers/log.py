@@ -32,8 +32,8 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
         proceed(attempt)
     except BaseException as error:
         found = out_of_resources(error) or failed_disk(error)
-        is_ended = isinstance(error, UnsafeFolder) or not isinstance(error, Exception)
-        if found is not None or is_ended:
+        is_no_failure = isinstance(error, UnsafeFolder) or not isinstance(error, Exception)
+        if found is not None or is_no_failure:
             outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=in_short(found or error))
         else:
             outcome = Outcome(status=OutcomeStatus.FAILED, error=in_short(error))
