@@ -15,6 +15,7 @@ from sequencer.frozen.fields import ValidationError
 from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.transitions import (
     Event,
+    Fact,
     Place,
     Transition,
     at_rest,
@@ -120,10 +121,14 @@ def _is_same(one: object, other: object) -> bool:
 
 def accept_file(head: Head, edited: Head, *, at: str) -> Transition:
     """Take over what somebody has written into state.json, as far as it may be changed there."""
+    return Transition(changed(edited, at), (_fact_of(head, edited),))
+
+
+def _fact_of(head: Head, edited: Head) -> Fact:
+    """Return that a person has changed some fields of *head*, by name."""
     before, after = head.model_dump(), edited.model_dump()
     fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-    fact = fact_at(Event.EDITED, head, f"by hand: {', '.join(fields)}")
-    return Transition(changed(edited, at), (fact,))
+    return fact_at(Event.EDITED, head, f"by hand: {', '.join(fields)}")
 
 
 def _accept(head: Head, edited: Head, *, at: str, placed: Placed) -> Transition:
@@ -139,9 +144,7 @@ def _accept(head: Head, edited: Head, *, at: str, placed: Placed) -> Transition:
         _ensure_date(edited.not_before)
         # A person means the date itself, whenever it was written down.
         edited = edited.replace(not_before_since=None)
-    before, after = head.model_dump(), edited.model_dump()
-    fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-    fact = fact_at(Event.EDITED, head, f"by hand: {', '.join(fields)}")
+    fact = _fact_of(head, edited)
     new = changed(edited, at, iteration=edited.step_index + 1)
     if edited.step_index == head.step_index:
         new = settled(head, edited, new.replace(expected_step=head.expected_step), is_end=False)
