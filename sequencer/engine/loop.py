@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
@@ -18,7 +19,7 @@ from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.patience import followed
 from sequencer.engine.stint import Mode, Stint, Summary
 from sequencer.engine.worker import Worker
-from sequencer.errors import ClaimHeld
+from sequencer.errors import ClaimHeld, RemoteUnreachable
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Outcome
 
@@ -180,10 +181,11 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
     def _look(self) -> Head:
         """Return the run's newest head, and report what was found with it."""
         view, before = self._store.view(), self._known
-        if view.notices and view.head is not None:
-            # An edit by hand counts once it is recorded, and what is restored is told once.
-            self._store.update(lambda _: None)
-            view = self._store.view()
+        if view.has_edit:
+            # It counts once it is recorded, and what is restored is told once.
+            with suppress(RemoteUnreachable):
+                self._store.update(lambda _: None)
+                view = self._store.view()
         self._notify(*self._store.take_notices(), *view.notices)
         self._known = followed(self._store, before, view.head)
         if self._known.revision != before.revision:

@@ -172,7 +172,7 @@ class FileStore:
             view = self._view()
         except OSError as error:
             raise self._storage_failed("read", error) from error
-        self._pending = self._signature() if view.notices else None
+        self._pending = self._signature() if view.has_edit else None
         return view
 
     def _view(self) -> View:
@@ -211,7 +211,7 @@ class FileStore:
             notices = (f"{self._state_path} was edited by hand", *notices)
         elif not found.needs_publishing:
             self._cached = (before, found)
-        return View(head, notices)
+        return View(head, notices, has_edit=found.edited is not None or found.keep_as == "edited")
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""

@@ -45,6 +45,8 @@ class View(Struct, frozen=True):
     head: Head | None
     notices: tuple[str, ...] = field(default=())
     """What was found on the way: restored from the journal, edited by hand, …"""
+    has_edit: bool = False
+    """Somebody has edited the head by hand, and that is not recorded yet."""
 
 
 class Turnstile(Protocol):

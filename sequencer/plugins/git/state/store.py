@@ -201,7 +201,7 @@ class GitStore:
         """See `Store.view`; it is as old as the last contact, and that is not long ago."""
         notices = self._freshen()
         seen = self._files.view()
-        return View(seen.head, (*notices, *seen.notices))
+        return View(seen.head, (*notices, *seen.notices), has_edit=seen.has_edit)
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""
