@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from bench.project import Marks, NoOp, NoOpAgents, make_project, run_of
 from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.model import limits as due
 from sequencer.model.commands import Accept, Adopt
+from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
+from sequencer.store.file import FileStore
+from sequencer.store.protocol import Change, View
 from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
 
 LIMITED = {"status": "limited", "error": "usage limit"}
@@ -93,3 +98,26 @@ def test_another_definition_is_refused_until_it_is_adopted(tmp_path: Path) -> No
     head = head_of(other)
     assert (head.workflow_name, head.step_index) == ("review_cadence", 2)
     assert head.params == {"review_every_n_cycles": 3}
+
+
+class Talkative(FileStore):
+    """Has something to say at each look, as a store whose remote is out of reach."""
+
+    updates = 0
+
+    def view(self) -> View:
+        view = super().view()
+        return replace(view, notices=(*view.notices, "this is what this clone knows"))
+
+    def update(self, change: Change) -> Head:
+        self.updates += 1
+        return super().update(change)
+
+
+def test_a_notice_of_a_store_is_no_reason_to_write(tmp_path: Path) -> None:
+    store = Talkative(tmp_path / "sync" / "state.json")
+    run = run_of(make_project(tmp_path), store, None, NoOpAgents(NoOp(Marks())))
+    run.work(limits=InvocationLimits(max_steps=1))
+    before = store.updates
+    run.work(limits=InvocationLimits(max_steps=1))
+    assert store.updates - before == 2, "a claim and a record"
