@@ -135,7 +135,7 @@ class Attempt(Struct, kw_only=True):
     told: Usage | None = None
     """What the agent that runs has used so far; None: it has said nothing at all."""
     used: Usage = Usage()
-    """What it has used so far, in all, as its executor tells it."""
+    """What all its agents have used so far."""
     paid: list[Usage] = field(default_factory=list)
     """Of each agent that has run, the router included; of one that was broken off what it told."""
     outcome: Outcome = _NOT_RUN

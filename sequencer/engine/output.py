@@ -34,10 +34,9 @@ class AttemptOutput(Listener):
     def used(self, usage: Usage) -> None:
         """Take the usage of the agent that runs, so far."""
         attempt = self._attempt
-        attempt.told = attempt.used = usage
+        attempt.told, attempt.used = usage, total((*attempt.paid, usage))
         if attempt.token:
             # Should this process die, whoever takes the step over counts it.
             with suppress(OSError, SequencerError):
-                so_far = total((*attempt.paid, usage))
-                leases_of(attempt.state_path).keep_used(attempt.token, so_far)
+                leases_of(attempt.state_path).keep_used(attempt.token, attempt.used)
         self._emit(AttemptUsed(attempt, usage))

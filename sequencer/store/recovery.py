@@ -533,8 +533,9 @@ def _is_recorded(content: dict[str, Any], following: Record) -> bool:
     kept = following.data["head"]
     # Where an earlier version has recorded it, other fields may have followed from these.
     is_edit = meaning_of(following.data.get("event", "")).is_edit
-    return is_edit and all(kept.get(name) == content.get(name) for name in _SAID_BY_EDITS)
+    names = [*_CHANGED_BY_EDITS, *(content.keys() - Head.model_fields.keys())]
+    return is_edit and all(kept.get(name) == content.get(name) for name in names)
 
 
-_SAID_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")
+_CHANGED_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")
 """Fields that an edit can have changed, and that are then in its record as it says."""

@@ -7,7 +7,6 @@ import time
 from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.events import Noticed
 from sequencer.engine.evidence import OWN_WORD, ChangeWatch, judge
-from sequencer.engine.layers.hooks import write_traceback
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
@@ -48,7 +47,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         if isinstance(error, UnsafeFolder) or out_of_resources(error) or failed_disk(error):
             raise
         attempt.prepared, attempt.is_final = prepared, isinstance(error, MissingValue)
-        attempt.outcome = _failure_of(performer, attempt, error)
+        attempt.outcome = _failure_of(attempt, error)
     final = attempt.prepared
     outcome = _judged(performer, attempt, final, watch)
     note = noted(final, outcome, attempt) if final.step.complete_when else final.note
@@ -68,8 +67,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     attempt.ended = judged(attempt.workflow, ended, is_command=is_command)
 
 
-def _failure_of(performer: Performer, attempt: Attempt, error: SequencerError) -> Outcome:
-    write_traceback(performer, attempt, error)
+def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
     # Chosen by the router or a hook, so that nobody could look before the claim.
     is_away = isinstance(error, AgentMissing)
     status = OutcomeStatus.UNAVAILABLE if is_away else OutcomeStatus.FAILED

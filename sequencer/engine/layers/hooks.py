@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Attempt
+from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
-from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Piece
 from sequencer.model.kind import Ended
 from sequencer.model.outcome import OutcomeStatus
@@ -34,7 +33,7 @@ def _decided(performer: Performer, attempt: Attempt, ended: Ended, hooks: Hooks)
             attempt.notice(f"a hook decides {decision.move}: {decision.why}")
         return replace(ended, decision=decision)
     except HookFailed as error:
-        write_traceback(performer, attempt, error)
+        _write_traceback(performer, attempt, error)
         message = performer.redact(str(error))
         outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=message)
         return replace(ended, outcome=outcome, verdict=None)
@@ -44,20 +43,28 @@ def apply_hooks(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     """Let the project's hooks change prompt and model; templates are filled in later.
 
     Raises:
-        HookFailed: a hook raised.
+        HookFailed: a hook raised; the log says where.
     """
     if (hooks := performer.hooks) is not None:
-        prepared, context = attempt.prepared, _context(performer, attempt)
-        text = hooks.prompt(context, prepared.prompt)
-        added = hooks.system_prompt(context, prepared.append_system_prompt)
-        model = hooks.model(context, prepared.step.model)
-        if model != prepared.step.model:
-            # Chosen anew, so that an agent that has no models refuses it.
-            step = prepared.step.replace(model=model)
-            agent, executor = performer.agents.ready(step, prepared.position)
-            prepared = replace(prepared, step=step, agent=agent, executor=executor)
-        attempt.prepared = replace(prepared, prompt=text, append_system_prompt=added)
+        try:
+            attempt.prepared = _changed(performer, attempt, hooks)
+        except HookFailed as error:
+            _write_traceback(performer, attempt, error)
+            raise
     proceed(attempt)
+
+
+def _changed(performer: Performer, attempt: Attempt, hooks: Hooks) -> Prepared:
+    prepared, context = attempt.prepared, _context(performer, attempt)
+    text = hooks.prompt(context, prepared.prompt)
+    added = hooks.system_prompt(context, prepared.append_system_prompt)
+    model = hooks.model(context, prepared.step.model)
+    if model != prepared.step.model:
+        # Chosen anew, so that an agent that has no models refuses it.
+        step = prepared.step.replace(model=model)
+        agent, executor = performer.agents.ready(step, prepared.position)
+        prepared = replace(prepared, step=step, agent=agent, executor=executor)
+    return replace(prepared, prompt=text, append_system_prompt=added)
 
 
 def _context(performer: Performer, attempt: Attempt) -> HookContext:
@@ -65,8 +72,8 @@ def _context(performer: Performer, attempt: Attempt) -> HookContext:
     return performer.context(attempt.workflow, attempt.step, attempt.step_index, number, head)
 
 
-def write_traceback(performer: Performer, attempt: Attempt, error: SequencerError) -> None:
+def _write_traceback(performer: Performer, attempt: Attempt, error: HookFailed) -> None:
     """Write to the log where in the project's code *error* comes from."""
-    if isinstance(error, HookFailed) and error.traceback:
+    if error.traceback:
         text = performer.redact(error.traceback).encode("utf-8", "replace")
         attempt.listener.write(text, Piece.ERROR)
