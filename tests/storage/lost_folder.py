@@ -7,7 +7,9 @@ nor adds to one that somebody else has begun in its place.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -121,13 +123,17 @@ def beside_the_agent(folder: Path) -> Iterator[str]:
 
 def beside_the_agent_anew(folder: Path) -> Iterator[str]:
     """Begin another run in the place of the one whose agent runs, with the same token."""
-    # The lease is long, so that no heartbeat tells the first one before its agent ends.
     made(folder, WAIT, store={"ttl_s": 60})
     with working(folder, "run", "--max-steps", "2") as ended:
         until((folder / "begun").exists)
+        (claim,) = json.loads((folder / "sync" / "state.json").read_text())["claims"]
+        # It looks at the run each second, and must not before the other one has begun.
+        os.kill(claim["owner"]["pid"], signal.SIGSTOP)
         shutil.rmtree(folder / "sync")
         (folder / "plan").write_text(THEN_SLOW)
         with working(folder, "tick") as other:
+            until((folder / "theirs").exists)
+            os.kill(claim["owner"]["pid"], signal.SIGCONT)
             yield f"the first: {ended().wrong(3)}"
             yield f"the second: {other().wrong(0)}"
         yield from only_the_others(folder)
