@@ -56,8 +56,8 @@ STATUS_LINES = "sequencer.status_lines"
 """Lines of `status`: functions from a `Project` and a `Run` to (label, text) pairs. Used only from
 packages that are enabled by name."""
 CODE = "sequencer.code"
-"""Code synchronization: functions from a `project.store_requests.CodeRequest` to a `Carrier`, or
-None."""
+"""Code synchronization: functions from a `project.store_requests.CodeRequest` to a
+`engine.workspace.Workspace`, or None."""
 PAGES = "sequencer.pages"
 """Pages below /more: `plugins.web.pages.AddedPage`. The menu lists those of packages that are
 enabled by name."""
@@ -130,7 +130,7 @@ OURS: Mapping[str, Mapping[str, str]] = {
         "web": "web.webhook_checks:check_project",
     },
     REPOSITORIES: {"git": "git.process:INSPECTOR"},
-    CODE: {"store": "git.code.carry:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
+    CODE: {"store": "git.code.workspace:of_store", "attempts": "git.code.attempt_refs:of_attempts"},
 }
 """The objects of this package: group -> name -> ``MODULE:NAME`` below `sequencer.plugins`."""
 PLUGINS = frozenset(

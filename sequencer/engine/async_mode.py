@@ -9,11 +9,11 @@ from tempfile import TemporaryDirectory
 from msgspec.structs import replace
 
 from sequencer.engine.by_hand import fresh_head
-from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import LineWorker
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import UsageRefused
 from sequencer.model import transitions
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -37,7 +37,7 @@ def work_beside(
 
     Raises: see `WorkLoop.work`.
     """
-    if performer.place is not None:
+    if performer.workspace.opens:
         raise UsageRefused(
             "mode async has no run, but worktree: true needs one",
             hint="choose another --mode, or remove worktree",
@@ -48,7 +48,7 @@ def work_beside(
     )
     # Only the step's retries limit its failures.
     own = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
-    performer = replace(performer, carrier=NOTHING_CARRIED)
+    performer = replace(performer, workspace=Workspace(performer.project))
     with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
         store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
         worker = LineWorker(store, performer, own, state_path=state_path)

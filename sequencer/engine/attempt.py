@@ -13,13 +13,14 @@ from msgspec import Struct, field
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.evidence import NO_PRIOR, PriorAttempts
 from sequencer.errors import (
+    Interrupted,
     MachineBusy,
     SequencerError,
     failed_disk,
     out_of_resources,
 )
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Ended
@@ -30,7 +31,8 @@ from sequencer.model.workflow import Workflow
 from sequencer.store import results
 
 if TYPE_CHECKING:
-    from sequencer.engine.workplaces import Left
+    from sequencer.engine.merge_order import MergeTurn
+    from sequencer.model.net.graph import Node
     from sequencer.model.net.marking import Marking, Reference
     from sequencer.model.net.net import Taken
 
@@ -90,6 +92,17 @@ _NO_LOG = _NoLog()
 _NOT_RUN = Outcome(status=OutcomeStatus.FAILED, error="no agent has run")
 
 
+class Left(Struct, frozen=True):
+    """What an attempt has left in a folder of its own, and what became of it."""
+
+    error: str | None = None
+    """Why it does not count, what the files are, and where the work is kept."""
+    notices: tuple[str, ...] = ()
+    """What a person should know."""
+    told: tuple[tuple[str, str], ...] = ()
+    """For the journal: the commit that was merged, the branch that was kept."""
+
+
 class Attempt(Struct, kw_only=True):
     """One attempt at a step, from its claim to its record: what is known of it so far.
 
@@ -131,7 +144,7 @@ class Attempt(Struct, kw_only=True):
     session: Session | None = None
     """The conversation that its agent continues."""
     notes: tuple[str, ...] = ()
-    """What the prompt says of earlier attempts that were set aside."""
+    """What the prompt says of where it works, and of earlier attempts that were set aside."""
     told: Usage | None = None
     """What the agent that runs has used so far; None: it has said nothing at all."""
     used: Usage = Usage()
@@ -148,8 +161,10 @@ class Attempt(Struct, kw_only=True):
     """Of its use, by whoever took its step over in the meantime."""
     reference: Reference | None = None
     """Where its output was kept."""
+    turn: MergeTurn | None = None
+    """Of a task: when its work may be merged."""
     left: Left | None = None
-    """Of a task: what became of what its agent has left."""
+    """What became of what its agent has left."""
     taken: Taken | None = None
     """What the run has made of its end."""
     was_told: bool = False
@@ -197,6 +212,20 @@ class Attempt(Struct, kw_only=True):
         return self.claim.step_index + 1
 
     @property
+    def node(self) -> Node | None:
+        """Return the node that it works at; None: the step of a sequence."""
+        return None if self.marking is None else self.marking.graph.by_id[self.claim.step]
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether nobody has tried its step before.
+
+        After a retry, and behind a fix, attempts are counted anew; what was used is not.
+        """
+        spent = () if self.marking is None else self.marking.ledger.spent
+        return self.claim.attempt == 1 and self.claim.step not in spent
+
+    @property
     def number(self) -> int:
         """Return which attempt at its step it is, from 1."""
         return self.claim.attempt
@@ -233,6 +262,17 @@ class Attempt(Struct, kw_only=True):
                 yield
             finally:
                 self.result_path = first
+
+    def wait_for_turn(self) -> None:
+        """Wait until its work may be merged.
+
+        Raises:
+            Interrupted: somebody else has its step by now.
+        """
+        if self.turn is not None:
+            self.turn.wait(self.cancellation)
+        if self.cancellation.reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
+            raise Interrupted("interrupted")
 
     # --- how it ended ------------------------------------------------------------------
 

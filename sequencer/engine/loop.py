@@ -80,12 +80,12 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
             Interrupted: this process was asked to end; its claims were released.
             MachineBusy: this machine could run no agent; its claims were released.
         """
-        place, head = self._performer.place, self._known
-        if place is not None and head.status is Status.COMPLETE:
+        workspace, head = self._performer.workspace, self._known
+        if head.status is Status.COMPLETE:
             # Bring home what is left of a run that has ended.
-            place.end(head)
-        elif place is not None:
-            place.begin(head, self._stop)
+            workspace.end(head)
+        else:
+            workspace.begin(head, self._stop)
         self._begin(head)
         try:
             reason = self._work()
@@ -95,7 +95,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
         self._leave(None)
         self.summary.reason, self.summary.head = reason, self._known
         if self._is_tick and self._known.status is not Status.COMPLETE:
-            self.summary.obstacle = self._performer.carrier.obstacle(self._known)
+            self.summary.obstacle = workspace.obstacle(self._known)
         return self.summary
 
     def _work(self) -> str:

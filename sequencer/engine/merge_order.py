@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple
 
+from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import Claim
 from sequencer.model.net.graph import Graph
+
+TURN_POLL_S = 0.05
+"""How often a result looks whether it may be merged; what it looks at is in memory."""
 
 
 class Crowd(NamedTuple):
@@ -17,20 +22,41 @@ class Crowd(NamedTuple):
     """Some task could begin if there were a place for it."""
 
 
+class MergeQueue:
+    """The results of one process that wait to be merged."""
+
+    def __init__(self, *, is_strict: bool) -> None:
+        """Let a task wait for those that stand before it in the list.
+
+        Not *is_strict*: only where that costs no time, because whatever waits for it waits for
+        the other one, too.
+        """
+        self.is_strict = is_strict
+        self.crowd = Crowd()
+        """Of the newest head; the worker keeps it up to date."""
+
+
 class MergeTurn:
     """The turn of one task's result."""
 
-    def __init__(self, graph: Graph, name: str, *, is_strict: bool) -> None:
-        """Let *name* wait for tasks that stand before it in the list.
-
-        Not *is_strict*: only where that costs no time, because whatever waits for *name*
-        waits for the other one, too.
-        """
+    def __init__(self, queue: MergeQueue, graph: Graph, name: str) -> None:
+        """Let *name*, a task of *graph*, wait in *queue*."""
+        self._queue = queue
         self._graph = graph
         self._place = graph.order[name]
-        self._is_strict = is_strict
+        self._is_strict = queue.is_strict
         self._followers = {graph.edges[place].target for place in graph.outgoing[name]}
         self._below: dict[str, frozenset[str]] = {}
+
+    def wait(self, stop: Cancellation) -> None:
+        """Wait until the results of tasks that stand before this one are merged.
+
+        Only those count that run now in work trees of their own: what begins later begins
+        with this one's work. An attempt that is to *stop* is done, and paid for: it does not
+        wait any longer.
+        """
+        while not stop.is_set() and self.is_held_by(self._queue.crowd):
+            time.sleep(TURN_POLL_S)
 
     def is_held_by(self, crowd: Crowd) -> bool:
         """Return whether somebody of *crowd* has to merge first."""

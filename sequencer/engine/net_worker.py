@@ -20,14 +20,14 @@ from sequencer.engine.allowance import Allowance, least, left
 from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.capacity import USD, Shares
-from sequencer.engine.carrier import accepted
+from sequencer.engine.code_sync import accepted
 from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, several
 from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.fitting import Honouring
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
 from sequencer.engine.markings import NetChanges
-from sequencer.engine.merge_order import Crowd
+from sequencer.engine.merge_order import Crowd, MergeTurn
 from sequencer.engine.node_prompts import NodePrompts
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
@@ -88,7 +88,8 @@ class NetWorker(Worker):
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
         tasks = performer.tasks
-        self._layers = NodeLayers(control, tasks)
+        self._layers = NodeLayers(control)
+        self._merges = None if tasks is None else tasks.merge_queue()
         self._prompts = NodePrompts(control, performer)
         self.capacity = None if tasks is None else tasks.capacity
         self._fallback_step = None if tasks is None else tasks.fallback_step
@@ -114,11 +115,11 @@ class NetWorker(Worker):
 
     def tidy(self, head: Head) -> None:
         """Remove the work trees that killed processes left."""
-        if (tasks := self.performer.tasks) is None:
+        if not self.performer.workspace.opens:
             return
         gone = self.gone(head)
         live = [claim.token for claim in head.claims if claim.token not in gone]
-        for text in tasks.workplaces.clean(live):
+        for text in self.performer.workspace.clean(live):
             self.performer.emit(Noticed(text))
 
     def renew_limits(self) -> str:
@@ -252,12 +253,12 @@ class NetWorker(Worker):
 
     def _tell_standing(self, head: Head, granted: Collection[int] = ()) -> None:
         """Tell those that wait for their turn to merge about *head*."""
-        if self.performer.tasks is None:
+        if self._merges is None:
             return
         gone = self.gone(head, granted)
         live = tuple(one for one in head.claims if one.token not in gone)
         _, marking = self.control.marking(head)
-        self._layers.crowd = Crowd(live, marking.next_startable() is not None)
+        self._merges.crowd = Crowd(live, marking.next_startable() is not None)
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
@@ -288,7 +289,7 @@ class NetWorker(Worker):
             head=head.replace(session=session, gate=None, loop=None),
             prepared=replace(known, place=Place(claim.step_index, name, "")),
             workflow=workflow,
-            cwd=self.performer.cwd,
+            cwd=self.performer.project,
             state_path=store.state_path,
             result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
             token=claim.token,
@@ -302,6 +303,8 @@ class NetWorker(Worker):
             attempt.budget = self.allowance(head, claim)
             attempt.compose = self._prompts.of(prepared, name, head, marking)
             attempt.known = self.known(head, prepared, partial(self._is_shared, head))
+        if self._merges is not None and marking.graph.by_id[name].task is not None:
+            attempt.turn = MergeTurn(self._merges, marking.graph, name)
         return attempt
 
     def _is_shared(self, head: Head) -> bool:
@@ -317,8 +320,7 @@ class NetWorker(Worker):
         if attempt.failure is not None:
             self._fail(attempt, attempt.failure)
             return
-        layers = self._layers
-        perform(self.performer, attempt, layers.work_in_its_place, layers.keep_output)
+        perform(self.performer, attempt, self._layers.keep_output)
 
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
@@ -327,7 +329,7 @@ class NetWorker(Worker):
         claim, work = held_claim(head, token), None
         try:
             with self.code.alone(head, cancellation):
-                self.code.arrive(head)
+                self.code.enter(head)
                 self.tidy(head)
                 with self._starting:
                     _, marking = self.control.marking(head)
@@ -356,7 +358,7 @@ class NetWorker(Worker):
     def _arrive(self, head: Head, granted: list[int]) -> None:
         """Bring the work tree to the code of *head*, or give back what was *granted*."""
         try:
-            self.code.arrive(head)
+            self.code.enter(head)
         except SequencerError as refusal:
             told = {"status": str(OutcomeStatus.INTERRUPTED), "error": refusal.message}
 

@@ -72,12 +72,6 @@ class NodePrompts:
         )
 
 
-def with_notes(compose: Callable[[str], str], notes: tuple[str, ...], text: str) -> str:
-    """Return the prompt that *text* makes, with *notes* about the place behind it."""
-    listed = "\n".join(f"- {note}" for note in notes)
-    return _with_block(compose, f"# Where you work\n\n{listed}", text)
-
-
 def _with_block(compose: Callable[[str], str], block: str, text: str) -> str:
     """Return the prompt that *text* makes, with *block* after it."""
     return f"{compose(text).rstrip()}\n\n{block}\n"

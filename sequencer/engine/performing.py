@@ -13,12 +13,12 @@ from msgspec import Struct
 
 from sequencer.engine.agents import Agents
 from sequencer.engine.attempt import Prepared
-from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.logs import Logs
 from sequencer.engine.prompts import Prompts
 from sequencer.engine.records import without_comments
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import RunLimits
@@ -30,7 +30,6 @@ from sequencer.model.workflow import Workflow
 from sequencer.workflows.router import RouterMode, RouterSettings
 
 if TYPE_CHECKING:
-    from sequencer.engine.run_place import RunPlace
     from sequencer.engine.tasks import TaskExecution
 
 
@@ -43,7 +42,8 @@ class Performer(Struct, frozen=True):
     logs: Logs
     emit: Emit
     project: Path
-    """Folder in which agents work."""
+    workspace: Workspace
+    """Where agents work."""
     with_defaults: Callable[[Step], Step]
     """Fills in the fields that a step leaves to ``step_defaults``."""
     redact: Callable[[str], str]
@@ -52,12 +52,8 @@ class Performer(Struct, frozen=True):
     """None: the project has none, and nothing is asked."""
     definition: Definition | None = None
     """Of a run that was made from a request."""
-    carrier: Carrier = NOTHING_CARRIED
-    """Moves the code with the state."""
     tasks: TaskExecution | None = None
     """Of a graph whose nodes are tasks."""
-    place: RunPlace | None = None
-    """Where agents work instead, all that belong to the run."""
     comment_tools: tuple[str, ...] = ()
     """With which agents could post comments; a step with ``no_comment`` has none of them."""
     own_folders: tuple[Path, ...] = ()
@@ -78,7 +74,6 @@ class Performer(Struct, frozen=True):
 
         Raises:
             ConfigurationError: its prompt or its agent can't be had; nothing was started.
-            WorkTreeRefused: see `RunPlace.ready`.
         """
         step, position = self.look(here)
         router = self.router
@@ -94,8 +89,6 @@ class Performer(Struct, frozen=True):
                     hint="name the router's prompt",
                 )
             return self.prepare_step(step, position, here)
-        if self.place is not None:
-            self.place.ready()
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
@@ -103,8 +96,6 @@ class Performer(Struct, frozen=True):
 
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
-        if self.place is not None:
-            self.place.ready()
         agent, executor = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts
         return Prepared(
@@ -151,11 +142,11 @@ class Performer(Struct, frozen=True):
         The run stays complete whatever they do; a hook that raises is a notice.
 
         Raises:
-            WorkTreeRefused: see `RunPlace.end`.
+            WorkTreeRefused: see `Workspace.end`.
         """
         try:
-            if self.place is not None and head.status is Status.COMPLETE:
-                self.place.end(head)
+            if head.status is Status.COMPLETE:
+                self.workspace.end(head)
         finally:
             self._tell_hooks(step_index, head)
 
@@ -167,8 +158,3 @@ class Performer(Struct, frozen=True):
             self.hooks.completed(self.context(self.workflow, step, step_index, 1, head), head)
         except HookFailed as error:
             self.emit(Noticed(self.redact(str(error))))
-
-    @property
-    def cwd(self) -> Path:
-        """Return the folder in which agents work."""
-        return self.project if self.place is None else self.place.cwd

@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from sequencer.engine.capacity import CapacityRule
+from sequencer.engine.merge_order import MergeQueue
 from sequencer.engine.values import NodeValues
-from sequencer.engine.workplaces import Workplaces
 from sequencer.model.net.ends import Grower
 from sequencer.model.net.marking import Marking
 from sequencer.model.request import Request
@@ -45,8 +45,13 @@ class TaskExecution(Struct, frozen=True):
 
     capacity: CapacityRule
     grower: Grower
-    workplaces: Workplaces
     context: PromptContext
     merge: MergeOrder = "auto"
+    fails_on_write: bool = False
+    """Whether an attempt fails whose task only reads and that has written."""
     fallback_step: Callable[[Step], Step] | None = None
     """Returns the step for one more attempt after the last failed one; None: there is none."""
+
+    def merge_queue(self) -> MergeQueue | None:
+        """Return where the results of one process wait; None: they are merged as they come."""
+        return None if self.merge == "finished" else MergeQueue(is_strict=self.merge == "listed")

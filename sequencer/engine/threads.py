@@ -115,7 +115,8 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
                 self._is_newest, self._tried_at = False, None
             else:
                 # Where code moves, somebody has to look at the work tree before a claim.
-                self._continue_at(self._reported(head), tried_at=None if worker.code.moves else at)
+                may_claim = worker.code.is_ready and not worker.code.moves
+                self._continue_at(self._reported(head), tried_at=at if may_claim else None)
             for running in ended:
                 is_stuck = running.busy is not None and not worker.attempts.running
                 if running.error is not None and (running.ends_the_work or is_stuck):

@@ -184,21 +184,6 @@ def differing(before: TreeState, after: TreeState) -> set[str]:
     return {path for path in paths if before.entries.get(path) != after.entries.get(path)}
 
 
-class KeptTree(Protocol):
-    """The files of a run's own work tree, as they were before an attempt."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Return what the prompt says about earlier attempts that were set aside."""
-
-    def set_aside(self) -> None:
-        """Make the files what they were, and keep what they are now; the attempt has failed.
-
-        Nothing is restored where others work there, or where it can't be done; the log says so.
-        Raises nothing.
-        """
-
-
 class UnmergedWork(NamedTuple):
     """What a run has done in a worktree and nobody has merged yet, or dropped."""
 

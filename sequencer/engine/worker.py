@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.by_hand import Control
-from sequencer.engine.carrier import CodeMover
+from sequencer.engine.code_sync import CodeSync
 from sequencer.engine.composing import compose_along
 from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
@@ -96,7 +96,7 @@ class Worker(ABC):
         """Set when this process is asked to end."""
         self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
         self._heartbeat = Heartbeat(self.store, looks=changes.kind.has_one_place)
-        self.code = CodeMover(performer.carrier, self.patience, performer.project)
+        self.code = CodeSync(performer.workspace, self.patience)
         self.streaks: Streaks | None = None
         """What the last attempts of agents came to; None: none has started here."""
 
@@ -362,13 +362,13 @@ class LineWorker(Worker):
         This also ends processes that an earlier attempt at it may have left.
 
         Raises:
-            WorkTreeRefused: see `Carrier.arrive`.
+            WorkTreeRefused: see `Workspace.enter`.
             MachineBusy: see `AttemptLock.take`.
         """
         if attempt.claim.attempt > 1:
             AttemptLock(self._lock_path, self._tell_waiting).settle(self.stop)
         if self.code.moves:
-            self.code.arrive(attempt.head)
+            self.code.enter(attempt.head)
 
     def _tell_waiting(self, text: str) -> None:
         self.performer.emit(Waiting(text))
@@ -404,8 +404,7 @@ class LineWorker(Worker):
             attempt.prepared = performer.prepare(attempt.prepared.place)
         if attempt.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
             attempt.known = self.known(head, attempt.prepared, lambda: False)
-        if performer.place is not None:
-            attempt.cwd = performer.place.cwd
+        if performer.workspace.opens:
             attempt.known = replace(attempt.known, is_shared=lambda: self._is_taken(claim))
         attempt.budget = budget
         attempt.compose = compose_along(self.workflow, performer.definition, head, self._recalled)
@@ -535,7 +534,7 @@ class LineWorker(Worker):
         if not self.is_mine(following.step_index):
             return None
         try:
-            self.performer.carrier.ready(head)
+            self.performer.workspace.ready(head)
             return self.performer.prepare(following)
         except (SequencerError, OSError):
             return None

@@ -18,12 +18,12 @@ from sequencer import extensions
 from sequencer.documents.textfile import expand_home
 from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.by_hand import ensure_may_decide
-from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.dispatch import dispatch_of
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
+from sequencer.engine.workspace import BranchGuard, Workspace
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import FileLogs, current_branch
@@ -58,7 +58,6 @@ from sequencer.workflows.registry import with_defaults
 
 if TYPE_CHECKING:
     from sequencer.engine.capacity import CapacityRule
-    from sequencer.engine.run_place import RunPlace
     from sequencer.engine.tasks import TaskExecution
     from sequencer.engine.tree_state import UnmergedWork
     from sequencer.engine.worker import Worker
@@ -248,16 +247,22 @@ class Project(Struct, frozen=True, dict=True):
         emit: Emit,
         run: str | None,
         definition: Definition | None = None,
-        carrier: Carrier = NOTHING_CARRIED,
+        store: Store | None = None,
     ) -> Performer:
         """Return what performs the steps of *workflow* in the run called *run*.
+
+        *store* keeps the run; None: nobody does, so that its code does not move.
 
         Raises:
             NotTrusted: you have not allowed the project to act here.
         """
         self.ensure_may_act()
         settings, hooks = self.settings, self.hooks
-        tasks, place = _where(self, workflow, run, definition, emit)
+        tasks = None
+        if workflow.tasks:
+            tasks = TASK_GRAPHS.required().execution(
+                self, None if definition is None else definition.agent
+            )
         return Performer(
             workflow=workflow,
             agents=self.agents,
@@ -265,14 +270,13 @@ class Project(Struct, frozen=True, dict=True):
             logs=self.logs(run, lambda text: emit(Noticed(text))),
             emit=emit,
             project=settings.project_dir,
+            workspace=_workspace(self, run, store, tasks, emit),
             with_defaults=lambda step: with_defaults(step, settings.step_defaults),
             redact=self.redaction.hide_text,
             router=settings.router if settings.router.enabled and not self.rehearses else None,
             hooks=None if isinstance(hooks, NoHooks) else hooks,
             definition=definition,
-            carrier=carrier,
             tasks=tasks,
-            place=place,
             comment_tools=tuple(
                 tool
                 for _, every in extensions.ours(extensions.COMMENT_TOOLS)
@@ -383,8 +387,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         has_own = settings.worktree or self.project.rehearses
         state_path = state_path_of(settings, self.name)
         ensure_same_worktree(state_path, self.head, has_worktree=has_own)
-        carrier = _carrier(self.project, self.name, self.store, emit)
-        return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
+        return self.project.performer(self.workflow, emit, self.name, self.definition, self.store)
 
     def agents_may(self, verb: str) -> bool:
         """See `Resolution.agents_may`; a schedule's date has decided about its run's start."""
@@ -412,14 +415,38 @@ def load_hooks(
     return plugged(files, project, trusted or {}, entries)
 
 
-def _carrier(project: Project, run: str | None, store: Store, emit: Emit) -> Carrier:
-    """Return what moves the code of the run in *store*, or what keeps it on a branch."""
-    settings, made = project.settings, None
-    if (way := settings.store_kind.code) is not None:
-        make = extensions.needed(extensions.CODE, way, "way to move code")
-        allowed = lambda: project.allowed  # noqa: E731
-        made = make(CodeRequest(settings, run, store, project.redaction, allowed, emit))
-    return made or guard_of(settings) or NOTHING_CARRIED
+def _workspace(
+    project: Project, run: str | None, store: Store | None, tasks: TaskExecution | None, emit: Emit
+) -> Workspace:
+    """Return where the agents of the run in *store* work, which has *tasks* or none."""
+    settings = project.settings
+    workspace = _checkout(project, run, store, emit) or guard_of(settings)
+    workspace = workspace or Workspace(settings.project_dir)
+    if project.rehearses:
+        # Nothing is written, and a work tree would run what the project's git is set to.
+        return workspace
+    if settings.worktree:
+        hide = project.redaction.hide_text
+        tell = lambda text: emit(Noticed(hide(text)))  # noqa: E731
+        workspace = WORKTREES.required().run_worktree(project, run, workspace, tell)
+    if tasks is not None and (trees := WORKTREES.get()) is not None:
+        fails = tasks.fails_on_write
+        workspace = trees.task_worktrees(project, run, workspace, fails_on_write=fails)
+    return workspace
+
+
+def _checkout(
+    project: Project, run: str | None, store: Store | None, emit: Emit
+) -> Workspace | None:
+    """Return the checkout whose code moves with the run in *store*; None: it does not move."""
+    way = project.settings.store_kind.code
+    if store is None or way is None:
+        return None
+    make = extensions.needed(extensions.CODE, way, "way to move code")
+    allowed = lambda: project.allowed  # noqa: E731
+    request = CodeRequest(project.settings, run, store, project.redaction, allowed, emit)
+    made: Workspace | None = make(request)
+    return made
 
 
 def guard_of(settings: Settings) -> BranchGuard | None:
@@ -427,30 +454,8 @@ def guard_of(settings: Settings) -> BranchGuard | None:
     branch = settings.store.work.branch
     if settings.store_kind.carries_code or branch in (CURRENT, NONE):
         return None
-    return BranchGuard(branch, partial(current_branch, settings.project_dir))
-
-
-def _where(
-    project: Project,
-    workflow: Workflow,
-    run: str | None,
-    definition: Definition | None,
-    emit: Emit,
-) -> tuple[TaskExecution | None, RunPlace | None]:
-    """Return how the tasks of *workflow* are worked on, or else the run's own worktree.
-
-    Tasks have worktrees of their own. Without either, the agents work in the project's folder.
-    """
-    has_own = project.settings.worktree and not project.rehearses
-    if not (workflow.tasks or has_own):
-        return None, None
-    if workflow.tasks:
-        agent = None if definition is None else definition.agent
-        return TASK_GRAPHS.required().execution(project, run, agent), None
-    hide = project.redaction.hide_text
-    return None, WORKTREES.required().run_place_of(
-        project, run, lambda text: emit(Noticed(hide(text)))
-    )
+    folder = settings.project_dir
+    return BranchGuard(folder, branch, partial(current_branch, folder))
 
 
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:

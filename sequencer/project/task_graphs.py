@@ -18,9 +18,9 @@ from sequencer.model.workflow import Workflow
 class TaskGraphs(Struct, frozen=True):
     """What the plug-in provides; *project* is a `Project`, *settings* are `Settings`."""
 
-    execution: Callable[[Any, str | None, str | None], TaskExecution]
-    """Called with a project, the name of a run, and the agent for added tasks that name none.
-    Returns how the tasks of the run are executed."""
+    execution: Callable[[Any, str | None], TaskExecution]
+    """Called with a project and the agent for added tasks that name none. Returns how the tasks
+    of a run are executed."""
     capacity: Callable[[Any], CapacityRule]
     """Called with settings; returns the limits on tasks besides ``limits:``."""
     grower: Callable[[Any], Grower]

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sequencer import extensions
-from sequencer.engine.run_place import RunPlace
 from sequencer.engine.tree_state import UnmergedWork
-from sequencer.engine.workplaces import Workplaces
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head, Status
 from sequencer.project.diagnostics import Finding
@@ -27,17 +26,22 @@ def run_worktree_name(run_id: str) -> str:
 class WorktreeProvider(Protocol):
     """Makes such folders, for a `Project`, and knows what became of them."""
 
-    def workplaces_of(
-        self, project: Any, run: str | None, *, fails_on_write: bool = False
-    ) -> Workplaces:
-        """Return where the tasks of the run called *run* work.
+    def task_worktrees(
+        self, project: Any, run: str | None, outer: Workspace, *, fails_on_write: bool
+    ) -> Workspace:
+        """Return where the tasks of the run called *run* work, whose other steps work in *outer*.
 
         With *fails_on_write* an attempt fails whose task only reads and that has written.
         """
         ...
 
-    def run_place_of(self, project: Any, run: str | None, tell: Callable[[str], None]) -> RunPlace:
-        """Return where all steps of the run called *run* work; *tell* hears of it."""
+    def run_worktree(
+        self, project: Any, run: str | None, outer: Workspace, tell: Callable[[str], None]
+    ) -> Workspace:
+        """Return where all steps of the run called *run* work, instead of in *outer*.
+
+        *tell* hears of it.
+        """
         ...
 
     def unmerged_in(self, project: Any) -> tuple[UnmergedWork, ...]:

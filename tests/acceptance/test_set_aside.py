@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from sequencer.engine.evidence import PriorAttempts
+from sequencer.engine.workspace import AttemptFolder, Workspace
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.kind import Ended
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
-from sequencer.plugins.git.code.project_trees import run_place_of
+from sequencer.plugins.git.code.project_trees import run_worktree
 from sequencer.plugins.git.process import Git
 from sequencer.project.project import open_project
 from tests.clones import ENVIRONMENT, git
@@ -213,20 +214,23 @@ class Attempt:
         opened = open_project(folder)
         head = opened.run(None).head
         assert head is not None
-        self.place = run_place_of(opened, None, self.said.append)
+        self.place = run_worktree(opened, None, Workspace(folder), self.said.append)
         self.place.begin(head, Cancellation())
         self.head = head
 
     def keep(self) -> Any:
-        self.place.ready()
-        attempt = SimpleNamespace(
+        self.place.ready(self.head)
+        attempt: Any = SimpleNamespace(
             run_id=self.head.run_id, run_name=None, token=2, number=1, iteration=2
         )
         attempt.step = SimpleNamespace(name="two")
         attempt.notice, attempt.known = self.said.append, PriorAttempts(is_shared=self.is_shared)
-        kept = self.place.keep(attempt)  # type: ignore[arg-type]
-        assert kept is not None
-        return kept
+        return self.place.open(attempt)
+
+
+def fail(kept: AttemptFolder) -> None:
+    """Let the attempt of *kept* fail."""
+    kept.close(OutcomeStatus.FAILED, lambda: None)
 
 
 def dirty(place: Path) -> None:
@@ -251,11 +255,11 @@ def test_nothing_is_restored_where_another_node_works(begun: Path) -> None:
     kept = attempt.keep()
     dirty(place)
     works[0], before = True, files_of(place)
-    kept.set_aside()
+    fail(kept)
     assert files_of(place) == before
     assert "another node works in the same folder, or has meanwhile" in attempt.said[-1]
     again = Attempt(begun, lambda: True)
-    again.keep().set_aside()
+    fail(again.keep())
     assert files_of(place) == before
     assert "the changes of the failed attempt stay: another node" in again.said[-1]
 
@@ -280,7 +284,7 @@ def test_nothing_is_restored_where_a_person_has_changed_it_meanwhile(
     if what == "git":
         (Path(git(place, "rev-parse", "--absolute-git-dir")) / "index.lock").touch()
     before = {**files_of(place), "rev-parse": ""}
-    kept.set_aside()
+    fail(kept)
     monkeypatch.undo()
     after = files_of(place)
     told = {
@@ -318,7 +322,7 @@ def killed(folder: Path, dies: Callable[[int, Sequence[str]], bool], *, is_after
         try:
             kept = Attempt(folder).keep()
             dirty(worktree(folder))
-            kept.set_aside()
+            fail(kept)
         except BaseException:  # noqa: BLE001 - nothing of the test runs in this process
             os._exit(8)
         os._exit(0)

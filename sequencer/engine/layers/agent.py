@@ -19,7 +19,7 @@ def perform_by_agent(
     *to* says in the log who that is.
     """
     prepared, listener = asked or attempt.prepared, attempt.listener
-    if performer.place is not None or performer.tasks is not None:
+    if performer.workspace.opens:
         # A work tree, where an earlier attempt may have left files that the client reads.
         performer.agents.ensure_folder(prepared.agent, attempt.cwd)
     request, executor = _request(attempt, prepared, to), prepared.executor

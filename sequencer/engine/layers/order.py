@@ -15,32 +15,36 @@ from sequencer.engine.layers.lock import hold_lock
 from sequencer.engine.layers.log import keep_log
 from sequencer.engine.layers.prompt import complete_prompt
 from sequencer.engine.layers.router import choose_prompt
-from sequencer.engine.layers.worktree import keep_files
+from sequencer.engine.layers.workspace import work_in_folder
 from sequencer.engine.performing import Performer
 
 
-def layers_of(performer: Performer, attempt: Attempt) -> tuple[tuple[Layer, object], ...]:
-    """Return every layer inside of the log, the outer ones first, and whether it is needed."""
-    step, hooks, place = attempt.prepared.step, performer.hooks, performer.place
+def layers_of(
+    performer: Performer, attempt: Attempt, own: Layer | None = None
+) -> tuple[tuple[Layer, object], ...]:
+    """Return every layer inside of the log, the outer ones first, and whether it is needed.
+
+    *own* is that of the attempt's kind; None: it has none.
+    """
+    step, hooks, opens = attempt.prepared.step, performer.hooks, performer.workspace.opens
     return (
-        (keep_files, place is not None),
+        (work_in_folder, opens),
+        *(() if own is None else ((own, True),)),
         (decide_by_hook, hooks is not None),
         (judge_evidence, True),
         (hold_lock, attempt.lock_path is not None),
         (choose_prompt, performer.router is not None and performer.router.is_active),
         (apply_hooks, hooks is not None),
-        (complete_prompt, attempt.compose or attempt.known.notes or place is not None),
+        (complete_prompt, attempt.compose or attempt.known.notes or opens),
         (fall_back, performer.agents.has_fallback),
         (continue_conversation, step.continue_session and attempt.head.session is not None),
     )
 
 
-def perform(performer: Performer, attempt: Attempt, *outer: Layer) -> None:
-    """Make *attempt*: through its log, the *outer* layers of its kind, and those that it needs."""
+def perform(performer: Performer, attempt: Attempt, own: Layer | None = None) -> None:
+    """Make *attempt*: through its log and the layers that it needs; *own* is its kind's."""
     proceed: Next = partial(perform_by_agent, performer)
-    for layer, is_needed in reversed(layers_of(performer, attempt)):
+    for layer, is_needed in reversed(layers_of(performer, attempt, own)):
         if is_needed:
             proceed = partial(layer, performer, proceed=proceed)
-    for layer in reversed(outer):
-        proceed = partial(layer, performer, proceed=proceed)
     keep_log(performer, attempt, proceed)

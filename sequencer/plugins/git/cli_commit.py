@@ -7,9 +7,9 @@ from typing import Any
 from sequencer.cli.context import Invocation
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import one_line
-from sequencer.plugins.git.code.carry import folders_of
 from sequencer.plugins.git.code.selection import Selection, Selector, secrets_by
 from sequencer.plugins.git.code.tree import WorkTree
+from sequencer.plugins.git.code.workspace import folders_of
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.project.project import Project

@@ -32,8 +32,8 @@ from sequencer.errors import (
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
 from sequencer.model.outcome import duration
-from sequencer.plugins.git.code.carry import GitCarrier, folders_of
 from sequencer.plugins.git.code.tree import WorkTree
+from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.replica import REMOTE
 from sequencer.plugins.git.state.sides import (
@@ -395,7 +395,7 @@ def _code(
     if settings.store.work.branch == NONE:
         return None, None
     tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
-    carrier = GitCarrier(
+    carrier = GitWorkspace(
         tree,
         branch.remote,
         store.state_path,

@@ -7,7 +7,6 @@ from typing import Any
 
 from sequencer.engine.tasks import TaskExecution
 from sequencer.engine.values import NodeValues
-from sequencer.engine.workplaces import OneWorkplace, Workplaces
 from sequencer.model.net.ends import Grower
 from sequencer.model.net.marking import Marking
 from sequencer.model.step import Step
@@ -20,11 +19,10 @@ from sequencer.plugins.teams.team import Role, TeamRules
 from sequencer.project.project import Project
 from sequencer.project.settings import Settings
 from sequencer.project.task_graphs import TaskGraphs
-from sequencer.project.worktrees import WORKTREES
 
 
-def execution_of(project: Project, run: str | None, agent: str | None = None) -> TaskExecution:
-    """Return how the tasks of the run called *run* are worked on; see `TaskGraphs.execution`."""
+def execution_of(project: Project, agent: str | None = None) -> TaskExecution:
+    """Return how the tasks of a run are worked on; see `TaskGraphs.execution`."""
     settings = project.settings
     options = teams_of(settings)
     rules = options.rules
@@ -35,20 +33,18 @@ def execution_of(project: Project, run: str | None, agent: str | None = None) ->
         redact=project.redaction.hide_text,
         has_fallback=rules.has_fallback,
     )
-    # In a rehearsal nothing is written, and a work tree would run what the project's git is set to.
-    trees = None if project.rehearses else WORKTREES.get()
-    places = (
-        OneWorkplace(settings.project_dir)
-        if trees is None
-        else trees.workplaces_of(project, run, fails_on_write=rules.on_write == "fail")
-    )
-    return execution(rules, grower, places)
+    return execution(rules, grower)
 
 
-def execution(rules: TeamRules, grower: Grower, places: Workplaces) -> TaskExecution:
-    """Return how tasks are worked on under *rules* in *places*."""
+def execution(rules: TeamRules, grower: Grower) -> TaskExecution:
+    """Return how tasks are worked on under *rules*."""
     return TaskExecution(
-        TeamBudgets(rules), grower, places, _context, rules.merge, _fallback_step(rules)
+        capacity=TeamBudgets(rules),
+        grower=grower,
+        context=_context,
+        merge=rules.merge,
+        fails_on_write=rules.on_write == "fail",
+        fallback_step=_fallback_step(rules),
     )
 
 

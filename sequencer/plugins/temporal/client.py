@@ -165,15 +165,13 @@ class FleetStore(RemoteRun):
     @staticmethod
     def ensure_served(worker: Worker) -> None:
         """See `engine.dispatch.Dispatching`."""
-        performer = worker.performer
-        message, hint = "", "keep its runs in files or git"
-        if performer.tasks is not None and not worker.code.moves:
-            message = "Temporal can share out a team's tasks only if git moves their work"
-            hint = f"work in a clone of the project that has the remote store.remote, or {hint}"
-        elif performer.place is not None:
-            message = "Temporal can't share out the steps of a run with its own worktree"
-        if message:
-            raise UsageRefused(message, where="store.kind", hint=hint)
+        if worker.performer.tasks is not None and not worker.code.moves:
+            raise UsageRefused(
+                "Temporal can share out a team's tasks only if git moves their work",
+                where="store.kind",
+                hint="work in a clone of the project that has the remote store.remote, or keep its "
+                "runs in files or git",
+            )
 
     def close(self) -> None:
         """See `Store.close`: the connection is the process's."""

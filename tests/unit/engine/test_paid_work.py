@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sequencer.engine import worker
-from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import MachineBusy, StepFailed, StorageFailed
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Listener, StepRequest
@@ -130,11 +130,11 @@ def test_an_attempt_whose_output_cannot_be_kept_was_paid_all_the_same(
 
 
 def test_nothing_is_carried_and_nothing_refused() -> None:
-    carrier: Carrier = NothingCarried()
+    carrier = Workspace(Path())
     state, held = head(), claim()
     before = state.model_dump(), held.model_dump()
     carrier.ready(state)
-    carrier.arrive(state)
+    carrier.enter(state)
     assert carrier.refs == {}
     assert carrier.collect(held, "main", state) is None
     assert carrier.keep(held, "main", state) is None

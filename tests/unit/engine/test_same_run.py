@@ -171,7 +171,7 @@ def test_a_step_whose_code_is_refused_has_failed_and_its_work_is_kept(tmp_path: 
 
     run = open_scripted(tmp_path)
     head, cart = run.control.begin(), Refusing()
-    performer = replace(run._at(head).performer(Recorder()), carrier=cart)
+    performer = replace(run._at(head).performer(Recorder()), workspace=cart)
     worker = LineWorker(run.store, performer, run.limits)
     try:
         with pytest.raises(StepFailed, match="another branch is checked out"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec import convert
 
 from sequencer import errors
-from sequencer.engine.workplaces import OneWorkplace
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
 from sequencer.model.head import Claim, Gate, Head, Loop, Status
 from sequencer.model.kind import Ended
@@ -184,7 +182,7 @@ def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
 def test_what_decides_over_a_team_travels() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=0.5), max_tasks=7)
     grower = TeamGrower({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
-    made = project_tasks.execution(rules, grower, OneWorkplace(Path()))
+    made = project_tasks.execution(rules, grower)
     sent = json.dumps(project_tasks.dump(made))
     budgets, found = project_tasks.load(json.loads(sent))
     assert (budgets.rules, found) == (rules, grower)

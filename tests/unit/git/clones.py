@@ -12,8 +12,8 @@ from pathlib import Path
 
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Owner, Work
-from sequencer.plugins.git.code.carry import GitCarrier
 from sequencer.plugins.git.code.tree import Folders, WorkTree
+from sequencer.plugins.git.code.workspace import GitWorkspace
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import PushVerdict, Remote
@@ -170,7 +170,7 @@ class Clone:
     """A clone with a carrier of its own."""
 
     folder: Path
-    carrier: GitCarrier
+    carrier: GitWorkspace
     remote: Remote
     tree: WorkTree
     told: list[str]
@@ -209,7 +209,7 @@ def clone(
     tree = tree_at(folder, project)
     remote = Remote(Git(folder, ENVIRONMENT, allowed=EVERYTHING), "origin")
     told: list[str] = []
-    carrier = GitCarrier(
+    carrier = GitWorkspace(
         tree,
         remote,
         folder / project / "sync" / "runs" / str(run) / "state.json",

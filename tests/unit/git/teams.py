@@ -11,7 +11,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Node, NodeKind
 from sequencer.model.net.task import TaskTraits
 from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft
-from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace, SharedPlace
+from sequencer.plugins.git.code.places import OwnPlace, SharedPlace, TaskPlaces
 from sequencer.plugins.git.code.tree import Folders
 from sequencer.plugins.git.process import Git
 from sequencer.project.store_requests import EVERYTHING
@@ -31,15 +31,10 @@ def folders(folder: Path, below: str = "") -> Folders:
     return Folders(home, home / "sync" / "state.json", home / "logs")
 
 
-def workplaces(
-    folder: Path, run: str | None = None, below: str = "", **options: Any
-) -> GitWorkplaces:
-    chosen = {
-        "git": Git(folder, ENVIRONMENT, allowed=EVERYTHING),
-        "redaction": Redaction(["hunter2-hunter2"]),
-        **options,
-    }
-    return GitWorkplaces(folders(folder, below), run, **chosen)
+def workplaces(folder: Path, run: str | None = None, below: str = "", **options: Any) -> TaskPlaces:
+    git = options.pop("git", None) or Git(folder, ENVIRONMENT, allowed=EVERYTHING)
+    redaction = Redaction(["hunter2-hunter2"])
+    return TaskPlaces(Checkout(folders(folder, below), git), run, redaction, **options)
 
 
 def checkout_at(folder: Path) -> Checkout:
@@ -47,7 +42,7 @@ def checkout_at(folder: Path) -> Checkout:
 
 
 def placed(
-    places: GitWorkplaces, task: str, token: int, subject: str = "", **traits: bool
+    places: TaskPlaces, task: str, token: int, subject: str = "", **traits: bool
 ) -> OwnPlace | SharedPlace:
     """Return where *task* works; it writes in a worktree unless *traits* say something else."""
     chosen = TaskTraits.model_validate({"worktree": True} | traits)
@@ -56,7 +51,7 @@ def placed(
 
 
 def opened(
-    places: GitWorkplaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
+    places: TaskPlaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
 ) -> OwnPlace:
     """Return a worktree for *task*."""
     place = placed(places, task, token, subject=subject)
@@ -73,7 +68,7 @@ def at_once() -> None:
 
 
 def worked(
-    places: GitWorkplaces, work: Callable[[Path], object], task: str = "implement", token: int = 1
+    places: TaskPlaces, work: Callable[[Path], object], task: str = "implement", token: int = 1
 ) -> PlaceLeft:
     """Let *work* be done in a worktree, and be accepted."""
     place = opened(places, task, token)

@@ -10,7 +10,7 @@ import pytest
 from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
-from sequencer.plugins.git.code.attempt_refs import ATTEMPTS, AttemptCarrier
+from sequencer.plugins.git.code.attempt_refs import ATTEMPTS, AttemptWorkspace
 from sequencer.plugins.git.process import Git
 from sequencer.project.settings import load
 from sequencer.project.store_requests import EVERYTHING
@@ -34,7 +34,7 @@ class Machine:
         settings = load(self.folder, env={})
         one = Git(self.folder, ENVIRONMENT, allowed=EVERYTHING)
         redaction = Redaction(["hunter2-hunter2"])
-        self.carrier = AttemptCarrier(one, settings, None, redaction, self.told.append)
+        self.carrier = AttemptWorkspace(one, settings, None, redaction, self.told.append)
 
     def begin(self, run: Head) -> Head:
         """Begin the next attempt, and return the head that has its claim."""
@@ -42,7 +42,7 @@ class Machine:
         run = run.replace(token=token, claims=(claim(run.step_index, token),))
         try:
             self.carrier.ready(run)
-            self.carrier.arrive(run)
+            self.carrier.enter(run)
         except WorkTreeRefused:
             self.carrier.leave(None)
             raise

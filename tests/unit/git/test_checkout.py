@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.plugins.git.code import checkout as readonly
 from sequencer.plugins.git.code.checkout import CheckoutWatch, PlaceResult
-from sequencer.plugins.git.code.places import GitWorkplaces, SharedPlace
+from sequencer.plugins.git.code.places import SharedPlace, TaskPlaces
 from tests.unit.git.clones import commit, git, said, write
 from tests.unit.git.teams import at_once, checkout_at, placed, project, worked, workplaces
 
@@ -187,7 +187,7 @@ def test_a_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 # --- as a workplace ------------------------------------------------------------------------
 
 
-def reading(places: GitWorkplaces, token: int = 1) -> SharedPlace:
+def reading(places: TaskPlaces, token: int = 1) -> SharedPlace:
     place = placed(places, "research", token, writes=False)
     assert isinstance(place, SharedPlace)
     return place

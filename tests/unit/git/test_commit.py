@@ -233,11 +233,11 @@ def test_the_next_attempt_commits_what_it_does(tmp_path: Path, verb: str, when: 
     _, here, _ = pair(tmp_path, {"notes": "0\n"})
     one = clone(here, commit=CommitOptions(paths=("notes",)))
     one.carrier.ready(head())
-    one.carrier.arrive(head())
+    one.carrier.enter(head())
     write(here, {"notes": "0\n1\n"})
     killed(here, verb, when, "notes")
     one.carrier.ready(head())
-    one.carrier.arrive(head())
+    one.carrier.enter(head())
     write(here, {"notes": "0\n1\n2\n"})
     assert one.carrier.collect(claim(token=2), "main", head()) is not None
     assert said(here, "show", "HEAD:notes") == "0\n1\n2"

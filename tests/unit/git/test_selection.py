@@ -10,6 +10,7 @@ import pytest
 
 from sequencer.executors.redaction import Redaction
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code import selection as vetting
 from sequencer.plugins.git.code.checkout import PlaceLeft, PlaceResult
 from sequencer.plugins.git.code.selection import (
@@ -458,7 +459,7 @@ def test_nobody_waits_for_a_turn_with_it(here: Path) -> None:
     place = opened(workplaces_of(here))
     commit(place.cwd, {"k.py": SECRET})
     turns: list[int] = []
-    place.close(is_accepted=True, wait_for_turn=lambda: turns.append(1))
+    place.close(OutcomeStatus.OK, lambda: turns.append(1))
     assert turns == []
 
 

@@ -43,7 +43,7 @@ def begun(folder: Path, state: Head | None = None, *, attempt: int = 1) -> Clone
     """Return a clone in which a step has begun, and has left what it was at."""
     one, state = clone(folder, commit=NOTES), state or head()
     one.carrier.ready(state)
-    one.carrier.arrive(held(state, this_process(), attempt=attempt))
+    one.carrier.enter(held(state, this_process(), attempt=attempt))
     write(folder, {"notes.md": "half", "left.txt": "half"})
     return one
 
@@ -65,7 +65,7 @@ def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
     assert one.taken() == [
         "continues with what attempt 3 left: 2 changed paths, 'left.txt', 'notes.md'"
     ]
-    one.carrier.arrive(held(head(), this_process()))
+    one.carrier.enter(held(head(), this_process()))
     assert one.push(head()).step_index == 1
     assert "notes.md" in tree_of(bare, "main")
     assert porcelain(here) == ["?? left.txt"]
@@ -122,7 +122,7 @@ def working(here: Path, started: list[int]) -> int:
     def role() -> None:
         one = clone(here, commit=NOTES_OCCUPIED)
         one.carrier.ready(head())
-        one.carrier.arrive(held_of_occupied(head()))
+        one.carrier.enter(held_of_occupied(head()))
         begun.touch()
         time.sleep(60)
 
@@ -181,7 +181,7 @@ def test_a_kill_frees_it_when_the_agents_have_had_time_to_end(
     os.waitpid(started.pop(), 0)
     one.carrier.ready(head())
     assert time.monotonic() - began >= tenancy.ENDED_S
-    one.carrier.arrive(head())
+    one.carrier.enter(head())
     one.carrier.leave(head(step_index=1))
     # It was left as it should be since.
     began = time.monotonic()
@@ -194,9 +194,9 @@ def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(tenancy, "TAKE_S", 0.1)
     one, other = clone(here, commit=NOTES_OCCUPIED), clone(here, commit=NOTES_OCCUPIED)
     assert (ready(one), ready(other)) == (True, True)
-    one.carrier.arrive(head())
+    one.carrier.enter(head())
     with pytest.raises(WorkTreeRefused, match="are still working in this work tree"):
-        other.carrier.arrive(head())
+        other.carrier.enter(head())
 
 
 # --- what an attempt has left, and what came later -----------------------------------------------
@@ -206,7 +206,7 @@ def attempt(here: Path, files: dict[str, str], work: WorkOptions | None = None) 
     """Let an attempt fail that has left *files*, and return its clone."""
     one = clone(here, commit=NOTES_OCCUPIED, work=work)
     one.carrier.ready(head())
-    one.carrier.arrive(held_of_occupied(head()))
+    one.carrier.enter(held_of_occupied(head()))
     write(here, files)
     one.carrier.leave(head())
     return one
@@ -276,7 +276,7 @@ def at_work(folder: Path, owner: Owner | None = None) -> tuple[Clone, Head]:
     state = state_of(folder, "a", head())
     one.carrier.ready(state)
     state = state_of(folder, "a", head(), owner or this_process())
-    one.carrier.arrive(state)
+    one.carrier.enter(state)
     return one, state
 
 
@@ -303,7 +303,7 @@ def test_both_have_found_it_ready(tmp_path: Path) -> None:
     other.carrier.ready(state)
     at_work(here)
     with pytest.raises(WorkTreeRefused, match=USED):
-        other.carrier.arrive(state_of(here, "b", head(), this_process()))
+        other.carrier.enter(state_of(here, "b", head(), this_process()))
 
 
 def test_a_whole_step_of_another_run_in_between(tmp_path: Path) -> None:
@@ -316,9 +316,9 @@ def test_a_whole_step_of_another_run_in_between(tmp_path: Path) -> None:
     with pytest.raises(
         WorkTreeRefused, match=r"uncommitted changes \(1 changed path\): 'notes.md'"
     ):
-        other.carrier.arrive(state_of(here, "b", head(), this_process()))
+        other.carrier.enter(state_of(here, "b", head(), this_process()))
     (here / "notes.md").unlink()
-    other.carrier.arrive(state_of(here, "b", head(), this_process()))
+    other.carrier.enter(state_of(here, "b", head(), this_process()))
 
 
 def test_the_next_step_of_the_same_process_counts_at_once(tmp_path: Path) -> None:

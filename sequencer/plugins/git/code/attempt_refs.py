@@ -21,8 +21,8 @@ from sequencer.engine.events import Noticed
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
-from sequencer.plugins.git.code.carry import GitCarrier, folders_of
 from sequencer.plugins.git.code.tree import WorkTree, listed
+from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.branch import MOVED_MEANWHILE
 from sequencer.plugins.git.state.objects import Objects
@@ -37,8 +37,8 @@ SWEPT = 100
 _LOOKS = 3
 
 
-class AttemptCarrier(GitCarrier):
-    """A carrier whose attempts push to refs of their own."""
+class AttemptWorkspace(GitWorkspace):
+    """A checkout whose attempts push to refs of their own."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class AttemptCarrier(GitCarrier):
 
     # --- names ---------------------------------------------------------------------
 
-    def _folder(self, head: Head) -> str:
+    def _attempts(self, head: Head) -> str:
         return f"{ATTEMPTS}/{ref_part(slug(self._run or 'default'))}/{ref_part(slug(head.run_id))}/"
 
     def _accepted_by(self, head: Head) -> str | None:
         """Return the ref that the head names, if it is one of an attempt at this run."""
-        ref, folder = "" if head.work is None else head.work.ref, self._folder(head)
+        ref, folder = "" if head.work is None else head.work.ref, self._attempts(head)
         return ref if ref.startswith(folder) and ref.removeprefix(folder).isdecimal() else None
 
     @property
@@ -83,7 +83,7 @@ class AttemptCarrier(GitCarrier):
 
     @property
     def refs(self) -> dict[str, str]:
-        """See `Carrier.refs`: of the branch and of what was accepted those that are there."""
+        """See `Workspace.refs`: of the branch and of what was accepted those that are there."""
         found = {self._visible: self._local}
         if self._accepted is not None:
             local = f"refs/worktree/sequencer-work/accepted/{slug(self._remote.name)}"
@@ -102,7 +102,7 @@ class AttemptCarrier(GitCarrier):
     # --- before an attempt ---------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """See `Carrier.ready`; on what was accepted, which people can see then."""
+        """See `Workspace.ready`; on what was accepted, which people can see then."""
         self._settle()
         self._ensure_branch(self._tree.status(), head)
         self._look(head)
@@ -113,7 +113,7 @@ class AttemptCarrier(GitCarrier):
         """Have the branch and what was accepted here as they are on the remote."""
         self._accepted = self._accepted_by(head)
         for _ in range(_LOOKS):
-            self._tips = self._remote.tips([self._visible, f"{self._folder(head)}*"])
+            self._tips = self._remote.tips([self._visible, f"{self._attempts(head)}*"])
             wanted = {ref: ours for ref, ours in self.refs.items() if not self._is_here(ref, ours)}
             # Else one of them was removed or moved back in between.
             if not wanted or self._remote.fetch(wanted):
@@ -142,7 +142,7 @@ class AttemptCarrier(GitCarrier):
     # --- after an attempt ----------------------------------------------------------
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Carrier.collect`; it is on the remote then, and nobody else's concern.
+        """See `Workspace.collect`; it is on the remote then, and nobody else's concern.
 
         Raises:
             RemoteUnreachable: nobody knows whether the remote has it; the same again finds out.
@@ -153,7 +153,7 @@ class AttemptCarrier(GitCarrier):
         base = None if head.work is None else head.work.commit
         if self.cargo is None:
             return Work.model_validate({**work.model_dump(), "base": base})
-        folder = self._folder(head)
+        folder = self._attempts(head)
         ref = f"{folder}{claim.token}"
         now = self._remote.tips([self._visible, f"{folder}*"])
         visible = now.pop(self._visible, None)
@@ -194,8 +194,8 @@ class AttemptCarrier(GitCarrier):
             )
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """See `Carrier.merged`; no work tree is needed for it."""
-        folder, accepted = self._folder(head), head.work
+        """See `Workspace.merged`; no work tree is needed for it."""
+        folder, accepted = self._attempts(head), head.work
         ref, has = f"{folder}{claim.token}", self._accepted_by(head)
         visible = f"refs/heads/{work.branch}"
         tips = self._remote.tips([visible, f"{folder}*"])
@@ -245,7 +245,7 @@ class AttemptCarrier(GitCarrier):
     # --- what people see -----------------------------------------------------------
 
     def publish(self, head: Head) -> None:
-        """See `Carrier.publish`."""
+        """See `Workspace.publish`."""
         work = head.work
         if work is None or not is_branch_name(work.branch):
             return
@@ -290,7 +290,7 @@ class AttemptCarrier(GitCarrier):
 
     def _stale(self, head: Head) -> list[str]:
         """Return the refs of attempts that have ended, but the one that was accepted last."""
-        folder, found = self._folder(head), list[str]()
+        folder, found = self._attempts(head), list[str]()
         for ref in self._tips:
             token = ref.removeprefix(folder) if ref.startswith(folder) else ""
             # A later token has been granted after this head.
@@ -299,8 +299,8 @@ class AttemptCarrier(GitCarrier):
         return found
 
 
-def of_attempts(request: CodeRequest) -> AttemptCarrier | None:
-    """Return what moves the code of a run whose state is not in git.
+def of_attempts(request: CodeRequest) -> AttemptWorkspace | None:
+    """Return the checkout of a run whose state is not in git.
 
     None: no branch is to be moved, or the project is in no clone of ``store.remote``.
     """
@@ -315,4 +315,4 @@ def of_attempts(request: CodeRequest) -> AttemptCarrier | None:
     except (GitFailed, OSError):
         return None
     tell = lambda text: request.emit(Noticed(text))  # noqa: E731
-    return AttemptCarrier(git, settings, request.run, request.redaction, tell)
+    return AttemptWorkspace(git, settings, request.run, request.redaction, tell)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.engine.workplaces import Left
+from sequencer.engine.attempt import Left
 from sequencer.errors import SequencerError, typed_command
 from sequencer.plugins.git.code.tree import (
     LOCK_POLL_S,
@@ -62,9 +62,29 @@ _NAME, _ADDRESS = "sequencer", "sequencer@localhost"
 class Checkout(WorkTree):
     """The work tree of a project, as a team sees it."""
 
+    called = "the checkout"
+    """In messages."""
+    elsewhere = ""
+    """The path from the project's folder; empty: the project's folder is in this one."""
+
     def __init__(self, folders: Folders, git: Git) -> None:
         """Look with *git* at the work tree around ``folders.project``."""
         super().__init__(folders, Objects(git))
+        self.project_git = git
+
+    @classmethod
+    def at_worktree(cls, outer: Checkout, top: Path, git_dir: Path) -> Checkout:
+        """Return the run's worktree with the *top*, which belongs to the repository of *outer*.
+
+        Whatever an agent has done to the file ``.git`` there, git's own files are in *git_dir*.
+        """
+        git = outer.git.at(top, timeout_s=PATIENCE_S, git_dir=git_dir)
+        made = cls(outer.folders._replace(project=top / outer.prefix), git)
+        made.top, made.git_dir, made.git, made.patient_git = top, git_dir, git, git
+        made.common_dir, made.called = outer.common_dir, "the run's worktree"
+        home = os.path.realpath(outer.folders.project)
+        made.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
+        return made
 
     @cached_property
     def git(self) -> Git:
@@ -82,6 +102,18 @@ class Checkout(WorkTree):
             names = {f"GIT_{person}_NAME": _NAME for person in people}
             return names | {f"GIT_{person}_EMAIL": _ADDRESS for person in people}
         return {}
+
+    def kept_on(self, worktree: Worktree) -> str:
+        """Return in words where the work of *worktree* is."""
+        return f"its work is on branch {worktree.branch}, and none of it is in {self.called}"
+
+    def by_hand(self, worktree: Worktree) -> str:
+        """Return the command that brings the work of *worktree*."""
+        return self.typed("merge", worktree.branch)
+
+    def typed(self, *argv: str) -> str:
+        """Return ``git ARGV`` for this work tree, as a person types it in the project's folder."""
+        return typed_command("git", *(["-C", self.elsewhere] if self.elsewhere else []), *argv)
 
     def commit(self) -> str | None:
         """Return the commit that is checked out; None: there is none yet."""
@@ -434,7 +466,9 @@ def merge(checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: s
         merged = _Merge(checkout, git, worktree, message).tried(tip)
         if merged is not None:
             return merged
-    return _in_the_way(worktree, "someone else keeps committing there")
+    return _Merge(checkout, git, worktree, message).in_the_way(
+        "someone else keeps committing there"
+    )
 
 
 class _Merge(NamedTuple):
@@ -447,11 +481,11 @@ class _Merge(NamedTuple):
 
     def tried(self, tip: str) -> PlaceLeft | None:
         """Merge *tip*; None: the checkout has another commit by now."""
-        checkout, worktree = self.checkout, self.worktree
+        checkout = self.checkout
         head = checkout.commit()
         begun = checkout.under_way()
         if head is None or begun:
-            return _in_the_way(worktree, f"{begun or 'its first commit'} is under way")
+            return self.in_the_way(f"{begun or 'its first commit'} is under way")
         made = self.elsewhere(head) or self.made(head, tip)
         if made.commit is None:
             return made
@@ -470,7 +504,7 @@ class _Merge(NamedTuple):
             # Long messages are cut at their ends: what to do comes with the path.
             reason = f"{lock[1]} is a git lock: remove it if no git runs there"
             first = "wait for git there to finish, or remove its lock"
-        return _in_the_way(worktree, reason, files, first)
+        return self.in_the_way(reason, files, first)
 
     def elsewhere(self, head: str) -> PlaceLeft | None:
         """Return that the work was begun on something else than *head*; None: it was not.
@@ -483,15 +517,17 @@ class _Merge(NamedTuple):
             was, now = (name or "no branch" for name in (begun, present))
             reason = f"the work was started on {was}, but {now} is checked out"
             target = [begun] if begun else ["--detach", worktree.base]
-            back = typed_command("git", "switch", *target)
-            return _in_the_way(worktree, reason, first=f"go back with {back}")
+            back = self.checkout.typed("switch", *target)
+            return self.in_the_way(reason, first=f"go back with {back}")
         if self.checkout.contains(head, worktree.base):
             return None
         short = worktree.base[:12]
-        reason = f"the checkout no longer has commit {short}, which the work was started on"
-        own = typed_command("git", "cherry-pick", f"{short}..{worktree.branch}")
+        reason = (
+            f"{self.checkout.called} no longer has commit {short}, which the work was started on"
+        )
+        own = self.checkout.typed("cherry-pick", f"{short}..{worktree.branch}")
         hint = f"{own} applies only the work; or bring that commit back"
-        return _in_the_way(worktree, reason, first=hint)
+        return self.in_the_way(reason, first=hint)
 
     def made(self, head: str, tip: str) -> PlaceLeft:
         """Return a merge of *tip* into *head*, which nobody but the worktree has yet."""
@@ -505,11 +541,11 @@ class _Merge(NamedTuple):
             told = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
             files = tuple(sorted({os.fsdecode(path) for path in told.split(b"\0") if path}))
             if not files:
-                return _in_the_way(worktree, failed.reason)
+                return self.in_the_way(failed.reason)
             return PlaceLeft(
                 PlaceResult.CONFLICT,
-                f"can't be merged: conflicts in {listed(files)}; {kept_on(worktree)}",
-                f"merge it by hand with {by_hand(worktree)}{_or_again(worktree)}",
+                f"can't be merged: conflicts in {listed(files)}; {self.checkout.kept_on(worktree)}",
+                f"merge it by hand with {self.checkout.by_hand(worktree)}{_or_again(worktree)}",
                 files=files,
             )
         made = git.text("rev-parse", "HEAD")
@@ -517,33 +553,22 @@ class _Merge(NamedTuple):
             return PlaceLeft(PlaceResult.UNCHANGED)
         return PlaceLeft(PlaceResult.MERGED, commit=made)
 
-
-def _in_the_way(
-    worktree: Worktree, reason: str, files: tuple[str, ...] = (), first: str = ""
-) -> PlaceLeft:
-    """Return that the checkout can't be moved, for *reason*; *first* is what to do about it."""
-    about = f": {listed(files)}" if files else ""
-    first, reason = first or "commit or stash these changes", reason.rstrip(":")
-    return PlaceLeft(
-        PlaceResult.IN_THE_WAY,
-        f"the checkout is in the way of the merge{about} ({reason}); {kept_on(worktree)}",
-        f"{first}, then {by_hand(worktree)}{_or_again(worktree)}",
-        files=files,
-    )
+    def in_the_way(self, reason: str, files: tuple[str, ...] = (), first: str = "") -> PlaceLeft:
+        """Return that the checkout can't be moved, for *reason*; *first* is what to do about it."""
+        checkout, worktree = self.checkout, self.worktree
+        about = f": {listed(files)}" if files else ""
+        first, reason = first or "commit or stash these changes", reason.rstrip(":")
+        kept = checkout.kept_on(worktree)
+        return PlaceLeft(
+            PlaceResult.IN_THE_WAY,
+            f"{checkout.called} is in the way of the merge{about} ({reason}); {kept}",
+            f"{first}, then {checkout.by_hand(worktree)}{_or_again(worktree)}",
+            files=files,
+        )
 
 
 def _or_again(worktree: Worktree) -> str:
     return ", or have the task done again" if worktree.task else ""
-
-
-def kept_on(worktree: Worktree) -> str:
-    """Return in words where the work of *worktree* is."""
-    return f"its work is on branch {worktree.branch}, and none of it is in the checkout"
-
-
-def by_hand(worktree: Worktree) -> str:
-    """Return the command that brings the work of *worktree*."""
-    return typed_command("git", "merge", worktree.branch)
 
 
 def stage(

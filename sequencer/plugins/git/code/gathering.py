@@ -23,8 +23,6 @@ from sequencer.plugins.git.code.checkout import (
     PATIENCE_S,
     QUIET,
     Checkout,
-    by_hand,
-    kept_on,
     stage,
 )
 from sequencer.plugins.git.code.selection import (
@@ -41,7 +39,6 @@ from sequencer.plugins.git.code.selection import (
 from sequencer.plugins.git.code.stranded import keep, left_in, log_size, stranded
 from sequencer.plugins.git.code.tree import (
     Change,
-    Folders,
     StatusEntry,
     TreeStatus,
     listed,
@@ -112,10 +109,13 @@ class Cleared(Struct, frozen=True):
 class TaskTrees:
     """Adds the worktrees of one run, commits what is left in them, and removes them."""
 
-    def __init__(self, folders: Folders, run: str | None, git: Git, redaction: Redaction) -> None:
-        """Keep those of *run* beside its state; *redaction* knows what is never committed."""
-        self.checkout = Checkout(folders, git)
-        self.notes = Worktrees(folders.state_file.parent, run, redaction.hide_text)
+    def __init__(self, checkout: Checkout, run: str | None, redaction: Redaction) -> None:
+        """Keep those of *run* beside its state; their work is merged into *checkout*.
+
+        *redaction* knows what is never committed.
+        """
+        self.checkout = checkout
+        self.notes = Worktrees(checkout.folders.state_file.parent, run, redaction.hide_text)
         self._run = run
         self._prefix = f"refs/heads/{branch_of(run, '')}"
         self._is_secret = secrets_by(redaction)
@@ -452,7 +452,10 @@ class TaskTrees:
             self.notes.forget(worktree)
         else:
             # Named until somebody has merged it.
-            why, hint = f"is not merged: {kept_on(worktree)}", by_hand(worktree)
+            why, hint = (
+                f"is not merged: {self.checkout.kept_on(worktree)}",
+                self.checkout.by_hand(worktree),
+            )
             self.notes.write(worktree.replace(phase=Phase.LEFT, why=why, hint=hint))
         return Cleared(branch)
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sequencer.engine.workplaces import Left
+from sequencer.engine.attempt import Left
+from sequencer.engine.workspace import AttemptFolder
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -28,13 +29,13 @@ from sequencer.errors import (
 from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Node
 from sequencer.model.net.task import TaskTraits
+from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.checkout import (
+    Checkout,
     CheckoutLook,
     CheckoutWatch,
     PlaceLeft,
     PlaceResult,
-    by_hand,
-    kept_on,
     merge,
 )
 from sequencer.plugins.git.code.gathering import (
@@ -46,16 +47,16 @@ from sequencer.plugins.git.code.gathering import (
 )
 from sequencer.plugins.git.code.lacking import Lacking, lacking
 from sequencer.plugins.git.code.selection import reasons
-from sequencer.plugins.git.code.tree import Folders, TreeStatus, listed
+from sequencer.plugins.git.code.tree import TreeStatus, listed
 from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
-from sequencer.plugins.git.process import Git, GitFailed
+from sequencer.plugins.git.process import GitFailed
 
 _FAILURES = (GitFailed, SequencerError, OSError)
 """What git and the file system may have against something."""
 
 
-class SharedPlace:
-    """The shared checkout as a workplace; see `engine.workplaces.Workplace`."""
+class SharedPlace(AttemptFolder):
+    """The shared checkout, for one attempt at a task."""
 
     branch: str | None = None
 
@@ -73,7 +74,7 @@ class SharedPlace:
         *fails_on_write*: an attempt that has changed something all the same has failed. *ended* is
         called at the end and returns the tasks that have worked there meanwhile.
         """
-        self.cwd = cwd
+        super().__init__(cwd)
         self._watch = watch
         self._fails_on_write = fails_on_write
         self._ended = ended
@@ -83,9 +84,9 @@ class SharedPlace:
             notices += self._before.notices
         self.notices = notices
 
-    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
-        """See `Workplace.close`."""
-        left = self.end(is_accepted=is_accepted, wait_for_turn=wait_for_turn)
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+        """See `AttemptFolder.close`."""
+        left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
         return left.told(fails_on_write=self._fails_on_write)
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
@@ -98,8 +99,10 @@ class SharedPlace:
         return PlaceLeft(PlaceResult.SHARED, written=written, writers=writers if written else ())
 
 
-class OwnPlace:
-    """A worktree as a workplace; see `engine.workplaces.Workplace`."""
+class OwnPlace(AttemptFolder):
+    """A worktree, for one attempt at a task."""
+
+    is_own = True
 
     def __init__(self, trees: TaskTrees, worktree: Worktree, notices: tuple[str, ...] = ()) -> None:
         """Work in *worktree*, one of *trees*."""
@@ -108,13 +111,13 @@ class OwnPlace:
         self._left: PlaceLeft | None = None
         """What it has come to; it is closed once."""
         self.folder = trees.notes.folder(worktree)
-        self.cwd = self.folder / trees.checkout.prefix
+        super().__init__(self.folder / trees.checkout.prefix)
         self.branch: str | None = worktree.branch
         self.notices = notices
 
-    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
-        """See `Workplace.close`."""
-        left = self.end(is_accepted=is_accepted, wait_for_turn=wait_for_turn)
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+        """See `AttemptFolder.close`."""
+        left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
         return left.told(fails_on_write=False)
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
@@ -182,8 +185,8 @@ class OwnPlace:
         return PlaceLeft(
             PlaceResult.KEPT,
             f"is not merged, because one of its commits adds a key: {reasons(refused)}; "
-            + kept_on(self._worktree),
-            f"take the key out of these commits, then {by_hand(self._worktree)}; "
+            + self._trees.checkout.kept_on(self._worktree),
+            f"take the key out of these commits, then {self._by_hand}; "
             "revoke a key that has left this machine",
             files=tuple(one.path for one in refused),
         )
@@ -213,16 +216,21 @@ class OwnPlace:
             PlaceResult.REFUSED,
             f"its worktree, {self.folder}, was removed while it worked; "
             f"what it had committed is on branch {branch}",
-            "have the task done again" if self._worktree.task else by_hand(self._worktree),
+            "have the task done again" if self._worktree.task else self._by_hand,
             branch=branch,
         )
+
+    @property
+    def _by_hand(self) -> str:
+        return self._trees.checkout.by_hand(self._worktree)
 
     def _stays(self, message: str) -> PlaceLeft:
         """Leave the worktree to a person."""
         look = typed_command("git", "-C", str(self.folder), "status")
         return PlaceLeft(
             PlaceResult.REFUSED,
-            f"{message}; its work is in {self.folder}, and none of it is in the checkout",
+            f"{message}; its work is in {self.folder}, "
+            f"and none of it is in {self._trees.checkout.called}",
             f"look there ({look}), and fix what is said, or take over by hand what you need",
             branch=self._worktree.branch,
             folder=self.folder,
@@ -242,26 +250,24 @@ LOOKED_BACK = 2000
 """Commits that are looked through for merges of earlier attempts."""
 
 
-class GitWorkplaces:
-    """Where the tasks of one run work; see `engine.workplaces.Workplaces`."""
+class TaskPlaces:
+    """The folders in which the tasks of one run work."""
 
     def __init__(
         self,
-        folders: Folders,
+        checkout: Checkout,
         run: str | None,
-        *,
-        git: Git,
         redaction: Redaction,
+        *,
         fails_on_write: bool = False,
     ) -> None:
-        """Give tasks of *run* (None: the default run) places in ``folders.project``.
+        """Give tasks of *run* (None: the default run) places in *checkout*, or beside it.
 
-        *git* is run there; *redaction* knows what is never committed; *fails_on_write*: see
-        `SharedPlace`. Nothing is started or written before the first place is opened.
+        *redaction* knows what is never committed; *fails_on_write*: see `SharedPlace`. Nothing is
+        started or written before the first place is opened.
         """
         self._hide, self._run = redaction.hide_text, run
-        self._git, self.trees = git, TaskTrees(folders, run, git, redaction)
-        self._checkout = self.trees.checkout
+        self._checkout, self.trees = checkout, TaskTrees(checkout, run, redaction)
         self._watch = CheckoutWatch(self._checkout)
         self._fails_on_write = fails_on_write
         self._guard = threading.Lock()
@@ -276,7 +282,13 @@ class GitWorkplaces:
     def open(
         self, node: Node, token: int, run_id: str, *, is_first: bool
     ) -> OwnPlace | SharedPlace:
-        """See `Workplaces.open`."""
+        """Return where the attempt with *token* at the task *node* works.
+
+        Where it is not the first, its notices say whether an earlier one's work is there.
+
+        Raises:
+            SequencerError: there is no such place.
+        """
         traits, task = node.task or TaskTraits(), node.id
         if not traits.writes:
             return self._reading(token)
@@ -287,7 +299,7 @@ class GitWorkplaces:
         if not is_first and self.merged(task, run_id):
             # Its process ended between the merge and the record of it.
             made.notices += (
-                f"the work of an earlier attempt at {task} is already in the checkout",
+                f"the work of an earlier attempt at {task} is already in {self._checkout.called}",
             )
         return made
 
@@ -373,7 +385,7 @@ class GitWorkplaces:
             is_above = any(Path(one).is_relative_to(top / path) for one in written)
             return is_above or self._checkout.is_own(path)
 
-        return lacking(self._git, top, is_own, fresh)
+        return lacking(self._checkout.project_git, top, is_own, fresh)
 
     def _told_once(self, fresh: Path) -> tuple[str, ...]:
         """Return what *fresh*, the first worktree of a task, lacks; the others are like it."""
@@ -427,7 +439,7 @@ class GitWorkplaces:
         """Return why tasks would not get worktrees, or could not be merged, for a check."""
         checkout = self._checkout
         project = checkout.folders.project
-        if (unusable := self._git.unusable(NEEDED)) is not None:
+        if (unusable := self._checkout.project_git.unusable(NEEDED)) is not None:
             if unusable.message.startswith("git is not installed"):
                 hint = "install git; without it, tasks share the project's folder"
                 unusable = ConfigurationError("git is not installed", hint=hint)

@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from sequencer.engine.tree_state import UnmergedWork
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import SequencerError
-from sequencer.plugins.git.code.carry import folders_of
+from sequencer.plugins.git.code.checkout import Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
-from sequencer.plugins.git.code.places import GitWorkplaces
+from sequencer.plugins.git.code.places import TaskPlaces
 from sequencer.plugins.git.code.run_worktree import RunWorktree
 from sequencer.plugins.git.code.set_aside import forget
+from sequencer.plugins.git.code.task_worktrees import TaskWorktrees
 from sequencer.plugins.git.code.unmerged import Unmerged
+from sequencer.plugins.git.code.workspace import folders_of
 from sequencer.plugins.git.process import Git
 from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
 from sequencer.project.project import Project
@@ -23,8 +26,10 @@ from sequencer.project.trusting import ensure_unchanged
 from sequencer.workflows.finding import GraphFile
 
 
-def run_place_of(project: Project, run: str | None, tell: Callable[[str], None]) -> RunWorktree:
-    """Return the worktree in which all steps of the run called *run* work; *tell* hears of it."""
+def run_worktree(
+    project: Project, run: str | None, outer: Workspace, tell: Callable[[str], None]
+) -> RunWorktree:
+    """See `WorktreeProvider.run_worktree`."""
     settings, trusted = project.settings, project.trust.files_of("setup")
     folder = settings.project_dir
 
@@ -32,8 +37,8 @@ def run_place_of(project: Project, run: str | None, tell: Callable[[str], None])
         for path, what in trusted.items():
             ensure_unchanged(cwd / os.path.relpath(path, os.path.realpath(folder)), what, "setup")
 
-    places, limit = workplaces_of(project, run), settings.setup_timeout_s
-    return RunWorktree(places, settings.setup, limit, vet, tell)
+    places, limit = _task_places(project, run), settings.setup_timeout_s
+    return RunWorktree(outer, places, settings.setup, limit, vet=vet, tell=tell)
 
 
 def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
@@ -41,10 +46,7 @@ def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
     settings = project.settings
     git, hide = Git(settings.project_dir), project.redaction
     names = (None, *project.run_names())
-    trees = {
-        name: TaskTrees(folders_of(settings, state_path_of(settings, name)), name, git, hide)
-        for name in names
-    }
+    trees = {name: TaskTrees(_checkout_of(project, name, git), name, hide) for name in names}
 
     def is_under_way(run: str | None, run_id: str) -> bool:
         try:
@@ -61,18 +63,35 @@ def forget_attempts(project: Project, run: str | None) -> None:
     forget(Git(project.settings.project_dir), run)
 
 
-def workplaces_of(
-    project: Project, run: str | None, *, fails_on_write: bool = False
-) -> GitWorkplaces:
-    """Return the work trees of the run called *run*; see `WorktreeProvider.workplaces_of`."""
+def task_worktrees(
+    project: Project, run: str | None, outer: Workspace, *, fails_on_write: bool
+) -> TaskWorktrees:
+    """See `WorktreeProvider.task_worktrees`."""
+
+    def made() -> TaskPlaces:
+        checkout = outer.checkout if isinstance(outer, RunWorktree) else None
+        return _task_places(project, run, checkout, fails_on_write=fails_on_write)
+
+    return TaskWorktrees(outer, made)
+
+
+def _task_places(
+    project: Project,
+    run: str | None,
+    checkout: Checkout | None = None,
+    *,
+    fails_on_write: bool = False,
+) -> TaskPlaces:
+    if checkout is None:
+        git = Git(project.settings.project_dir, allowed=project.allowed)
+        checkout = _checkout_of(project, run, git)
+    return TaskPlaces(checkout, run, project.redaction, fails_on_write=fails_on_write)
+
+
+def _checkout_of(project: Project, run: str | None, git: Git) -> Checkout:
+    """Return what *git* sees of the project's folder, for the run called *run*."""
     settings = project.settings
-    return GitWorkplaces(
-        folders_of(settings, state_path_of(settings, run)),
-        run,
-        git=Git(settings.project_dir, allowed=project.allowed),
-        redaction=project.redaction,
-        fails_on_write=fails_on_write,
-    )
+    return Checkout(folders_of(settings, state_path_of(settings, run)), git)
 
 
 # --- what `check` finds ------------------------------------------------------------------------
@@ -81,20 +100,20 @@ def workplaces_of(
 def findings(project: Project) -> Iterator[Finding]:
     """Yield why a run would not get its work tree, and what is wrong with those that there are."""
     if project.settings.worktree:
-        for problem in workplaces_of(project, None).problems():
+        for problem in _task_places(project, None).problems():
             yield from of_error(Area.CONFIGURATION, problem)
         yield from _check_lacking(project)
     for one in project.unmerged():
         yield Finding(Level.WARNING, Area.FILES, one.words, None, one.hint)
     for name in (None, *project.run_names()):
-        for refusal, can_be_mended in workplaces_of(project, name).foreign():
+        for refusal, can_be_mended in _task_places(project, name).foreign():
             level = Level.WARNING if can_be_mended else Level.ERROR
             yield from of_error(Area.STATE, refusal, level)
 
 
 def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Finding]:
     """Yield what a fresh worktree would lack, if no setup seems to bring it."""
-    found = workplaces_of(project, None).lacking()
+    found = _task_places(project, None).lacking()
     if not in_team:
         found = found.without(project.settings.setup)
     for is_sure, message, hint in found.told(in_team=in_team):
@@ -105,7 +124,7 @@ def graph_findings(project: Project, flow: GraphFile) -> Iterator[Finding]:
     """Yield why tasks would not get their own work trees."""
     if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
         return
-    for problem in workplaces_of(project, None).problems():
+    for problem in _task_places(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
     yield from _check_lacking(project, in_team=True)
     store = project.settings.store

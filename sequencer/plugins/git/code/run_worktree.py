@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sequencer.engine.attempt import Attempt
+from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import Launch, agent_environment
@@ -20,7 +22,9 @@ from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.pump import TAIL
 from sequencer.executors.wall import Wall
 from sequencer.model.head import Head
-from sequencer.plugins.git.code.places import GitWorkplaces, OwnPlace
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.plugins.git.code.checkout import Checkout
+from sequencer.plugins.git.code.places import OwnPlace, TaskPlaces
 from sequencer.plugins.git.code.set_aside import AttemptFiles, Unkept, WorktreeFiles, complete
 from sequencer.plugins.git.code.unmerged import commits_of
 from sequencer.plugins.git.code.worktrees import Phase, Worktree
@@ -34,8 +38,8 @@ _SHOWN_LINES = 5
 _WORK = "the run's work"
 
 
-class RunWorktree:
-    """The worktree of a whole run; see `engine.workplaces.RunPlace`.
+class RunWorktree(InnerWorkspace):
+    """The worktree of a whole run.
 
     It is made before the first step and merged when the run is complete. What becomes of its work
     is what becomes of a task's.
@@ -43,33 +47,52 @@ class RunWorktree:
 
     def __init__(
         self,
-        places: GitWorkplaces,
+        outer: Workspace,
+        places: TaskPlaces,
         setup: Sequence[Sequence[str]],
         setup_timeout_s: float,
+        *,
         vet: Callable[[Path], None],
         tell: Callable[[str], None],
     ) -> None:
         """Keep it where *places* keeps those of tasks, and run *setup* in a new one.
 
+        It is merged into the project's folder, which is *outer*.
         None of its commands may take longer than *setup_timeout_s*.
 
         *vet* raises if the files of setup are not those that were trusted; *tell* hears what a
         person should know.
         """
+        super().__init__(outer)
         self._places, self._trees = places, places.trees
         self._setup, self._setup_timeout_s = setup, setup_timeout_s
         self._vet, self._tell = vet, tell
         self._worktree: Worktree | None = None
-        self.cwd = places.trees.checkout.folders.project
+        self._guard = threading.Lock()
+
+    @property
+    def folder(self) -> Path:
+        """See `Workspace.folder`; the outer one's before `begin`."""
+        if self._worktree is None:
+            return self.outer.folder
+        return self._trees.notes.folder(self._worktree) / self._trees.checkout.prefix
+
+    @property
+    def checkout(self) -> Checkout | None:
+        """Return what git sees of it; None: it is not there before `begin`."""
+        if (worktree := self._worktree) is None:
+            return None
+        outer = self._trees.checkout
+        return Checkout.at_worktree(outer, self._trees.notes.folder(worktree), worktree.place)
 
     def begin(self, head: Head, stop: Cancellation) -> None:
-        """See `RunPlace.begin`."""
+        """See `Workspace.begin`."""
         with self._alone():
-            self._worktree = worktree = self._present(head) or self._made(head, stop)
-        self.cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
+            self._worktree = self._present(head) or self._made(head, stop)
 
-    def ready(self) -> None:
-        """See `RunPlace.ready`."""
+    def ready(self, head: Head) -> None:
+        """See `Workspace.ready`."""
+        self.outer.ready(head)
         if self._worktree is not None:
             # Another process of the run may have written it since.
             noted = self._trees.notes.read(self._worktree.name) or self._worktree
@@ -78,18 +101,25 @@ class RunWorktree:
             for text in told:
                 self._tell(text)
 
-    def keep(self, attempt: Attempt) -> AttemptFiles | None:
-        """See `RunPlace.keep`."""
-        if self._worktree is None:
-            return None
-        name = self._worktree.name
+    def open(self, attempt: Attempt) -> AttemptFolder:
+        """See `Workspace.open`; the files are kept as they are before *attempt*."""
+        if (worktree := self._worktree) is None:
+            return self.outer.open(attempt)
+        with self._guard:
+            # Another attempt of this run may have written over what git needs to find it.
+            worktree = self._linked(self._trees.notes.read(worktree.name) or worktree)
+        return RunFolder(self.folder, self._kept(attempt, worktree))
+
+    def _kept(self, attempt: Attempt, worktree: Worktree) -> AttemptFiles | None:
+        """Return the files of *worktree* as they are before *attempt*; None: they can't be kept."""
+        name = worktree.name
 
         def note(restoring: dict[str, str]) -> None:
             if (noted := self._trees.notes.read(name)) is not None:
                 self._trees.notes.write(noted.replace(restoring=restoring))
 
         try:
-            files = WorktreeFiles.of(self._trees, self._worktree, attempt.run_name)
+            files = WorktreeFiles.of(self._trees, worktree, attempt.run_name)
         except SequencerError as error:
             attempt.notice(f"the files before this attempt can't be kept: {error}")
             return None
@@ -124,7 +154,7 @@ class RunWorktree:
         return linked
 
     def end(self, head: Head) -> None:
-        """See `RunPlace.end`."""
+        """See `Workspace.end`."""
         notes = self._trees.notes
         if not notes.names():
             return
@@ -267,6 +297,23 @@ class RunWorktree:
             where="setup",
             hint=f"{hint}; no step was started",
         )
+
+
+class RunFolder(AttemptFolder):
+    """The run's worktree, for one attempt: if it fails, the files are as they were before it."""
+
+    def __init__(self, cwd: Path, files: AttemptFiles | None) -> None:
+        """Let the agent work in *cwd*, which had the *files*; None: that is not known."""
+        super().__init__(cwd)
+        self._files = files
+        self.notes = () if files is None else files.notes
+
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+        """See `AttemptFolder.close`."""
+        del wait_for_turn
+        if status is OutcomeStatus.FAILED and self._files is not None:
+            self._files.set_aside()
+        return Left()
 
 
 class _Tail:

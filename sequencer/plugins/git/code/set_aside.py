@@ -281,7 +281,7 @@ def _size(folder: Path, path: str) -> int:
 
 
 class AttemptFiles(Struct):
-    """The files of a run's worktree before one attempt; see `engine.tree_state.KeptTree`."""
+    """The files of a run's worktree before one attempt."""
 
     files: WorktreeFiles
     attempt: Attempt
@@ -331,7 +331,7 @@ class AttemptFiles(Struct):
             self.tell(f"{_NOT_KEPT}: {self.why_not}; if it fails, its changes stay")
 
     def set_aside(self) -> None:
-        """See `KeptTree.set_aside`."""
+        """Make the files what they were, and keep what they are now; the attempt has failed."""
         if self.before is None:
             self.tell(f"the changes of the failed attempt stay: {self.why_not}")
             return

@@ -1,11 +1,13 @@
-"""A carrier of code that says what a test wants, and writes down what it is asked."""
+"""A workspace that moves code: it says what a test wants, and writes down what it is asked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import SequencerError
 from sequencer.model.head import Claim, Head, Work
 from tests.unit.engine.flow.labs import Lab
@@ -16,12 +18,12 @@ def work(number: int) -> Work:
 
 
 @dataclass
-class Cart:
-    """A carrier that writes down what it is asked, and moves what a test says."""
+class Cart(Workspace):
+    """A workspace that writes down what it is asked, and moves what a test says."""
 
     says: dict[str, SequencerError] = field(default_factory=dict)
-    """What `ready`, `arrive` and `keep` raise."""
-    moves: bool = False
+    """What `ready`, `enter` and `keep` raise."""
+    has_work: bool = False
     """Whether each step has left a commit."""
     arrived: list[Work | None] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
@@ -30,11 +32,12 @@ class Cart:
     prompts: dict[str, str] = field(default_factory=dict)
     brings: Mapping[str, str] = field(default_factory=dict)
     """What the prompts are with the state's code."""
+    folder: Path = Path()
     _count: int = 0
 
     @property
-    def refs(self) -> dict[str, str]:
-        return {}
+    def moves(self) -> bool:
+        return True
 
     def _raise(self, name: str) -> None:
         if name in self.says:
@@ -44,14 +47,14 @@ class Cart:
         del head
         self._raise("ready")
 
-    def arrive(self, head: Head) -> None:
-        self._raise("arrive")
+    def enter(self, head: Head) -> None:
+        self._raise("enter")
         self.arrived.append(head.work)
         self.prompts.update(self.brings)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         del claim, step, head
-        if not self.moves:
+        if not self.has_work:
             return None
         self._count += 1
         return work(self._count)
@@ -62,17 +65,9 @@ class Cart:
         self._raise("keep")
         return "kept"
 
-    def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """See `Carrier.merged`: it moves with the state."""
-        del claim, head
-        return work
-
     def obstacle(self, head: Head) -> SequencerError | None:
         del head
         return self.says.get("ready")
-
-    def publish(self, head: Head) -> None:
-        """See `Carrier.publish`: it moves with the state."""
 
     def leave(self, head: Head | None) -> None:
         self.left.append(None if head is None else head.revision)
@@ -80,5 +75,5 @@ class Cart:
 
 def carried(made: Lab, **options: Any) -> Cart:
     """Let the code of *made* move."""
-    made.carrier = cart = Cart(prompts=made.prompts, **options)
+    made.workspace = cart = Cart(prompts=made.prompts, **options)
     return cart

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from bench.project import Fixed
 from sequencer.engine.by_hand import Control
-from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint
@@ -21,6 +20,7 @@ from sequencer.engine.net_worker import NetWorker, Slots
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, Listener, StepRequest
@@ -203,8 +203,8 @@ class Lab:
     gone: set[str] = field(default_factory=set)
     """Processes that were killed."""
     ttl_s: float = 60.0
-    carrier: Carrier = NOTHING_CARRIED
-    """Of every process; as if each had a work tree of its own."""
+    workspace: Workspace | None = None
+    """Of every process, as if each had a work tree of its own; None: the folder."""
 
     def store(self) -> PlayedStore:
         return PlayedStore(PlayedRun(self.folder / "sync", self.gone), ttl_s=self.ttl_s)
@@ -221,9 +221,9 @@ class Lab:
             logs=FileLogs(self.folder / "logs", self.folder, warn=lambda text: emit(Noticed(text))),
             emit=emit,
             project=self.folder,
+            workspace=self.workspace or Workspace(self.folder),
             with_defaults=lambda step: step,
             redact=lambda text: text.replace("s3cret", "***"),
-            carrier=self.carrier,
             own_folders=(self.folder / "sync", self.folder / "logs"),
         )
 

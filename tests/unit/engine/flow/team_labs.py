@@ -12,7 +12,6 @@ from msgspec import structs
 
 from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
-from sequencer.engine.workplaces import OneWorkplace, Workplaces
 from sequencer.errors import SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, StepRequest
@@ -76,13 +75,11 @@ class TeamLab(Lab):
 
     rules: TeamRules = field(default_factory=TeamRules)
     roles: Mapping[str, Role] = field(default_factory=dict)
-    workplaces: Workplaces | None = None
 
     def performer(self, made: Any, emit: Emit) -> Performer:
-        places = self.workplaces or OneWorkplace(self.folder)
         grower = TeamGrower(self.roles, self.rules.max_tasks, has_fallback=self.rules.has_fallback)
         performer = super().performer(made, emit)
-        tasks = execution(self.rules, grower, places)
+        tasks = execution(self.rules, grower)
         return structs.replace(performer, tasks=tasks, agents=Everybody(self.actor))
 
     @property

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.workplaces import Left, Workplace
+from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.workspace import AttemptFolder, Workspace
 from sequencer.errors import StorageFailed
-from sequencer.model.net.graph import Node
 from sequencer.model.net.task import TaskTraits
+from sequencer.model.outcome import OutcomeStatus
 from tests.unit.engine.flow.team_labs import TeamLab, task
 
 
 @dataclass
-class Place:
-    """A workplace of one attempt that writes down what happens in it."""
+class Place(AttemptFolder):
+    """A folder of one attempt that writes down what happens in it."""
 
     site: Site
     task: str
@@ -25,7 +26,10 @@ class Place:
     cwd: Path
     notices: tuple[str, ...] = ()
 
-    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+    is_own = True
+
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+        is_accepted = status is OutcomeStatus.OK
         self.site.note("close", self.task, is_accepted)
         if (hold := self.site.holds.get(self.task)) is not None:
             hold.wait(10)
@@ -40,10 +44,11 @@ class Place:
 
 
 @dataclass
-class Site:
-    """Workplaces, and what happened in them, in order."""
+class Site(Workspace):
+    """A workspace, and what happened in it, in order."""
 
-    folder: Path
+    opens = True
+    root: Path
     merges: Collection[str] = ()
     """Tasks whose work is merged."""
     left: dict[str, Left | BaseException] = field(default_factory=dict)
@@ -60,9 +65,14 @@ class Site:
         with self._lock:
             self.said.append(what)
 
-    def open(self, node: Node, token: int, run_id: str, *, is_first: bool) -> Workplace:
-        assert run_id
-        task, traits = node.id, node.task
+    def __post_init__(self) -> None:
+        super().__init__(self.root)
+
+    def open(self, attempt: Attempt) -> AttemptFolder:
+        node, token = attempt.node, attempt.claim.token
+        assert attempt.run_id
+        assert node is not None
+        task, traits, is_first = node.id, node.task, attempt.is_first
         assert node.label
         assert traits is not None
         self.firsts.append((task, is_first))
@@ -82,7 +92,7 @@ class Site:
         return self.said.count(what)
 
     @property
-    def merged(self) -> list[str]:
+    def merged_tasks(self) -> list[str]:
         return [name for word, name, *_ in self.said if word == "merged"]
 
 
@@ -93,5 +103,5 @@ def tree(name: str, *blockers: str, **more: Any) -> Any:
 
 def at_site(made: TeamLab, *, merges: str = "", **left: Left | BaseException) -> Site:
     site = Site(made.folder, tuple(merges), dict(left))
-    made.workplaces = site
+    made.workspace = site
     return site

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from sequencer.engine.carrier import TURN_S, CodeMover
+from sequencer.engine.code_sync import TURN_S, CodeSync
 from sequencer.engine.patience import Patience
 from sequencer.engine.stint import Mode
 from sequencer.errors import (
@@ -42,7 +42,7 @@ from tests.unit.engine.flow.test_batches import at_work, taken
 def test_another_process_waits_until_nobody_else_works(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "a & b & c --> j", {"a": hold}, entries="abc")
-    carried(made, moves=True)
+    carried(made, has_work=True)
     with let_go(hold):
         first = made.works(places=1, limits={"max_steps": 1})
         hold.wait()
@@ -96,7 +96,7 @@ def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots
 
 def test_beside_which_attempts_a_node_may_begin() -> None:
     store = PlayedStore(PlayedRun())
-    code = CodeMover(Cart(), Patience(store, Cancellation(), lambda *_: None))
+    code = CodeSync(Cart(), Patience(store, Cancellation(), lambda *_: None))
     owned: dict[str, Any] = {
         "owner": store.owner(),
         "claimed_at": "2026-01-01T00:00:00Z",
@@ -106,7 +106,7 @@ def test_beside_which_attempts_a_node_may_begin() -> None:
     head = new_head(claims=(claim,), work=work(1))
     assert code.may_begin(head, (), ()), "before it begins, the code is brought"
     assert not code.may_begin(head, (1,), ()), "the state's code is not here, and can't be brought"
-    code.arrive(head)
+    code.enter(head)
     assert code.may_begin(head, (1,), ())
     assert not code.may_begin(head, (1, 2), ()), "2 has lost its claim, and still works"
     assert not code.may_begin(head, (), (3,)), "3 works somewhere else"
@@ -118,7 +118,7 @@ def test_beside_which_attempts_a_node_may_begin() -> None:
 
 
 class SlowToPublish(Cart):
-    """A carrier whose first publication takes until a test lets it end."""
+    """A workspace whose first publication takes until a test lets it end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class SlowToPublish(Cart):
 def test_the_last_publication_waits_for_one_in_another_thread() -> None:
     """Else the process ends in the middle of it, and people don't see the last step's code."""
     store, cart = PlayedStore(PlayedRun()), SlowToPublish()
-    code = CodeMover(cart, Patience(store, Cancellation(), lambda *_: None))
+    code = CodeSync(cart, Patience(store, Cancellation(), lambda *_: None))
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(code.publish, new_head(revision=1))
         assert cart.has_begun.wait(20)
@@ -196,7 +196,7 @@ def test_a_prompt_that_is_gone_is_the_failure_of_its_node(tmp_path: Path) -> Non
 
 def test_what_comes_too_late_is_kept(tmp_path: Path) -> None:
     made = lab(tmp_path, "a & b --> j", entries="ab")
-    cart = carried(made, moves=True)
+    cart = carried(made, has_work=True)
     with at_work(made, 2) as worker:
         ended = taken(worker, 2)
         made.run().do(TakeOver())
@@ -223,7 +223,7 @@ def test_what_can_not_be_recorded_is_kept(
     cannot: bool,
 ) -> None:
     made = lab(tmp_path, "a & b --> j", {"b": failed("x")}, entries="ab")
-    cart = carried(made, says={"keep": WorkTreeRefused("no")} if cannot else {}, moves=True)
+    cart = carried(made, says={"keep": WorkTreeRefused("no")} if cannot else {}, has_work=True)
 
     def refuse(_: object) -> NoReturn:
         raise error
@@ -254,24 +254,24 @@ def test_a_run_that_is_gone_is_no_news_of_a_step(tmp_path: Path) -> None:
 
 def test_what_is_accepted_stays_so_if_the_next_can_not_begin(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b")
-    cart = carried(made, moves=True)
+    cart = carried(made, has_work=True)
     with at_work(made, 1) as worker:
         ended = taken(worker, 1)
-        cart.says["arrive"] = WorkTreeRefused("somebody's file is in the way")
+        cart.says["enter"] = WorkTreeRefused("somebody's file is in the way")
         with pytest.raises(WorkTreeRefused, match="in the way"):
             worker.record(ended, slots_of(worker))
     assert made.accepted() == ["a"]
     assert made.head.work == work(1)
     assert made.head.claims == ()
     assert cart.kept == []
-    del cart.says["arrive"]
+    del cart.says["enter"]
     assert made.work().usage.steps == 1
 
 
 def test_attempts_of_all_runs_in_one_folder_take_turns(tmp_path: Path) -> None:
     store, stop, going = PlayedStore(PlayedRun()), Cancellation(), Cancellation()
     patience = Patience(store, stop, lambda *_: None)
-    one, other = (CodeMover(Cart(), patience, tmp_path) for _ in range(2))
+    one, other = (CodeSync(Cart(folder=tmp_path), patience) for _ in range(2))
     entered = threading.Event()
 
     def enter() -> None:
@@ -287,7 +287,7 @@ def test_attempts_of_all_runs_in_one_folder_take_turns(tmp_path: Path) -> None:
             pass
     assert entered.wait(10)
     waiting.join()
-    elsewhere = CodeMover(Cart({"ready": RemoteUnreachable("away")}), patience, tmp_path)
+    elsewhere = CodeSync(Cart({"ready": RemoteUnreachable("away")}, folder=tmp_path), patience)
     with pytest.raises(WorkTreeRefused, match="away"), elsewhere.alone(new_head(), going):
         pass
     with one.alone(new_head(), going):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.merge_order import Crowd, MergeTurn
+from sequencer.engine.merge_order import Crowd, MergeQueue, MergeTurn
 from sequencer.errors import TooManyFailures, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
@@ -37,10 +37,10 @@ def test_a_later_one_waits_for_an_earlier_one_that_runs(tmp_path: Path) -> None:
         at_work = made.works()
         until(lambda: site.times("asks", "b"))
         assert not hold.go.wait(0.15)
-        assert site.merged == []
+        assert site.merged_tasks == []
         assert made.accepted() == []
     at_work.summary()
-    assert site.merged == ["a", "b"]
+    assert site.merged_tasks == ["a", "b"]
     # It was merged before who waits for it in the journal either.
     assert made.accepted() == ["a", "b"]
 
@@ -53,7 +53,7 @@ def test_who_is_finished_first_is_merged_first_where_the_settings_say_so(tmp_pat
         at_work = made.works()
         until(lambda: made.accepted() == ["b"])
     at_work.summary()
-    assert site.merged == ["b", "a"]
+    assert site.merged_tasks == ["b", "a"]
 
 
 def test_it_waits_for_no_task_that_does_not_run(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_it_waits_for_no_task_that_does_not_run(tmp_path: Path) -> None:
         until(lambda: len(made.facts("failed")) == 2)
         hold.go.set()
         assert at_work.summary().usage.steps == 1
-    assert site.merged == ["b"]
+    assert site.merged_tasks == ["b"]
 
 
 def test_the_claim_of_another_process_is_waited_for(tmp_path: Path) -> None:
@@ -83,10 +83,10 @@ def test_the_claim_of_another_process_is_waited_for(tmp_path: Path) -> None:
         second.go.set()
         until(lambda: site.times("asks", "b"))
         assert not first.go.wait(0.15)
-        assert site.merged == []
+        assert site.merged_tasks == []
     one.end()
     other.end()
-    assert site.merged == ["a", "b"]
+    assert site.merged_tasks == ["a", "b"]
 
 
 def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
     assert [claim.step for claim in made.head.claims] == ["a"]
     at_work = made.works(places=1)
     until(lambda: site.times("asks", "b"))
-    assert site.merged == []
+    assert site.merged_tasks == []
     store.leave()
     at_work.summary()
-    assert site.merged == ["b", "a"]
+    assert site.merged_tasks == ["b", "a"]
 
 
 def test_who_waits_is_merged_when_the_process_is_to_end(tmp_path: Path) -> None:
@@ -114,13 +114,13 @@ def test_who_waits_is_merged_when_the_process_is_to_end(tmp_path: Path) -> None:
         at_work.interrupt()
         at_work.error()
     # It is done and paid for: it does not wait any longer, and is not thrown away.
-    assert site.merged == ["b"]
+    assert site.merged_tasks == ["b"]
     assert [fact["step"] for fact in made.facts("released")] == ["a"]
     assert [fact["step"] for fact in made.facts("succeeded")] == ["b"]
     assert made.marking.ledger.spent["b"][0] == 0.5
     made.actor.says["a"] = ["one"]
     made.work()
-    assert site.merged == ["b", "a"]
+    assert site.merged_tasks == ["b", "a"]
 
 
 def test_waiting_ends_when_the_run_is_cancelled(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_waiting_ends_when_the_run_is_cancelled(tmp_path: Path) -> None:
         until(lambda: site.times("asks", "b"))
         made.run().do(Reject("enough"), by="ann")
         at_work.end()
-    assert site.merged == []
+    assert site.merged_tasks == []
     assert made.status == "cancelled"
 
 
@@ -144,7 +144,9 @@ def held(
 ) -> bool:
     me = this_process()
     claim = Claim(token=1, step=by, step_index=0, attempt=1, owner=me, claimed_at="", ttl_s=60.0)
-    return MergeTurn(graph, name, is_strict=is_strict).is_held_by(Crowd((claim,), is_crowded))
+    return MergeTurn(MergeQueue(is_strict=is_strict), graph, name).is_held_by(
+        Crowd((claim,), is_crowded)
+    )
 
 
 def test_order_is_kept_only_where_nobody_has_to_wait_for_it() -> None:

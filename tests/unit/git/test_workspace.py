@@ -97,7 +97,7 @@ def test_a_remote_without_the_branch_gets_it(tmp_path: Path) -> None:
     git(here, "switch", "-q", "-c", "feature/x")
     one = clone(here)
     one.carrier.ready(head())
-    one.carrier.arrive(head())
+    one.carrier.enter(head())
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
     assert one.carrier.cargo is not None
@@ -121,7 +121,7 @@ def test_the_code_of_the_state_is_fetched_if_it_is_not_here(tmp_path: Path) -> N
     git(there, "push", "-q", "origin", "main")
     one.remote.tips(["refs/heads/main"])  # from now on the configuration is known
     started = one.started
-    one.carrier.arrive(head(Work(branch="main", commit=new)))
+    one.carrier.enter(head(Work(branch="main", commit=new)))
     assert said(here, "rev-parse", "HEAD") == new
     # One fetch, one look whether all of it is here, and one fast-forward.
     assert one.started - started == 3
@@ -134,7 +134,7 @@ def test_a_branch_that_was_moved_back(tmp_path: Path) -> None:
     git(bare, "update-ref", "refs/heads/main", first)
     before = everything(here)
     with pytest.raises(WorkTreeRefused, match=rf"was moved back.*{gone[:12]}") as refused:
-        clone(here).carrier.arrive(head(Work(branch="main", commit=gone)))
+        clone(here).carrier.enter(head(Work(branch="main", commit=gone)))
     assert everything(here) == before
     assert f"'git push origin {gone}:refs/heads/main'" in str(refused.value.hint)
     assert "rewind" not in str(refused.value.hint)
@@ -144,7 +144,7 @@ def test_a_branch_that_is_gone(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     git(bare, "update-ref", "-d", "refs/heads/main")
     with pytest.raises(WorkTreeRefused, match="is gone"):
-        clone(here).carrier.arrive(head(Work(branch="main", commit="a" * 40)))
+        clone(here).carrier.enter(head(Work(branch="main", commit="a" * 40)))
 
 
 def test_what_is_tolerated_is_not_overwritten(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_what_is_tolerated_is_not_overwritten(tmp_path: Path) -> None:
     one.carrier.ready(head())
     before = everything(here)
     with pytest.raises(WorkTreeRefused, match=r"can't be fast-forwarded.*notes") as refused:
-        one.carrier.arrive(head(Work(branch="main", commit=new)))
+        one.carrier.enter(head(Work(branch="main", commit=new)))
     assert "out of the way" in str(refused.value.hint)
     assert everything(here) == before
 
@@ -170,7 +170,7 @@ def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
     git(there, "push", "-q", "origin", "main")
     before = everything(here)
     with pytest.raises(WorkTreeRefused, match="has diverged"):
-        one.carrier.arrive(head(Work(branch="main", commit=new)))
+        one.carrier.enter(head(Work(branch="main", commit=new)))
     assert everything(here) == before
 
 
@@ -234,7 +234,7 @@ def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> 
         state = one.push(state, token=number)
         started = one.started
         one.carrier.ready(state)
-        one.carrier.arrive(state)
+        one.carrier.enter(state)
         assert one.started - started == 1
 
 
@@ -245,7 +245,7 @@ def test_two_processes_in_one_clone(tmp_path: Path) -> None:
     for number in range(4):
         at = (one, other)[number % 2]
         at.carrier.ready(state)
-        at.carrier.arrive(state)
+        at.carrier.enter(state)
         write(here, {"docs/a": str(number)})
         state = at.push(state, token=number)
         at.carrier.leave(state)
@@ -341,7 +341,7 @@ def test_what_a_killed_fetch_has_brought_is_brought_whole(share: int, tmp_path: 
     bare, one, state, oids = two_commits(tmp_path)
     copied(bare, one.folder, oids[:share])
     one.carrier.ready(state)
-    one.carrier.arrive(state)
+    one.carrier.enter(state)
     assert state.work is not None
     assert said(one.folder, "rev-parse", "HEAD") == state.work.commit
     assert porcelain(one.folder) == []
@@ -360,7 +360,7 @@ def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None
     blob = fetched(one)
     object_path(one.folder, blob).unlink()
     one.carrier.ready(state)
-    one.carrier.arrive(state)
+    one.carrier.enter(state)
     assert porcelain(one.folder) == []
     assert (one.folder / "code/b").read_text() == "2\n"
 
@@ -373,5 +373,5 @@ def test_what_nobody_has_whole_is_refused_before_anything_is_touched(tmp_path: P
     one.carrier.ready(state)
     before = everything(one.folder)
     with pytest.raises(StateRefused):
-        one.carrier.arrive(state)
+        one.carrier.enter(state)
     assert everything(one.folder) == before

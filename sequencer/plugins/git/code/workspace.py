@@ -1,4 +1,4 @@
-"""Moves the code of a run with its state: `engine.carrier.Carrier` over a work tree and a remote.
+"""The checkout of a project, shared with other clones: its code moves with the state of the run.
 
 A step begins on the code that the state goes with; what it has committed, or may be committed for
 it, is pushed together with the state, by the store, so that both move in one. Nothing here forces
@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 
 from sequencer.documents.textfile import is_branch_name, slug
-from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
+from sequencer.engine.workspace import Workspace
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
@@ -35,8 +35,8 @@ _TRAILERS = ("run", "step", "iteration", "token")
 _TRIES = 3
 
 
-class GitCarrier:
-    """The carrier of one run in one clone."""
+class GitWorkspace(Workspace):
+    """The checkout around the project, for one run in one clone."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class GitCarrier:
         *state* is where the run's state is on this machine. *redaction* finds secrets in files,
         and hides them in what *tell* hears, which a person should know.
         """
+        super().__init__(tree.folders.project)
         self._tree = tree
         self._remote = remote
         self._seen: Note | None = None
@@ -75,6 +76,11 @@ class GitCarrier:
 
     # --- names ---------------------------------------------------------------------
 
+    @property
+    def moves(self) -> bool:
+        """See `Workspace.moves`."""
+        return True
+
     @cached_property
     def branch(self) -> str | None:
         """Return the branch that moves; None: none is checked out, so nothing can."""
@@ -82,7 +88,7 @@ class GitCarrier:
 
     @property
     def refs(self) -> dict[str, str]:
-        """See `Carrier.refs`: the branch, as it is on the remote."""
+        """See `Workspace.refs`: the branch, as it is on the remote."""
         if self.branch is None:
             return {}
         return {f"refs/heads/{self.branch}": self._local}
@@ -116,7 +122,7 @@ class GitCarrier:
     # --- before a step -------------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """See `Carrier.ready`."""
+        """See `Workspace.ready`."""
         self._settle()
         status = self._tree.status()
         commit = self._ensure_branch(status, head)
@@ -227,8 +233,8 @@ class GitCarrier:
         note = self._tenancy.note()
         return note.branch if note is not None and note.run_id == head.run_id else None
 
-    def arrive(self, head: Head) -> None:
-        """See `Carrier.arrive`."""
+    def enter(self, head: Head) -> None:
+        """See `Workspace.enter`."""
         was_occupied = self._tenancy.is_occupied
         try:
             with self._tenancy.locked() as note:
@@ -288,7 +294,7 @@ class GitCarrier:
     # --- after a step --------------------------------------------------------------
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Carrier.collect`."""
+        """See `Workspace.collect`."""
         self.cargo = None
         for _ in range(_TRIES):
             status = self._tree.status()
@@ -321,12 +327,12 @@ class GitCarrier:
         )
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """See `Carrier.merged`: it moves with the state, and what has not moved is not accepted."""
+        """See `Workspace.merged`: what has not moved with the state is not accepted."""
         del claim, head
         return work
 
     def obstacle(self, head: Head) -> SequencerError | None:
-        """See `Carrier.obstacle`; the remote is not asked."""
+        """See `Workspace.obstacle`; the remote is not asked."""
         try:
             self._ensure_clean(self._tree.status(), head, self._tenancy.note())
         except SequencerError as error:
@@ -334,10 +340,10 @@ class GitCarrier:
         return None
 
     def publish(self, head: Head) -> None:
-        """See `Carrier.publish`: the code has moved with the state."""
+        """See `Workspace.publish`: the code has moved with the state."""
 
     def leave(self, head: Head | None) -> None:
-        """See `Carrier.leave`; where the step stays, what it has left is remembered."""
+        """See `Workspace.leave`; where the step stays, what it has left is remembered."""
         if not self._tenancy.is_occupied:
             return
         try:
@@ -438,7 +444,7 @@ class GitCarrier:
     # --- when it was not accepted --------------------------------------------------
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
-        """See `Carrier.keep`."""
+        """See `Workspace.keep`."""
         status = self._tree.status()
         commit = status.commit
         if commit is None:
@@ -460,8 +466,8 @@ class GitCarrier:
         return name
 
 
-class StoreCarrier(GitCarrier):
-    """A carrier whose code is fetched and pushed by the store of its run, with the state."""
+class StoreWorkspace(GitWorkspace):
+    """A checkout whose code is fetched and pushed by the store of its run, with the state."""
 
     def __init__(
         self, store: GitStore, settings: Settings, run: str | None, redaction: Redaction
@@ -483,24 +489,24 @@ class StoreCarrier(GitCarrier):
         branch.code_refs = lambda: self.refs
 
     def ready(self, head: Head) -> None:
-        """See `Carrier.ready`; on the newest code, somebody may have pushed some."""
+        """See `Workspace.ready`; on the newest code, somebody may have pushed some."""
         self._store.branch.carried = self.refs
         self._store.bring()
         super().ready(self._store.view().head or head)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Carrier.collect`; the code moves with the next state that names it."""
+        """See `Workspace.collect`; the code moves with the next state that names it."""
         work = super().collect(claim, step, head)
         self._store.branch.cargo = self.cargo
         return work
 
 
-def of_store(request: CodeRequest) -> Carrier:
-    """Return what moves the code of the run that a git store keeps."""
+def of_store(request: CodeRequest) -> Workspace | None:
+    """Return the checkout of the run that a git store keeps; None: its code does not move."""
     store, settings = request.store, request.settings
     if not isinstance(store, GitStore) or settings.store.work.branch == NONE:
-        return NOTHING_CARRIED
-    return StoreCarrier(store, settings, request.run, request.redaction)
+        return None
+    return StoreWorkspace(store, settings, request.run, request.redaction)
 
 
 def folders_of(settings: Settings, state_file: Path) -> Folders:

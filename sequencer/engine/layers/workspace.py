@@ -1,0 +1,90 @@
+"""Where the attempt gets a folder from its workspace: the agent works there."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec.structs import replace
+
+from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.events import Noticed, Waiting
+from sequencer.engine.layers.layer import Next
+from sequencer.engine.performing import Performer
+from sequencer.engine.workspace import AttemptFolder
+from sequencer.errors import Interrupted, SequencerError, failed_disk, out_of_resources
+from sequencer.executors.attempt_lock import AttemptLock
+from sequencer.model.outcome import OutcomeStatus
+
+
+def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> None:
+    """Let the agent work in the folder that the workspace opens, and take what it leaves there."""
+    if attempt.claim.attempt > 1 and attempt.lock_path is not None:
+        # Before the folder is made anew, where processes of the earlier one may work.
+        wait = AttemptLock(attempt.lock_path, lambda text: performer.emit(Waiting(text)))
+        wait.settle(attempt.cancellation)
+    folder = performer.workspace.open(attempt)
+    for text in folder.notices:
+        performer.emit(Noticed(text))
+    attempt.cwd, attempt.notes = folder.cwd, folder.notes
+    if folder.notices:
+        listed = "\n".join(f"- {text}" for text in folder.notices)
+        attempt.notes = (f"# Where you work\n\n{listed}", *folder.notes)
+    if folder.is_own:
+        attempt.known = replace(attempt.known, is_shared=lambda: False)
+    try:
+        proceed(attempt)
+    except BaseException as error:
+        status = OutcomeStatus.FAILED if _is_bug(error) else OutcomeStatus.INTERRUPTED
+        # What is there is not lost, whatever has happened; that is the news.
+        with suppress(SequencerError, OSError):
+            folder.close(status, _at_once)
+        raise
+    attempt.left = left = _closed(folder, attempt, performer)
+    for text in left.notices:
+        performer.emit(Noticed(text))
+    if left.error is not None:
+        _fail(attempt, left.error)
+
+
+def _is_bug(error: BaseException) -> bool:
+    """Return whether *error* says nothing of this machine or of a person's wish."""
+    is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
+    return not is_meant and out_of_resources(error) is None and failed_disk(error) is None
+
+
+def _closed(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Left:
+    try:
+        return folder.close(_status_of(attempt), attempt.wait_for_turn)
+    except Interrupted:
+        # It repeats what it has said before: the branch that has the work.
+        left = folder.close(OutcomeStatus.INTERRUPTED, _at_once)
+        return replace(left, error="its claim was lost before its work was merged")
+    except SequencerError as error:
+        return Left(error=performer.redact(str(error)))
+
+
+def _status_of(attempt: Attempt) -> OutcomeStatus:
+    ended = attempt.ended
+    if ended is not None and ended.has_failed and not attempt.cancellation.is_set():
+        return OutcomeStatus.FAILED
+    is_accepted = ended is not None and ended.outcome.is_accepted
+    return OutcomeStatus.OK if is_accepted else OutcomeStatus.INTERRUPTED
+
+
+def _fail(attempt: Attempt, error: str) -> None:
+    """Let *attempt* end as what it has left says."""
+    ended = attempt.ended
+    if ended is None:
+        return
+    outcome = ended.outcome
+    if outcome.is_accepted:
+        is_stopped = attempt.cancellation.is_set()
+        status = OutcomeStatus.INTERRUPTED if is_stopped else OutcomeStatus.FAILED
+        outcome = outcome.replace(status=status, error=error)
+    else:
+        outcome = outcome.replace(error="\n".join(filter(None, (outcome.error, error))))
+    attempt.ended = replace(ended, outcome=outcome)
+
+
+def _at_once() -> None:
+    """Wait for nobody."""

@@ -1,0 +1,41 @@
+"""A worktree for each task of a team that writes, inside of the run's own workspace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
+from sequencer.plugins.git.code.places import TaskPlaces
+
+
+class TaskWorktrees(InnerWorkspace):
+    """Opens folders for attempts at tasks; their work is merged into the outer workspace."""
+
+    def __init__(self, outer: Workspace, make: Callable[[], TaskPlaces]) -> None:
+        """Merge into *outer*; *make* returns the folders of its tasks as *outer* is now."""
+        super().__init__(outer)
+        self._make = make
+        self._guard = threading.Lock()
+        self._made: tuple[Path, TaskPlaces] | None = None
+
+    def open(self, attempt: Attempt) -> AttemptFolder:
+        """See `Workspace.open`."""
+        if (node := attempt.node) is None or node.task is None:
+            return super().open(attempt)
+        token, run_id = attempt.claim.token, attempt.run_id
+        return self._places.open(node, token, run_id, is_first=attempt.is_first)
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """See `Workspace.clean`."""
+        return (*super().clean(live), *self._places.clean(live))
+
+    @property
+    def _places(self) -> TaskPlaces:
+        with self._guard:
+            folder = self.outer.folder
+            if self._made is None or self._made[0] != folder:
+                self._made = folder, self._make()
+            return self._made[1]

@@ -1,0 +1,160 @@
+"""A team in a run's worktree: tasks are merged there, and at the end all into the checkout."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.acceptance.cli_process import cli, until
+from tests.acceptance.team_projects import accepted, git, make_project, told
+from tests.acceptance.test_teams import DIAMOND, WRITERS, Task, started
+
+
+def made(folder: Path, tasks: list[Task], plan: dict[str, Any], **settings: Any) -> Path:
+    return make_project(folder, tasks, plan, is_repository=True, worktree=True, **settings)
+
+
+def worktree(project: Path) -> Path:
+    [note] = (project / "sync" / "worktrees").glob("run-*.json")
+    return note.with_suffix("")
+
+
+def merges(folder: Path) -> list[str]:
+    return git(folder, "log", "--merges", "--first-parent", "--format=%s").splitlines()
+
+
+def nothing_is_left(project: Path) -> bool:
+    trees = git(project, "worktree", "list").splitlines()
+    branches = git(project, "branch", "--format=%(refname:short)")
+    return len(trees) == 1 and branches == "main" and git(project, "status", "--porcelain") == ""
+
+
+def test_tasks_are_merged_into_it_and_the_end_into_the_checkout(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {
+        "one": {"writes": {"a.txt": "a"}, "seconds": 0.4},
+        "two": {"writes": {"b.txt": "b"}},
+    }
+    project = made(tmp_path, WRITERS, plan)
+    ran = cli(project, "run", "--max-steps", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert "the run works in sync/worktrees/" in ran.stderr
+    here = worktree(project)
+    assert merges(here) == ["Merge task two: Two", "Merge task one: One"], "as listed"
+    assert (here / "a.txt").read_text() + (here / "b.txt").read_text() == "ab"
+    assert not (project / "a.txt").exists()
+    assert not (project / "b.txt").exists()
+    git(project, "commit", "-q", "--allow-empty", "-m", "meanwhile")
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    assert merges(project) == ["Merge run default: team"]
+    assert (project / "a.txt").read_text() + (project / "b.txt").read_text() == "ab"
+    assert accepted(project) == ["two", "one", "sum"] or accepted(project) == ["one", "two", "sum"]
+    assert nothing_is_left(project)
+
+
+def test_a_conflict_there_is_solved_there(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {
+        "one": {"writes": {"shared.txt": "one\n"}, "seconds": 0.4},
+        "two": {"writes": {"shared.txt": "two\n", "own.txt": "2"}},
+    }
+    project = made(tmp_path, WRITERS, plan)
+    ran = cli(project, "run")
+    assert ran.returncode == 1
+    here = worktree(project)
+    assert "none of it is in the run's worktree" in ran.stderr
+    assert f"git -C sync/worktrees/{here.name} merge sequencer-team/" in ran.stderr
+    assert (here / "shared.txt").read_text() == "one\n"
+    branch = git(project, "branch", "--list", "sequencer-team/*", "--format=%(refname:short)")
+    assert git(project, "show", f"{branch}:shared.txt") == "two"
+    assert git(project, "status", "--porcelain") == ""
+    git(here, "merge", "-q", "-X", "theirs", branch)
+    (project / "agent.json").write_text("{}")
+    assert cli(project, "retry").returncode == 0
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    assert accepted(project) == ["one", "two", "sum"]
+    assert (project / "shared.txt").read_text() == "two\n"
+    assert (project / "own.txt").read_text() == "2"
+    assert nothing_is_left(project)
+
+
+@pytest.mark.timeout(180)
+def test_a_killed_process_and_another_one_share_it(tmp_path: Path) -> None:
+    wide: list[Task] = [{"id": f"w{n}", "subject": "W", "role": "implementer"} for n in range(4)]
+    tasks: list[Task] = [
+        *wide,
+        {"id": "sum", "subject": "Sum", "blocked_by": [one["id"] for one in wide]},
+    ]
+    plan: dict[str, Any] = {
+        f"w{n}": {"writes": {f"w{n}.txt": f"{n}"}, "until": "go"} for n in range(4)
+    }
+    project = made(tmp_path, tasks, plan, size=4, run={"max_parallel": 2})
+    workers = [started(project) for _ in range(2)]
+    try:
+        until(lambda: len(list((project / "seen").glob("w*.pid"))) == 4, 60)
+        victim = workers[0]
+        orphans = psutil.Process(victim.pid).children(recursive=True)
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+        psutil.wait_procs(orphans, timeout=20)
+        (project / "go").touch()
+        assert workers[1].wait(90) == 0, (project / "agent.errors").read_text()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert not [one for one in orphans if one.is_running()]
+    assert sorted(accepted(project)) == sorted([*(f"w{n}" for n in range(4)), "sum"])
+    assert merges(project) == ["Merge run default: team"]
+    assert [(project / f"w{n}.txt").read_text() for n in range(4)] == list("0123")
+    assert nothing_is_left(project)
+
+
+def test_what_a_task_does_to_the_worktree_of_the_run_runs_nothing(tmp_path: Path) -> None:
+    """Git finds the repository of a folder by a file in it, which any agent can write."""
+    hostile = tmp_path / "hostile"
+    git(tmp_path, "init", "-q", str(hostile))
+    hook = hostile / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/PWNED\n")
+    hook.chmod(0o755)
+    for name in ("post-merge", "reference-transaction"):
+        (hook.parent / name).write_bytes(hook.read_bytes())
+        (hook.parent / name).chmod(0o755)
+    git(hostile, "config", "core.fsmonitor", f"touch {tmp_path}/PWNED")
+    tasks: list[Task] = [{**WRITERS[0], "id": name} for name in ("one", "two")]
+    tasks[1]["blocked_by"] = ["one"]
+    plan: dict[str, Any] = {"one": {"writes": {"a.txt": "a"}}, "two": {"writes": {"b.txt": "b"}}}
+    project = made(tmp_path / "p", tasks, plan)
+    assert cli(project, "run", "--max-steps", "1").returncode == 0
+    here = worktree(project)
+    plan["two"]["writes"][str(here / ".git")] = f"gitdir: {hostile}/.git\n"
+    (project / "agent.json").write_text(json.dumps(plan))
+    ran = cli(project, "run")
+    assert not (tmp_path / "PWNED").exists()
+    # Nothing is lost, and the repository of the project has it all.
+    branches = git(project, "for-each-ref", "--format=%(refname)", "refs/heads").splitlines()
+    found = [one for one in branches if "b.txt" in git(project, "ls-tree", "--name-only", one)]
+    assert found, ran.stderr
+    assert not git(hostile, "for-each-ref")
+
+
+def test_a_graph_goes_on_in_it_where_a_task_has_failed(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {"left": {"exit": 3, "writes": {"half.txt": "half"}}}
+    tasks = [{**one, "role": "implementer"} for one in DIAMOND]
+    project = made(tmp_path, tasks, plan)
+    assert cli(project, "run").returncode == 1
+    assert not (project / "half.txt").exists()
+    here = worktree(project)
+    (project / "agent.json").write_text("{}")
+    assert cli(project, "retry").returncode == 0
+    assert cli(project, "run").returncode == 0
+    assert sorted(accepted(project)) == ["left", "plan", "right", "sum"]
+    assert len(told(project, "left")) == 2
+    assert not here.exists()
+    assert not (project / "half.txt").exists(), "what has failed is on a branch of its own"

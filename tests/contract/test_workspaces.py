@@ -1,0 +1,138 @@
+"""What every workspace does, whatever its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
+from sequencer.errors import WorkTreeRefused
+from sequencer.executors.cancellation import Cancellation
+from sequencer.model.outcome import OutcomeStatus
+from tests.contract.workspace_cases import SITES, Site, at_once, commit, files_of, git
+from tests.unit.git.clones import OPENED, claim, head
+from tests.unit.saying import attempt
+
+
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
+    yield SITES[request.param](tmp_path)
+    while OPENED:
+        OPENED.pop().close()
+
+
+def test_accepted_work_arrives_once(site: Site) -> None:
+    for name in ("a.txt", "b.txt"):
+        assert site.worked(name).error is None
+    site.finish()
+    assert site.arrived("a.txt")
+    assert site.arrived("b.txt")
+    log = git(site.bare or site.home, "log", "--format=%s", "main").splitlines()
+    assert [log.count(name) for name in ("a.txt", "b.txt")] == [1, 1]
+
+
+def test_failed_work_is_not_accepted_and_not_lost(site: Site) -> None:
+    site.worked("a.txt")
+    site.worked("half.txt", OutcomeStatus.FAILED)
+    assert site.is_somewhere("half.txt")
+    is_apart = site.workspace.opens or site.workspace.moves
+    assert site.arrived("half.txt") is not is_apart
+    site.finish()
+    assert site.arrived("half.txt") is not is_apart
+    assert site.arrived("a.txt")
+
+
+def test_interrupted_work_is_not_lost(site: Site) -> None:
+    site.worked("half.txt", OutcomeStatus.INTERRUPTED)
+    assert site.is_somewhere("half.txt")
+    site.restart()
+    site.workspace.clean([])
+    assert site.is_somewhere("half.txt")
+
+
+def test_what_a_killed_process_has_left_is_not_lost(site: Site) -> None:
+    site.worked("a.txt")
+    folder = site.opened()
+    commit(folder.cwd, "killed.txt")
+    site.head = site.head.replace(claims=())
+    site.restart()
+    site.workspace.clean([])
+    assert site.is_somewhere("killed.txt")
+    assert site.is_somewhere("a.txt")
+
+
+def test_a_folder_that_is_closed_again_says_the_same(site: Site) -> None:
+    folder = site.opened()
+    commit(folder.cwd, "a.txt")
+    first = folder.close(OutcomeStatus.OK, at_once)
+    assert folder.close(OutcomeStatus.OK, at_once) == first
+    assert first.error is None
+
+
+def test_it_can_be_left_and_looked_at_at_any_time(site: Site) -> None:
+    workspace, before = site.workspace, site.head.model_dump()
+    workspace.leave(None)
+    workspace.ready(site.head)
+    workspace.ready(site.head)
+    assert workspace.obstacle(site.head) is None
+    workspace.leave(site.head)
+    workspace.publish(site.head)
+    site.worked("a.txt")
+    workspace.leave(None)
+    assert site.head.model_dump().keys() == before.keys()
+
+
+def test_a_persons_files_stay_as_they_are(site: Site) -> None:
+    (site.home / "mine.txt").write_text("mine\n")
+    before = dict(files_of(site.home))
+    try:
+        site.worked("a.txt")
+    except WorkTreeRefused as refused:
+        assert "mine.txt" in refused.message  # noqa: PT017 - only where code moves
+        assert site.workspace.moves, "only code that moves could take it along"
+    after = dict(files_of(site.home))
+    assert {name: after.get(name) for name in before} == before
+
+
+def test_the_agent_works_where_the_code_is(site: Site) -> None:
+    site.worked("a.txt")
+    folder = site.opened()
+    assert (folder.cwd / "a.txt").is_file(), "what was accepted before"
+    assert git(folder.cwd, "rev-parse", "--is-inside-work-tree") == "true"
+    if site.workspace.opens:
+        assert folder.cwd != site.home
+    else:
+        assert (folder.cwd, type(folder)) == (site.home, AttemptFolder)
+
+
+def test_code_moves_together_with_the_state(site: Site) -> None:
+    held = claim(0, 1)
+    site.worked("a.txt")
+    work = site.head.work
+    assert (work is not None) is site.workspace.moves
+    if work is None:
+        assert site.workspace.refs == {}
+        assert site.workspace.keep(held, "main", site.head) is None
+    else:
+        assert site.bare is not None
+        assert git(site.bare, "cat-file", "-t", work.commit) == "commit"
+
+
+def test_an_inner_workspace_asks_the_outer_one_whatever_it_does_not_do_itself() -> None:
+    """A question that is added to `Workspace` is to be asked of the outer one as well."""
+    asked = {
+        name
+        for name, found in vars(Workspace).items()
+        if not name.startswith("_") and (callable(found) or isinstance(found, property))
+    }
+    assert asked <= vars(InnerWorkspace).keys()
+
+
+def test_the_project_s_folder_needs_nothing(tmp_path: Path) -> None:
+    workspace, state = Workspace(tmp_path / "not there"), head()
+    workspace.begin(state, Cancellation())
+    assert workspace.open(attempt("main")).cwd == workspace.folder
+    workspace.end(state)
+    assert not workspace.folder.exists()
