@@ -39,7 +39,7 @@ def work_beside(
     """
     if performer.workspace.opens:
         raise UsageRefused(
-            "mode async has no run, but worktree: true needs one",
+            "mode async has no run, so its agents can't have a folder of their own",
             hint="choose another --mode, or remove worktree",
         )
     first = place(performer.workflow, step_index)

@@ -258,7 +258,9 @@ class InnerWorkspace(Workspace):
         self.outer.leave(head)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """See `Workspace.open`."""
+        """See `Workspace.open`; where its folder is another one, that is opened."""
+        if self.folder != self.outer.folder:
+            return AttemptFolder(self.folder)
         return self.outer.open(attempt)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:

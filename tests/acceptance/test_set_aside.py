@@ -31,7 +31,7 @@ ATTEMPTS = "refs/sequencer/attempts/default/"
 STEPS = "[{name: one, text: One}, {name: two, text: Two}]"
 FIRST = "echo one >> notes; echo new > new; chmod +x tool; git add notes; rm gone"
 DIRT = "echo HALF >> notes; echo half > half; rm new; ln -s notes link; chmod -x tool; exit 1"
-SET_ASIDE = "the attempt failed, so its changes were set aside on "
+SET_ASIDE = "the changes of this attempt were set aside on "
 
 
 def made(folder: Path, *acts: str, steps: str = STEPS, more: str = "") -> Path:
@@ -200,7 +200,7 @@ def test_the_changes_of_a_failed_node_stay_while_another_one_works(tmp_path: Pat
     [tree] = (folder / "sync").rglob("run-*.json")
     assert (tree.with_suffix("") / "notes").read_text() == "start\nHALF\n"
     [log] = (folder / "logs").rglob("*_a.log")
-    assert "the changes of the failed attempt stay: another node works" in log.read_text()
+    assert "the changes of this attempt stay: another node works" in log.read_text()
 
 
 # --- one process after the other ------------------------------------------------------
@@ -261,7 +261,7 @@ def test_nothing_is_restored_where_another_node_works(begun: Path) -> None:
     again = Attempt(begun, lambda: True)
     fail(again.keep())
     assert files_of(place) == before
-    assert "the changes of the failed attempt stay: another node" in again.said[-1]
+    assert "the changes of this attempt stay: another node" in again.said[-1]
 
 
 @pytest.mark.parametrize("what", ["file", "commit", "git"])
@@ -292,7 +292,7 @@ def test_nothing_is_restored_where_a_person_has_changed_it_meanwhile(
         "commit": "somebody has committed there meanwhile; refs/sequencer/attempts/default/2",
         "git": "another git is at work there",
     }
-    assert f"the changes of the failed attempt stay: {told[what]}" in attempt.said[-1]
+    assert f"the changes of this attempt stay: {told[what]}" in attempt.said[-1]
     if what == "file":
         before |= {"notes": "100644 a person's\n", "status": "M notes\n?? half"}
     assert {**after, "rev-parse": ""} == before

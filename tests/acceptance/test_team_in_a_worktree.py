@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,122 @@ def test_a_graph_goes_on_in_it_where_a_task_has_failed(tmp_path: Path) -> None:
     assert len(told(project, "left")) == 2
     assert not here.exists()
     assert not (project / "half.txt").exists(), "what has failed is on a branch of its own"
+
+
+def refs(project: Path) -> list[str]:
+    """Return what was set aside of attempts."""
+    form = ("--format=%(refname) %(contents:subject)", "refs/sequencer/attempts")
+    return [one for one in git(project, "for-each-ref", *form).splitlines() if "Failed" in one]
+
+
+def test_what_a_failed_task_leaves_in_the_worktree_is_set_aside(tmp_path: Path) -> None:
+    task: Task = {"id": "one", "subject": "One", "role": "implementer", "worktree": False}
+    plan: dict[str, Any] = {"one": {"writes": {"half.txt": "h", "shared.txt": "half"}, "exit": 1}}
+    project = made(tmp_path, [task], plan)
+    assert cli(project, "run").returncode == 1
+    assert [one.split()[0] for one in refs(project)] == ["refs/sequencer/attempts/default/1"]
+    (project / "agent.json").write_text(json.dumps({"one": {"writes": {"whole.txt": "w"}}}))
+    assert cli(project, "retry").returncode == 0
+    assert cli(project, "run").returncode == 0
+    assert (project / "whole.txt").read_text() == "w"
+    assert (project / "shared.txt").read_text() == "as it was\n"
+    assert not (project / "half.txt").exists()
+    assert "Your last attempt failed" in told(project, "one")[1]
+
+
+@pytest.mark.parametrize("on_write", ["warn", "fail"])
+def test_what_a_task_that_only_reads_has_written_is_not_merged(
+    tmp_path: Path, on_write: str
+) -> None:
+    task: Task = {"id": "look", "subject": "Look", "role": "researcher"}
+    plan: dict[str, Any] = {"look": {"writes": {"stray.txt": "s", "shared.txt": "changed"}}}
+    project = made(tmp_path, [task], plan, teams={"on_write": on_write})
+    ran = cli(project, "run")
+    assert "a task that only reads has changed files" in ran.stderr
+    if on_write == "fail":
+        assert ran.returncode == 1
+        (project / "agent.json").write_text("{}")
+        assert cli(project, "retry").returncode == 0
+        ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    assert len(refs(project)) == 1
+    assert (project / "shared.txt").read_text() == "as it was\n"
+    assert not (project / "stray.txt").exists()
+
+
+CHAIN: list[Task] = [
+    {"id": name, "subject": name, "role": "implementer", "blocked_by": before}
+    for name, before in (("a", []), ("b", ["a"]), ("c", ["b"]))
+]
+
+
+@pytest.mark.parametrize("how", ["its folder", "all of them", "by git"])
+def test_accepted_tasks_stay_if_the_worktree_is_removed(tmp_path: Path, how: str) -> None:
+    plan: dict[str, Any] = {name: {"writes": {f"{name}.txt": name}} for name in "abc"}
+    project = made(tmp_path, CHAIN, plan)
+    assert cli(project, "run", "--max-steps", "1").returncode == 0
+    here = worktree(project)
+    if how == "by git":
+        git(project, "worktree", "remove", "--force", str(here))
+    else:
+        shutil.rmtree(here if how == "its folder" else here.parent)
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    assert "the worktree of the run was gone, and is made again from branch" in ran.stderr
+    assert [(project / f"{name}.txt").read_text() for name in "abc"] == ["a", "b", "c"]
+    assert accepted(project) == ["a", "b", "c"]
+    assert nothing_is_left(project)
+
+
+def test_a_task_that_removes_the_worktree_is_no_bug_and_loses_nothing(tmp_path: Path) -> None:
+    script = "import os, shutil, glob\n"
+    script += "for one in glob.glob('../run-*[0-9a-f]'):\n    shutil.rmtree(one)\n"
+    plan: dict[str, Any] = {name: {"writes": {f"{name}.txt": name}} for name in "abc"}
+    project = made(tmp_path, CHAIN, plan)
+    (project / "agent.py").write_text(
+        (project / "agent.py")
+        .read_text()
+        .replace(
+            "raise SystemExit", f"if plan.get('removes'):\n    exec({script!r})\nraise SystemExit"
+        )
+    )
+    (project / "agent.json").write_text(json.dumps({**plan, "b": {**plan["b"], "removes": True}}))
+    ran = cli(project, "run")
+    assert ran.returncode not in (0, 70), ran.stderr
+    assert "its folder is gone" in ran.stderr
+    assert accepted(project) == ["a"]
+    (project / "agent.json").write_text(json.dumps(plan))
+    assert cli(project, "retry").returncode == 0
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    assert [(project / f"{name}.txt").read_text() for name in "abc"] == ["a", "b", "c"]
+    assert accepted(project) == ["a", "b", "c"]
+
+
+def test_a_link_in_place_of_the_worktree_leads_nowhere(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {name: {"writes": {f"{name}.txt": name}} for name in "abc"}
+    project = made(tmp_path, CHAIN, plan)
+    assert cli(project, "run", "--max-steps", "1").returncode == 0
+    here = worktree(project)
+    here.rename(project / "sync" / "moved")
+    here.symlink_to(project)
+    ran = cli(project, "run")
+    assert ran.returncode == 3
+    assert "something else is in its place" in ran.stderr
+    assert git(project, "status", "--porcelain") == ""
+    here.unlink()
+    (project / "sync" / "moved").rename(here)
+    assert cli(project, "run").returncode == 0
+    assert accepted(project) == ["a", "b", "c"]
+    assert nothing_is_left(project)
+
+
+def test_on_another_branch_than_its_own_nothing_is_made(tmp_path: Path) -> None:
+    project = made(tmp_path, CHAIN, {}, store={"work": {"branch": "work"}})
+    ran = cli(project, "run")
+    assert ran.returncode == 3
+    assert "main is checked out, but steps run only on branch work" in ran.stderr
+    assert git(project, "branch", "--format=%(refname:short)") == "main"
+    git(project, "switch", "-q", "-c", "work")
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr

@@ -72,19 +72,12 @@ class Checkout(WorkTree):
         super().__init__(folders, Objects(git))
         self.project_git = git
 
-    @classmethod
-    def at_worktree(cls, outer: Checkout, top: Path, git_dir: Path) -> Checkout:
-        """Return the run's worktree with the *top*, which belongs to the repository of *outer*.
+    def ensure_in_place(self) -> None:
+        """Return if the folder still is the work tree that it was.
 
-        Whatever an agent has done to the file ``.git`` there, git's own files are in *git_dir*.
+        Raises:
+            WorkTreeRefused: it is not.
         """
-        git = outer.git.at(top, timeout_s=PATIENCE_S, git_dir=git_dir)
-        made = cls(outer.folders._replace(project=top / outer.prefix), git)
-        made.top, made.git_dir, made.git, made.patient_git = top, git_dir, git, git
-        made.common_dir, made.called = outer.common_dir, "the run's worktree"
-        home = os.path.realpath(outer.folders.project)
-        made.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
-        return made
 
     @cached_property
     def git(self) -> Git:
@@ -482,6 +475,7 @@ class _Merge(NamedTuple):
     def tried(self, tip: str) -> PlaceLeft | None:
         """Merge *tip*; None: the checkout has another commit by now."""
         checkout = self.checkout
+        checkout.ensure_in_place()
         head = checkout.commit()
         begun = checkout.under_way()
         if head is None or begun:
@@ -492,6 +486,7 @@ class _Merge(NamedTuple):
         # That takes a while; and a branch that is far behind could be moved to the merge as well.
         if elsewhere := self.elsewhere(head):
             return elsewhere
+        checkout.ensure_in_place()
         failed = checkout.move_to(made.commit)
         after = checkout.commit()
         # What git has failed at may have come behind that.

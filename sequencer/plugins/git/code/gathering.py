@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterator
 
@@ -94,8 +93,6 @@ def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
 
 CLEANING_S = 60.0
 """After this no further worktree is begun with; the next one who cleans goes on."""
-_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left[0-9]*)?")
-"""The last part of a branch's name: that of the worktree, or of what its agent went away from."""
 
 
 class Cleared(Struct, frozen=True):
@@ -117,7 +114,6 @@ class TaskTrees:
         self.checkout = checkout
         self.notes = Worktrees(checkout.folders.state_file.parent, run, redaction.hide_text)
         self._run = run
-        self._prefix = f"refs/heads/{branch_of(run, '')}"
         self._is_secret = secrets_by(redaction)
 
     # --- adding --------------------------------------------------------------------
@@ -136,15 +132,21 @@ class TaskTrees:
         Raises:
             WorkTreeRefused: git can't.
         """
-        checkout = self.checkout
         noted = self._named(task, token, run_id, status, subject)
+        return self.make(noted, phase, "--no-track", "-b", noted.branch, start=noted.base)
+
+    def make(self, noted: Worktree, phase: Phase, *flags: str, start: str) -> Worktree:
+        """Make *noted* on the commit or branch *start*, with the *flags* of ``git worktree add``.
+
+        Raises: see `add`.
+        """
+        checkout = self.checkout
         try:
             self.notes.prepare()
             with checkout.repository_lock():
                 worktree = self.notes.write(noted)
                 folder = self.notes.folder(worktree)
-                flags = ("--quiet", "--no-track", "-b", worktree.branch)
-                argv = ("worktree", "add", *flags, str(folder), worktree.base)
+                argv = ("worktree", "add", "--quiet", *flags, str(folder), start)
                 try:
                     checkout.git.run(*argv, settings=QUIET)
                     git_dir = (folder / ".git").read_bytes().removeprefix(b"gitdir: ").strip()
@@ -201,6 +203,8 @@ class TaskTrees:
     def link_problem(self, worktree: Worktree) -> tuple[str, bool] | None:
         """Return why git would not work in *worktree* as it is, and whether that can be mended."""
         folder, common_dir = self.notes.folder(worktree), self.checkout.common_dir
+        if folder.is_symlink() or not folder.is_dir():
+            return "its folder is gone, or something else is in its place", False
         place = place_in(common_dir, worktree)
         if is_linked(place, folder) and worktree.place == place:
             return None
@@ -496,39 +500,6 @@ class TaskTrees:
         if (worktree.place / "modules").exists() and not gathered.others:
             found.append("the submodules")
         return tuple(found)
-
-    # --- branches that nobody needs ------------------------------------------------
-
-    def remove_merged_branches(self) -> None:
-        """Remove branches of attempts that have nothing which the checkout has not.
-
-        Those stay that a worktree holds, of whomever, or a note. Once more, where git fails
-        or somebody has begun something, is next time.
-        """
-        ends = time.monotonic() + CLEANING_S
-        with contextlib.suppress(GitFailed, SequencerError, OSError):
-            if not self._merged_branches() or self.checkout.under_way():
-                return
-            with self.checkout.repository_lock():
-                # Nobody adds a worktree, nor its note, from here on.
-                for ref, tip in self._merged_branches().items():
-                    if time.monotonic() > ends:
-                        return
-                    with contextlib.suppress(GitFailed):
-                        self.checkout.git.run("update-ref", "--no-deref", "-d", ref, tip)
-
-    def _merged_branches(self) -> dict[str, str]:
-        """Return the branches that are behind the commit that is checked out, with their tips."""
-        form = "--format=%(refname)%00%(objectname)%00%(symref)%00%(worktreepath)"
-        told = self.checkout.git.text("for-each-ref", "--merged=HEAD", form, self._prefix)
-        held = set(self.notes.names())
-        found = {}
-        for line in told.splitlines():
-            ref, tip, *bound = line.split("\0")
-            named = _OF_ATTEMPT.fullmatch(ref.removeprefix(self._prefix))
-            if named is not None and named["name"] not in held and not any(bound):
-                found[ref] = tip
-        return found
 
     # --- after a kill --------------------------------------------------------------
 

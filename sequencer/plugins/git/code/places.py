@@ -46,6 +46,7 @@ from sequencer.plugins.git.code.gathering import (
     told,
 )
 from sequencer.plugins.git.code.lacking import Lacking, lacking
+from sequencer.plugins.git.code.merged_branches import remove_merged_branches
 from sequencer.plugins.git.code.selection import reasons
 from sequencer.plugins.git.code.tree import TreeStatus, listed
 from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
@@ -58,6 +59,8 @@ _FAILURES = (GitFailed, SequencerError, OSError)
 class SharedPlace(AttemptFolder):
     """The shared checkout, for one attempt at a task."""
 
+    has_written = False
+    """Whether an attempt that only reads has changed files."""
     branch: str | None = None
 
     def __init__(
@@ -96,6 +99,7 @@ class SharedPlace(AttemptFolder):
         if self._watch is None or self._before is None:
             return PlaceLeft(PlaceResult.SHARED)
         written = self._watch.changes_between(self._before, self._watch.look())
+        self.has_written = bool(written)
         return PlaceLeft(PlaceResult.SHARED, written=written, writers=writers if written else ())
 
 
@@ -133,6 +137,7 @@ class OwnPlace(AttemptFolder):
 
     def _closed(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> PlaceLeft:
         try:
+            self._trees.checkout.ensure_in_place()
             gathered = self._trees.gather(self._worktree)
         except _FAILURES as error:
             return self._not_gathered(error)
@@ -241,7 +246,9 @@ class OwnPlace(AttemptFolder):
 def _reason(error: Exception) -> str:
     if isinstance(error, GitFailed):
         return error.reason
-    return error.message if isinstance(error, SequencerError) else str(error)
+    if not isinstance(error, SequencerError):
+        return str(error)
+    return f"{error.where}: {error.message}" if error.where else error.message
 
 
 NEEDED = (2, 30)
@@ -367,7 +374,10 @@ class TaskPlaces:
         dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
         if not dirty:
             return ()
-        return (f"uncommitted changes are not in the worktree: {self._hide(listed(dirty))}",)
+        which = "uncommitted changes"
+        if self._checkout.elsewhere:
+            which += f" of {self._checkout.called}"
+        return (f"{which} are not in the worktree: {self._hide(listed(dirty))}",)
 
     def lacking(self, fresh: Path | None = None) -> Lacking:
         """Return what the worktree with the top *fresh* lacks of what the checkout has.
@@ -407,7 +417,7 @@ class TaskPlaces:
         if not self.trees.notes.path.is_dir():
             return ()
         notices = self.trees.clean(live)
-        self.trees.remove_merged_branches()
+        remove_merged_branches(self._checkout, self._run, self.trees.notes)
         return tuple(map(self._hide, notices))
 
     def merged(self, task: str, run_id: str) -> frozenset[int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.engine.workspace import Workspace
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, WorkTreeRefused
 from sequencer.plugins.git.code.checkout import Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.places import TaskPlaces
@@ -45,8 +45,12 @@ def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
     """Return what the runs of *project* have done that is merged nowhere; git only looks."""
     settings = project.settings
     git, hide = Git(settings.project_dir), project.redaction
+
+    def looked_at(name: str | None) -> Checkout:
+        return Checkout(folders_of(settings, state_path_of(settings, name)), git)
+
     names = (None, *project.run_names())
-    trees = {name: TaskTrees(_checkout_of(project, name, git), name, hide) for name in names}
+    trees = {name: TaskTrees(looked_at(name), name, hide) for name in names}
 
     def is_under_way(run: str | None, run_id: str) -> bool:
         try:
@@ -69,29 +73,26 @@ def task_worktrees(
     """See `WorktreeProvider.task_worktrees`."""
 
     def made() -> TaskPlaces:
+        # Of a worktree of ours we know git's own files, whatever agents do to the others.
         checkout = outer.checkout if isinstance(outer, RunWorktree) else None
-        return _task_places(project, run, checkout, fails_on_write=fails_on_write)
+        if checkout is None:
+            checkout = _checkout_of(project, run, outer.folder)
+        return TaskPlaces(checkout, run, project.redaction, fails_on_write=fails_on_write)
 
     return TaskWorktrees(outer, made)
 
 
-def _task_places(
-    project: Project,
-    run: str | None,
-    checkout: Checkout | None = None,
-    *,
-    fails_on_write: bool = False,
-) -> TaskPlaces:
-    if checkout is None:
-        git = Git(project.settings.project_dir, allowed=project.allowed)
-        checkout = _checkout_of(project, run, git)
-    return TaskPlaces(checkout, run, project.redaction, fails_on_write=fails_on_write)
+def _task_places(project: Project, run: str | None) -> TaskPlaces:
+    """Return what looks after the worktrees of the run called *run* in the project's folder."""
+    checkout = _checkout_of(project, run, project.settings.project_dir)
+    return TaskPlaces(checkout, run, project.redaction)
 
 
-def _checkout_of(project: Project, run: str | None, git: Git) -> Checkout:
-    """Return what *git* sees of the project's folder, for the run called *run*."""
+def _checkout_of(project: Project, run: str | None, folder: Path) -> Checkout:
+    """Return what git sees of *folder*, where agents of the run called *run* work."""
     settings = project.settings
-    return Checkout(folders_of(settings, state_path_of(settings, run)), git)
+    folders = folders_of(settings, state_path_of(settings, run))._replace(project=folder)
+    return Checkout(folders, Git(folder, allowed=project.allowed))
 
 
 # --- what `check` finds ------------------------------------------------------------------------
@@ -100,8 +101,10 @@ def _checkout_of(project: Project, run: str | None, git: Git) -> Checkout:
 def findings(project: Project) -> Iterator[Finding]:
     """Yield why a run would not get its work tree, and what is wrong with those that there are."""
     if project.settings.worktree:
+        hint = "commit the project to a repository, or leave worktree out"
         for problem in _task_places(project, None).problems():
-            yield from of_error(Area.CONFIGURATION, problem)
+            without = WorkTreeRefused(problem.message, where=problem.where, hint=hint)
+            yield from of_error(Area.CONFIGURATION, without)
         yield from _check_lacking(project)
     for one in project.unmerged():
         yield Finding(Level.WARNING, Area.FILES, one.words, None, one.hint)
@@ -122,8 +125,9 @@ def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Findi
 
 def graph_findings(project: Project, flow: GraphFile) -> Iterator[Finding]:
     """Yield why tasks would not get their own work trees."""
-    if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
-        return
+    has_none = not any(node.task is not None and node.task.worktree for node in flow.graph.nodes)
+    if has_none or project.settings.worktree:
+        return  # of the run's own worktree `findings` speaks
     for problem in _task_places(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
     yield from _check_lacking(project, in_team=True)

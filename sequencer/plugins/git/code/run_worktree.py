@@ -8,11 +8,13 @@ what becomes of a task's (`places`).
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from sequencer.documents.textfile import ref_part, slug
 from sequencer.engine.attempt import Attempt, Left
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
@@ -23,12 +25,29 @@ from sequencer.executors.pump import TAIL
 from sequencer.executors.wall import Wall
 from sequencer.model.head import Head
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.plugins.git.code.checkout import Checkout
+from sequencer.plugins.git.code.checkout import PATIENCE_S, Checkout
+from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.places import OwnPlace, TaskPlaces
-from sequencer.plugins.git.code.set_aside import AttemptFiles, Unkept, WorktreeFiles, complete
+from sequencer.plugins.git.code.set_aside import (
+    AttemptFiles,
+    Unkept,
+    WorktreeFiles,
+    attempts_of,
+    complete,
+)
+from sequencer.plugins.git.code.tree import TreeStatus
 from sequencer.plugins.git.code.unmerged import commits_of
-from sequencer.plugins.git.code.worktrees import Phase, Worktree
+from sequencer.plugins.git.code.worktrees import (
+    RUN_BRANCHES,
+    Phase,
+    Worktree,
+    branch_of,
+    git_dirs,
+    remove,
+)
 from sequencer.plugins.git.process import GitFailed
+from sequencer.project.worktrees import run_worktree_name
+from sequencer.store.identity import this_process
 
 RUN_LOCK = "run.lock"
 """Beside the notes of worktrees; who holds it makes or merges that of the run."""
@@ -80,15 +99,27 @@ class RunWorktree(InnerWorkspace):
     @property
     def checkout(self) -> Checkout | None:
         """Return what git sees of it; None: it is not there before `begin`."""
-        if (worktree := self._worktree) is None:
-            return None
-        outer = self._trees.checkout
-        return Checkout.at_worktree(outer, self._trees.notes.folder(worktree), worktree.place)
+        return None if self._worktree is None else RunCheckout(self._trees, self._worktree)
 
     def begin(self, head: Head, stop: Cancellation) -> None:
         """See `Workspace.begin`."""
         with self._alone():
-            self._worktree = self._present(head) or self._made(head, stop)
+            # First: what is gone would be put away.
+            again = self._again(head)
+            if again is not None:
+                try:
+                    self._worktree = self._prepared(again, stop)
+                except BaseException:
+                    # The next start makes it once more; its branch has work of the run.
+                    self._trees.notes.write(again.replace(phase=Phase.WORKING))
+                    raise
+                return
+            present = self._present(head)
+            if present is None:
+                # Before anything is made: another branch may be the one on which steps run.
+                self.outer.ready(head)
+                present = self._prepared(self._made(head), stop)
+            self._worktree = present
 
     def ready(self, head: Head) -> None:
         """See `Workspace.ready`."""
@@ -197,8 +228,8 @@ class RunWorktree(InnerWorkspace):
                 else:
                     notes.forget(note)
 
-    def _made(self, head: Head, stop: Cancellation) -> Worktree:
-        """Return a new worktree for the run of *head*, set up."""
+    def _made(self, head: Head) -> Worktree:
+        """Return a new worktree for the run of *head*, which is to be set up."""
         notes, found = self._trees.notes, self._places.look()
         for note in self._left():
             # It is named still, but whoever goes on without it has decided.
@@ -211,10 +242,66 @@ class RunWorktree(InnerWorkspace):
         self._tell(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
         for text in self._places.uncommitted(found):
             self._tell(text)
+        return worktree
+
+    def _prepared(self, worktree: Worktree, stop: Cancellation) -> Worktree:
+        """Set up *worktree*, which is new, and say what it lacks."""
+        notes = self._trees.notes
         self._set_up(worktree, stop)
         for _, message, hint in self._places.lacking(notes.folder(worktree)).told():
             self._tell(f"{message}; {hint}")
         return notes.write(worktree.replace(phase=Phase.WORKING))
+
+    def _again(self, head: Head) -> Worktree | None:
+        """Make the worktree of the run of *head* again from its branch, if the folder is gone.
+
+        None: it is not, or the branch has nothing that the checkout has not.
+        """
+        trees, notes, found = self._trees, self._trees.notes, self._places.look()
+        if isinstance(found, str):
+            return None
+        of_run = [one for one in filter(None, map(notes.read, notes.names())) if not one.task]
+        mine = [one for one in of_run if one.run_id == head.run_id and one.phase is not Phase.LEFT]
+        note = mine[0] if mine else self._unnoted(head, found)
+        if note is None or not commits_of(trees.checkout.git, note):
+            return None
+        folder = notes.folder(note)
+        if note.phase is Phase.ADDING:
+            # A new one has no commits: this one was made again, and its setup was cut off.
+            remove(folder)
+        if os.path.lexists(folder):
+            return None
+        for stale in git_dirs(trees.checkout.common_dir, folder):
+            remove(stale)
+        fresh = note.replace(owner=this_process(), looked_at=0, restoring={})
+        made = trees.make(fresh, Phase.ADDING, start=note.branch)
+        self._tell(
+            f"the worktree of the run was gone, and is made again from branch {made.branch}; what "
+            "was not committed there is gone, but the files before each attempt are kept in "
+            f"{attempts_of(head.run_name)}"
+        )
+        return made
+
+    def _unnoted(self, head: Head, status: TreeStatus) -> Worktree | None:
+        """Return what the note of the run's worktree said, if only its branch is left."""
+        trees, git = self._trees, self._trees.checkout.git
+        name = run_worktree_name(ref_part(slug(head.run_id)))
+        branch = branch_of(head.run_name, name, RUN_BRANCHES)
+        base = git.text("merge-base", "HEAD", f"refs/heads/{branch}", accepts=(0, 1, 128))
+        if not base or trees.notes.read(name) is not None:
+            return None
+        return Worktree(
+            name=name,
+            task="",
+            subject=head.workflow_name,
+            token=0,
+            run_id=head.run_id,
+            branch=branch,
+            base=base,
+            checked_out=status.branch or "",
+            owner=this_process(),
+            phase=Phase.WORKING,
+        )
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -299,6 +386,30 @@ class RunWorktree(InnerWorkspace):
         )
 
 
+class RunCheckout(Checkout):
+    """The worktree of a run as the checkout into which its tasks are merged."""
+
+    called = "the run's worktree"
+
+    def __init__(self, trees: TaskTrees, worktree: Worktree) -> None:
+        """Look at *worktree*, one of *trees*.
+
+        Whatever an agent has done to the file ``.git`` there, git uses its own files.
+        """
+        outer, top, place = trees.checkout, trees.notes.folder(worktree), worktree.place
+        git = outer.git.at(top, timeout_s=PATIENCE_S, git_dir=place)
+        super().__init__(outer.folders._replace(project=top / outer.prefix), git)
+        self._trees, self._worktree = trees, worktree
+        self.top, self.git_dir, self.common_dir = top, place, outer.common_dir
+        self.git = self.patient_git = git
+        home = os.path.realpath(outer.folders.project)
+        self.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
+
+    def ensure_in_place(self) -> None:
+        """See `Checkout.ensure_in_place`: it is this repository's, and no link leads elsewhere."""
+        self._trees.linked(self._worktree)
+
+
 class RunFolder(AttemptFolder):
     """The run's worktree, for one attempt: if it fails, the files are as they were before it."""
 
@@ -311,9 +422,11 @@ class RunFolder(AttemptFolder):
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
         """See `AttemptFolder.close`."""
         del wait_for_turn
-        if status is OutcomeStatus.FAILED and self._files is not None:
-            self._files.set_aside()
-        return Left()
+        if status is not OutcomeStatus.FAILED or self._files is None:
+            return Left()
+        if not self._files.set_aside():
+            return Left()
+        return Left(told=(("set_aside", self._files.ref),))
 
 
 class _Tail:

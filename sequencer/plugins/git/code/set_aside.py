@@ -330,22 +330,26 @@ class AttemptFiles(Struct):
             self.before, self.why_not = None, _reason(error)
             self.tell(f"{_NOT_KEPT}: {self.why_not}; if it fails, its changes stay")
 
-    def set_aside(self) -> None:
-        """Make the files what they were, and keep what they are now; the attempt has failed."""
+    def set_aside(self) -> bool:
+        """Make the files what they were, and keep what they are now; return whether that was done.
+
+        Nothing is restored where others work there, or where it can't be done; the log says so.
+        """
         if self.before is None:
-            self.tell(f"the changes of the failed attempt stay: {self.why_not}")
-            return
+            self.tell(f"the changes of this attempt stay: {self.why_not}")
+            return False
         try:
-            self._set_aside(self.before)
+            return self._set_aside(self.before)
         except Unkept as error:
-            self.tell(f"the changes of the failed attempt stay: {error}")
+            self.tell(f"the changes of this attempt stay: {error}")
         except _FAILURES as error:
             self.tell(
-                f"the changes of the failed attempt could not be set aside: {_reason(error)}; the "
-                "next attempt completes what was started"
+                f"the changes of this attempt could not be set aside: {_reason(error)}; the next "
+                "attempt completes what was started"
             )
+        return False
 
-    def _set_aside(self, before: TreeLook) -> None:
+    def _set_aside(self, before: TreeLook) -> bool:
         files = self.files
         if self.is_shared():
             raise Unkept(_SHARED)
@@ -353,7 +357,7 @@ class AttemptFiles(Struct):
         with files.index(self.attempt.token) as index:
             after = files.look(index, before.tree)
             if (after.tree, after.head, after.index) == (before.tree, before.head, before.index):
-                return
+                return False
             plan = self._saved(before, after)
             self.note(plan.kept())
             if rules := files.changed_rules(before.tree, after.tree):
@@ -368,9 +372,10 @@ class AttemptFiles(Struct):
             raise Unkept(f"{told}; {self.ref} has them too")
         stays = f"; repositories inside stay: {listed(after.others)}" if after.others else ""
         self.tell(
-            f"the attempt failed, so its changes were set aside on {self.ref}, and the files are "
-            f"as they were before it{stays}"
+            f"the changes of this attempt were set aside on {self.ref}, and the files are as they "
+            f"were before it{stays}"
         )
+        return True
 
     def _saved(self, before: TreeLook, after: TreeLook, *first: str) -> Restoring:
         """Keep what the files are *after* the attempt; return what is to be as *before*.

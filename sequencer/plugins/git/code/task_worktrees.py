@@ -6,9 +6,32 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from sequencer.engine.attempt import Attempt
+from msgspec.structs import replace
+
+from sequencer.engine.attempt import Attempt, Left
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
-from sequencer.plugins.git.code.places import TaskPlaces
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.plugins.git.code.places import OwnPlace, SharedPlace, TaskPlaces
+
+
+class SharedFolder(AttemptFolder):
+    """The folder of the outer workspace, for an attempt at a task."""
+
+    def __init__(self, place: SharedPlace, outer: AttemptFolder) -> None:
+        """Work in *place*, which *outer* opened."""
+        super().__init__(outer.cwd)
+        self._place, self._outer = place, outer
+        self.notices = (*place.notices, *outer.notices)
+        self.notes = outer.notes
+
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+        """See `AttemptFolder.close`; what a task that only reads has written does not count."""
+        left = self._place.close(status, wait_for_turn)
+        if left.error is not None or self._place.has_written:
+            status = OutcomeStatus.FAILED
+        after = self._outer.close(status, wait_for_turn)
+        notices = (*left.notices, *after.notices)
+        return replace(left, notices=notices, told=(*left.told, *after.told))
 
 
 class TaskWorktrees(InnerWorkspace):
@@ -26,7 +49,10 @@ class TaskWorktrees(InnerWorkspace):
         if (node := attempt.node) is None or node.task is None:
             return super().open(attempt)
         token, run_id = attempt.claim.token, attempt.run_id
-        return self._places.open(node, token, run_id, is_first=attempt.is_first)
+        opened = self._places.open(node, token, run_id, is_first=attempt.is_first)
+        return (
+            opened if isinstance(opened, OwnPlace) else SharedFolder(opened, super().open(attempt))
+        )
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
         """See `Workspace.clean`."""
