@@ -27,7 +27,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness, standing
+from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.project.posting import Pending
@@ -318,7 +318,7 @@ def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
         message = f"{gone.words}; {gone.next_command.line}"
         return {**facts, "waits_for": {"kind": INTERRUPTED, "message": message, "until": None}}
     with suppress(SequencerError):  # `check` says what is wrong with it
-        here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
+        here = run.standing_at(head, run.workflow_for(head))
         if here.kind not in (Readiness.HELD, Readiness.COMPLETE):
             waits = {"kind": str(here.kind), "message": here.message, "until": here.until}
             facts["waits_for"] = waits

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from sequencer.errors import SequencerError, TooManyFailures, command
 from sequencer.model.commands import RunCommand
 from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
-from sequencer.model.limits import RunLimits, parse_time, utc
+from sequencer.model.limits import RunLimits, is_past, parse_time, utc
 from sequencer.model.line.order import Description, place, present
 from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
@@ -189,12 +189,17 @@ def _stopped_words(head: Head) -> str:
     return f"the run was stopped{reason}; {command(head.run_name, 'resume')} lets it continue"
 
 
+def gate_over(gate: Gate, now: datetime) -> str:
+    """Return in words that nobody decided about *gate* in time; empty: there is time."""
+    if not is_past(gate.expires_at, now):
+        return ""
+    return f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
+
+
 def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:
-    expires = parse_time(gate.expires_at) if gate.expires_at else None
-    if expires is not None and expires <= now:
-        message = f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
-        return Readiness.EXPIRED, message
-    until = f" until {gate.expires_at}, then {gate.on_timeout}" if expires else ""
+    if over := gate_over(gate, now):
+        return Readiness.EXPIRED, over
+    until = f" until {gate.expires_at}, then {gate.on_timeout}" if gate.expires_at else ""
     return Readiness.PERSON, (
         f"{gate.step!r} waits for a decision{until}; "
         "'sequencer inbox' shows it, 'sequencer answer' decides"
