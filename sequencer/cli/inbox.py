@@ -225,6 +225,9 @@ def inbox(invocation: Invocation) -> None:
     found, _ = waiting(invocation.project())
     found = [one for one in found if meant in (None, one.run.name)]
     items = [*_items(invocation, meant, found)]
+    looks = [*each_run(invocation.project(), lambda run, _: run.view().notices)]
+    seen = (found for run, found in looks if meant in (None, run.name))
+    invocation.notices(text for found in seen if isinstance(found, tuple) for text in found)
     if invocation.is_json:
         invocation.print_json([row for row, _ in items])
         return

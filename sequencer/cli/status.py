@@ -270,6 +270,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
     ]
     shown = [*_with_turns(project, [*_with_dates(project, shown)])]
     shown = [*_with_work(shown, left)]
+    invocation.notices(dict.fromkeys(text for facts in shown for text in facts.get("notices", ())))
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -314,6 +315,7 @@ def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
     """Return what is listed about *run*, with what it waits for."""
     facts = run_facts(project, run, head)
     facts["left_out"] = left_out_json(starts_of(project).left_out(project, run))
+    facts["notices"] = list(run.view().notices)
     if (gone := interrupted(run, head)) is not None:
         message = f"{gone.words}; {gone.next_command.line}"
         return {**facts, "waits_for": {"kind": INTERRUPTED, "message": message, "until": None}}

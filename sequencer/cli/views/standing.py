@@ -192,7 +192,7 @@ class Snapshot(Struct, frozen=True):
         blocked += [] if self.problem is None else [self.problem.in_one_line]
         seen |= {"next_command": then.line, "next_note": then.note or None}
         seen |= {"failure": self.failure or None, "in_the_way": blocked}
-        seen |= {"held_by": [*self._held_by()]}
+        seen |= {"held_by": [*self._held_by()], "notices": list(self.notices)}
         if self.makers:
             seen["makers"] = {str(token): who or None for token, who in self.makers.items()}
         if self.detached:
