@@ -43,12 +43,15 @@ _DATE = re.compile(
 
 
 _ABSENT = object()
+MAX_NAMED = 5
+"""Of the refused fields, in a notice."""
 STOPS = frozenset({"exit", "exit_reason"})
 MAX_REASON_CHARS = 500
 """Of a stop in the file; it is shown wherever the run is."""
 _COMMANDS = {
     "step_index": "set step_index=N",
     "iteration": "set step_index=N",
+    "expected_step": "set step_index=N",
     "status": "stop --pause",
     "pause_requested": "stop --pause",
     "exit": "resume",
@@ -56,6 +59,8 @@ _COMMANDS = {
     "failures_in_row": "retry",
     "attempt": "retry",
     "not_before": "set not_before=DATE",
+    "not_before_reason": "set not_before=DATE",
+    "not_before_since": "set not_before=DATE",
     "claims": "takeover --force",
     "gate": "answer",
     "told": "tell",
@@ -66,6 +71,7 @@ _COMMANDS = {
     "params": "adopt",
     "has_definition": "adopt",
     "last_prompt": "set last_prompt=NAME",
+    MOVED: "set moved=null",
 }
 """Field of a head -> which command changes it; the others are the program's own."""
 
@@ -79,10 +85,12 @@ class FileEdit(NamedTuple):
     """Fields that are not changed there."""
 
     def hint(self, run_name: str | None) -> str:
-        """Return which commands change the refused fields."""
+        """Return which commands change the refused fields, and which fields none changes."""
         found = (_COMMANDS[name] for name in self.refused if name in _COMMANDS)
-        listed = [command(run_name, text) for text in dict.fromkeys(found)]
-        return ", ".join(listed) or f"{command(run_name, 'repair')}, which shows what is wrong"
+        listed = ", ".join(command(run_name, text) for text in dict.fromkeys(found))
+        own = ", ".join([name for name in self.refused if name not in _COMMANDS][:MAX_NAMED])
+        no_command = f"no command changes {own}, which only the program writes" if own else ""
+        return "; ".join(filter(None, (f"use {listed}" if listed else "", no_command)))
 
 
 def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema
 from sequencer.history.facts import meaning_of
-from sequencer.model.edits import STOPS, edit_of
+from sequencer.model.edits import MAX_NAMED, STOPS, edit_of
 from sequencer.model.head import Head
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
@@ -497,9 +497,9 @@ def _with_edit(
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:
         return replace(found, edited=edited)
-    names, run_name = ", ".join(edit.refused[:5]), accepted.get("run_name")
+    names, run_name = ", ".join(edit.refused[:MAX_NAMED]), accepted.get("run_name")
     notice = f"{where} was edited by hand, but {names} can't be changed there, so the last "
-    notice += f"accepted state is restored; use {edit.hint(run_name)}"
+    notice += f"accepted state is restored; {edit.hint(run_name)}"
     return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
 
 
