@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sequencer.errors import EditRefused, command
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.answers import redacted
 from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.transitions import (
     Event,
@@ -93,8 +94,12 @@ class FileEdit(NamedTuple):
         return "; ".join(filter(None, (f"use {listed}" if listed else "", no_command)))
 
 
-def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit:
+def edit_of(
+    accepted: Mapping[str, Any], content: Mapping[str, Any], redact: Callable[[str], str] = str
+) -> FileEdit:
     """Return what *content* of state.json changes in the head's *accepted* content.
+
+    *redact* removes secrets from it, as from what people write into a command.
 
     A person may stop the run there, say why, and keep notes in fields that the program does not
     know. An agent can write there too, so everything else has a command: it opens no gate, lets
@@ -108,9 +113,9 @@ def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit
             continue
         is_reason = name == "exit_reason" and not is_over and _is_reason(value)
         if is_stop and (name == "exit" or is_reason):
-            stop[name] = value
+            stop[name] = value if value is _ABSENT else redacted(value, redact)
         elif name not in Head.model_fields and name not in OWN_EXTRAS:
-            notes[name] = value
+            notes[name] = value if value is _ABSENT else redacted(value, redact)
         else:
             refused.append(name)
     # A file that is wrong elsewhere may have lost the name of a field, which is no note.
