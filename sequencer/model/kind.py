@@ -162,8 +162,8 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
     return since is not None and now < since - MAX_CORRECTION
 
 
-def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
-    """Return what somebody decided or has to decide."""
+def on_hold(head: Head) -> tuple[Readiness, str] | None:
+    """Return that somebody has stopped or paused the run, and what lets it continue."""
     if head.exit:
         return Readiness.STOPPED, _stopped_words(head)
     if head.status is Status.PAUSED or head.pause_requested:
@@ -171,6 +171,13 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
         why = f": {head.exit_reason}" if head.exit_reason else ""
         message = f"the run is paused{why}; {command(head.run_name, 'resume')} lets it continue"
         return Readiness.PERSON if why else Readiness.PAUSED, message
+    return None
+
+
+def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
+    """Return what somebody decided or has to decide."""
+    if (held := on_hold(head)) is not None:
+        return held
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
