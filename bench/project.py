@@ -108,9 +108,9 @@ class NoOpAgents:
         del step, position
         return "no-op", self._executor
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
         """See `Agents.ready`."""
-        return self.choose(step, position)
+        return *self.choose(step, position), None
 
     has_fallback = False
 

@@ -225,6 +225,9 @@ def inbox(invocation: Invocation) -> None:
     found, _ = waiting(invocation.project())
     found = [one for one in found if meant in (None, one.run.name)]
     items = [*_items(invocation, meant, found)]
+    looks = [*each_run(invocation.project(), lambda run, _: run.view().notices)]
+    seen = (found for run, found in looks if meant in (None, run.name))
+    invocation.notices(text for found in seen if isinstance(found, tuple) for text in found)
     if invocation.is_json:
         invocation.print_json([row for row, _ in items])
         return
@@ -265,7 +268,8 @@ def _gate_json(one: Open, gate: Gate) -> dict[str, Any]:
     """Return a run at a *gate* as ``inbox --json`` prints it."""
     kept = gate.model_dump(mode="json", exclude={"decision"})
     about = {"run": one.run.name, "workflow": one.workflow}
-    return {**about, **kept, "question": asked_at(one.run, gate)}
+    question = asked_at(one.run, gate)
+    return {**about, **kept, "question": question, "expired": bool(one.over())}
 
 
 def _interrupted_json(one: InterruptedRun) -> dict[str, Any]:
@@ -301,6 +305,8 @@ def _warn(invocation: Invocation, unread: Mapping[Run, SequencerError]) -> None:
 
 def _told_gate(one: Open, gate: Gate) -> list[str]:
     """Return the lines that show a gate and its question."""
+    if over := one.over():
+        return [f"{one.name}: {one_line(over)}", *_pasteable(one)]
     until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
     times = f", asked {gate.round} times" if gate.round > 1 else ""
     asks = f"{one_line(gate.step)} of {one_line(one.workflow)}"
@@ -323,6 +329,8 @@ def _pasteable(one: Open, question: Question | None = None) -> list[str]:
 
 def _told_question(one: Open, question: Question) -> list[str]:
     """Return the lines that show a question."""
+    if over := one.over(question):
+        return [f"{one.name}: {one_line(over)}"]
     until = f", until {question.expires_at}" if question.expires_at else ""
     is_title = question.text.split() == question.node.title.split()
     node = one_line(question.node.id if is_title else question.node.named)
@@ -415,7 +423,7 @@ def decide(invocation: Invocation, run: Run) -> bool:
         return ask(invocation, run, head)
     if head is None or head.gate is None or not head.gate.is_open:
         return head is not None and head.status is not Status.WAITING_APPROVAL
-    for line in _told_gate(Open(run, workflow=head.workflow_name), head.gate):
+    for line in _told_gate(Open(run, head.gate, head.workflow_name), head.gate):
         invocation.say(line)
     try:
         return _answered(invocation, run, head.gate.token)

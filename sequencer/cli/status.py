@@ -27,7 +27,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness, standing
+from sequencer.model.kind import Readiness
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.project.posting import Pending
@@ -270,6 +270,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
     ]
     shown = [*_with_turns(project, [*_with_dates(project, shown)])]
     shown = [*_with_work(shown, left)]
+    invocation.notices(dict.fromkeys(text for facts in shown for text in facts.get("notices", ())))
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -314,11 +315,12 @@ def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
     """Return what is listed about *run*, with what it waits for."""
     facts = run_facts(project, run, head)
     facts["left_out"] = left_out_json(starts_of(project).left_out(project, run))
+    facts["notices"] = list(run.view().notices)
     if (gone := interrupted(run, head)) is not None:
         message = f"{gone.words}; {gone.next_command.line}"
         return {**facts, "waits_for": {"kind": INTERRUPTED, "message": message, "until": None}}
     with suppress(SequencerError):  # `check` says what is wrong with it
-        here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
+        here = run.standing_at(head, run.workflow_for(head))
         if here.kind not in (Readiness.HELD, Readiness.COMPLETE):
             waits = {"kind": str(here.kind), "message": here.message, "until": here.until}
             facts["waits_for"] = waits

@@ -27,9 +27,10 @@ class Agents(Protocol):
                 field of the step.
         """
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
-        """Return what `choose` returns, once its program is known to be there.
+    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+        """Return what `choose` returns, once its program is known to be there, or who stands in.
 
+        The third is why another agent than the chosen one performs the step, if one does.
         Looked up once in the life of these agents, so that each step costs nothing more.
 
         Raises:

@@ -51,6 +51,8 @@ class Prepared(Struct, frozen=True):
     append_system_prompt: str | None = None
     note: str | None = None
     """What history tells of how it was chosen, where that is odd."""
+    instead: str | None = None
+    """Why *agent* performs it and not the step's own, if that is so."""
 
     @property
     def step_index(self) -> int:

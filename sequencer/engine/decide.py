@@ -21,7 +21,7 @@ from msgspec import Struct
 from sequencer.engine.stint import LineStint
 from sequencer.errors import Interrupted, SequencerError
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Kind, Readiness, Standing
+from sequencer.model.kind import Kind, Readiness, Standing, on_hold
 from sequencer.model.limits import parse_time
 
 # --- moves -----------------------------------------------------------------------------
@@ -89,7 +89,8 @@ def next_move(seen: Seen) -> Move:
 def _wait_or_end(seen: Seen) -> Wait | End:
     """Return what a process does that makes no attempt and can't start one."""
     if seen.is_stopped:
-        return End(error=Interrupted(seen.interrupted, hint="start again to continue"))
+        _, held = on_hold(seen.head) or (None, "start again to continue")
+        return End(error=Interrupted(seen.interrupted, hint=held))
     reason = seen.reason_to_end()
     return seen.wait() if reason is None else End(reason)
 

@@ -17,6 +17,7 @@ from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, out_of_resources
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Head, Status
+from sequencer.model.kind import on_hold
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import position_at
 from sequencer.model.outcome import OutcomeStatus
@@ -136,7 +137,7 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
         if head.status is Status.COMPLETE and not is_beside:
             worker.performer.tell_completed(attempt.claim.step_index, head)
         if ended.outcome.status is OutcomeStatus.INTERRUPTED:
-            self._raise_interrupted(attempt)
+            self._raise_interrupted(attempt, head)
         self._stint.ensure_goes_on(ended, head)
         return head, following
 
@@ -156,11 +157,12 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
             return False
         return self._queue is None or not self._queue.yields(head.step_index)
 
-    def _raise_interrupted(self, attempt: Attempt) -> None:
+    def _raise_interrupted(self, attempt: Attempt, head: Head) -> None:
         if attempt.cancellation.reason is StopReason.INTERRUPTED:
+            _, held = on_hold(head) or (None, "start again to continue")
             raise Interrupted(
                 f"interrupted in step {attempt.claim.step!r}; the claim was released",
-                hint="start again to continue",
+                hint=held,
             )
         if attempt.cancellation.reason is StopReason.LEASE_LOST:
             raise StaleClaim(

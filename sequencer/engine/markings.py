@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from datetime import datetime
 from pathlib import Path
 
 from msgspec import Struct
@@ -18,6 +19,7 @@ from sequencer.errors import (
     command,
 )
 from sequencer.model.head import MARKINGS, Flow, Head
+from sequencer.model.limits import is_past
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.choices import takes_other_answers
 from sequencer.model.net.ends import Grower
@@ -52,6 +54,12 @@ class Question(Struct, frozen=True):
     def options(self) -> tuple[Option, ...]:
         """Return the answers to choose from; empty: any text is an answer."""
         return self.node.options
+
+    def over(self, now: datetime) -> str:
+        """Return in words that nobody answered in time; empty: there is time."""
+        if not is_past(self.expires_at, now):
+            return ""
+        return f"nobody answered {self.node.named} until {self.expires_at}"
 
 
 class NetChanges(Changes):

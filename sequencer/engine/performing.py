@@ -90,13 +90,13 @@ class Performer(Struct, frozen=True):
                 )
             return self.prepare_step(step, position, here)
         # The router chooses the prompt, so the workflow's own need not exist.
-        agent, executor = self.agents.ready(step, position)
+        agent, executor, instead = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
-        return Prepared(step, position, here, agent, executor, prompt="")
+        return Prepared(step, position, here, agent, executor, prompt="", instead=instead)
 
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
-        agent, executor = self.agents.ready(step, position)
+        agent, executor, instead = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts
         return Prepared(
             step=without_comments(step, executor, self.comment_tools),
@@ -107,6 +107,7 @@ class Performer(Struct, frozen=True):
             prompt=self.prompts.read_for(step, executor),
             system_prompt=None if step.system_prompt is None else read(step.system_prompt),
             append_system_prompt="\n\n".join([read(name).strip() for name in added]) or None,
+            instead=instead,
         )
 
     def router_step(self, router: RouterSettings) -> Step:

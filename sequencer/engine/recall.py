@@ -22,6 +22,8 @@ MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 """Of one output in a prompt; a client would refuse more anyway."""
 _MOST_TRIED_CHARS = 4_000
 """Of what a fixer said it did; its end is what it came to."""
+_MOST_EARLIER_CHARS = 20_000
+"""Of all earlier rounds; a judge that never says yes would else make each prompt longer."""
 
 
 class Memory(Struct, frozen=True):
@@ -37,8 +39,8 @@ class Memory(Struct, frozen=True):
         return sorted(self.said.records)
 
     def earlier_rounds(self) -> str:
-        """Return what was found and tried before the newest "no", oldest first."""
-        return "\n\n".join(map(self._told, self.said.rounds[:-1]))
+        """Return what was found and tried before the newest "no", see `rounds_in_short`."""
+        return rounds_in_short(map(self._told, self.said.rounds[:-1]))
 
     def _told(self, one: Round) -> str:
         found = f"Round {one.number} found: {one.reason or 'no reason was given'}"
@@ -81,6 +83,17 @@ def end_of(said: str) -> str:
     """Return what a fixer *said* it did, as far as later rounds have room for it."""
     text = said.strip()
     return text if len(text) <= _MOST_TRIED_CHARS else f"…{text[-_MOST_TRIED_CHARS:]}"
+
+
+def rounds_in_short(rounds: Iterable[str]) -> str:
+    """Return what *rounds* came to, oldest first; the oldest go where a prompt has no room."""
+    told, room = list(rounds), _MOST_EARLIER_CHARS
+    for left_out in range(len(told), 0, -1):
+        room -= len(told[left_out - 1])
+        if room < 0:
+            told[:left_out] = [f"(There were {left_out} more before these.)"]
+            break
+    return "\n\n".join(told)
 
 
 def read_output(path: Path) -> str:

@@ -16,7 +16,7 @@ from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_resources
 from sequencer.executors.protocol import Executor
-from sequencer.model.answers import MARKS, decision_in, decision_of
+from sequencer.model.answers import MARKS, decision_in, decision_of, redacted
 from sequencer.model.evidence import Evidence
 from sequencer.model.head import Head, Session
 from sequencer.model.kind import STAGNATED, Ended
@@ -363,23 +363,6 @@ def without_secrets(outcome: Outcome, redact: Callable[[str], str], **more: Any)
         denials=tuple(map(redact, outcome.denials)),
         session_id=None if session is None else secretless(session, redact),
     )
-
-
-def redacted(value: Any, redact: Callable[[str], str]) -> Any:
-    """Return a structured answer without secrets, as its text is.
-
-    Where a secret ended in its grammar as JSON, it is the text itself.
-    """
-    if value is None:
-        return None
-    text = json.dumps(value, ensure_ascii=False)
-    hidden = redact(text)
-    if hidden == text:
-        return value
-    try:
-        return json.loads(hidden)
-    except ValueError:
-        return hidden
 
 
 def apply_completion(step: Step, outcome: Outcome) -> Outcome:

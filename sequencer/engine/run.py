@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+
 from sequencer.engine.async_mode import work_beside
 from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatching, dispatch_of
@@ -30,8 +32,9 @@ from sequencer.model.commands import (
     StopNow,
 )
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Kind, Standing, standing
+from sequencer.model.kind import Kind, Readiness, Standing, gate_over, standing
 from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.line.gates import continues
 from sequencer.model.line.order import Description
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import Definition
@@ -185,9 +188,30 @@ class Run:
     def standing(self) -> Standing | None:
         """Return what may happen next; None before the run starts."""
         head = self.head
-        if head is None:
-            return None
-        return standing(head, self.workflow, self.limits, datetime.now(UTC))
+        return None if head is None else self.standing_at(head, self.workflow)
+
+    def standing_at(self, head: Head, workflow: Workflow) -> Standing:
+        """Return what may happen next at *head*, also where the time for an answer is over.
+
+        Raises: see `flow`.
+        """
+        now = datetime.now(UTC)
+        here = standing(head, workflow, self.limits, now)
+        if here.kind not in (Readiness.PERSON, Readiness.PAUSED, Readiness.STOPPED):
+            return here
+        if not (over := self._over(head, now)):
+            return here
+        if head.is_on_hold:
+            return replace(here, message=f"{here.message}; {over}")
+        message = f"{over}; {continues(head)} goes the way that the flow has for that"
+        return replace(here, kind=Readiness.EXPIRED, message=message)
+
+    def _over(self, head: Head, now: datetime) -> str:
+        """Return in words which gate or questions nobody answered in time; empty: none."""
+        if head.gate is not None and head.gate.is_open:
+            return gate_over(head.gate, now)
+        asked = self.flow.questions(head) if head.asks else []
+        return "; ".join(filter(None, (one.over(now) for one in asked)))
 
     @property
     def kind(self) -> Kind:

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from sequencer.engine.allowance import Allowance, least, left
 from sequencer.errors import SequencerError, StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Ended, Readiness, Standing
+from sequencer.model.kind import Ended, Readiness, Standing, on_hold
 from sequencer.model.limits import InvocationLimits, RunLimits, leaves_too_little
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import is_among
@@ -264,22 +264,28 @@ class LineStint(Stint):
             raise self._step_failed(ended, head)
 
     def _step_failed(self, ended: Ended, head: Head) -> StepFailed:
-        here, hint = ended.place, "start again to retry it, or skip it with 'sequencer skip'"
-        if self.mode is Mode.ASYNC:
-            hint = f"use --step-index {here.step_index} to start with it again"
-        elif self.mode is Mode.TICK:
-            hint = "the next tick tries it again"
-        if self.mode is not Mode.ASYNC:
-            try:
-                self.run_limits.ensure_may_try(head)
-            except TooManyFailures as last:
-                hint = f"{last.message}: {last.hint}"
+        here = ended.place
         return StepFailed(
             f"step {here.step!r} (iteration {here.step_index + 1}, attempt "
             f"{ended.attempt}) failed: {ended.outcome.error or 'no reason given'}",
             where=str(ended.record.get("log")),
-            hint=hint,
+            hint=self._way_on(here.step_index, head),
         )
+
+    def _way_on(self, step_index: int, head: Head) -> str:
+        """Return what a person does after the step at *step_index* has failed."""
+        if self.mode is Mode.ASYNC:
+            return f"use --step-index {step_index} to start with it again"
+        way = "start again to retry it, or skip it with 'sequencer skip'"
+        if self.mode is Mode.TICK:
+            way = "the next tick tries it again"
+        # Somebody may have stopped or paused the run while the step ran.
+        _, held = on_hold(head) or (None, "")
+        try:
+            self.run_limits.ensure_may_try(head)
+        except TooManyFailures as last:
+            return "; ".join(filter(None, (f"{last.message}: {last.hint}", held)))
+        return held or way
 
     def kept(self) -> dict[str, Any]:
         """Return what it has counted and seen, as plain data."""

@@ -27,6 +27,23 @@ _DECODER = json.JSONDecoder()
 _ReadT = TypeVar("_ReadT")
 
 
+def redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """Return *value*, as JSON has it, without secrets, as its text is.
+
+    Where a secret ended in its grammar as JSON, it is the text itself.
+    """
+    if value is None:
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    hidden = redact(text)
+    if hidden == text:
+        return value
+    try:
+        return json.loads(hidden)
+    except ValueError:
+        return hidden
+
+
 def last_read(text: str, read: Callable[[Mapping[str, Any]], _ReadT | None]) -> _ReadT | None:
     """Return what *read* finds in the last JSON object of *text* where it finds anything.
 

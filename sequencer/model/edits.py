@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sequencer.errors import EditRefused, command
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.answers import redacted
 from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.transitions import (
     Event,
@@ -43,12 +44,15 @@ _DATE = re.compile(
 
 
 _ABSENT = object()
+MAX_NAMED = 5
+"""Of the refused fields, in a notice."""
 STOPS = frozenset({"exit", "exit_reason"})
 MAX_REASON_CHARS = 500
 """Of a stop in the file; it is shown wherever the run is."""
 _COMMANDS = {
     "step_index": "set step_index=N",
     "iteration": "set step_index=N",
+    "expected_step": "set step_index=N",
     "status": "stop --pause",
     "pause_requested": "stop --pause",
     "exit": "resume",
@@ -56,6 +60,8 @@ _COMMANDS = {
     "failures_in_row": "retry",
     "attempt": "retry",
     "not_before": "set not_before=DATE",
+    "not_before_reason": "set not_before=DATE",
+    "not_before_since": "set not_before=DATE",
     "claims": "takeover --force",
     "gate": "answer",
     "told": "tell",
@@ -66,6 +72,7 @@ _COMMANDS = {
     "params": "adopt",
     "has_definition": "adopt",
     "last_prompt": "set last_prompt=NAME",
+    MOVED: "set moved=null",
 }
 """Field of a head -> which command changes it; the others are the program's own."""
 
@@ -79,14 +86,20 @@ class FileEdit(NamedTuple):
     """Fields that are not changed there."""
 
     def hint(self, run_name: str | None) -> str:
-        """Return which commands change the refused fields."""
+        """Return which commands change the refused fields, and which fields none changes."""
         found = (_COMMANDS[name] for name in self.refused if name in _COMMANDS)
-        listed = [command(run_name, text) for text in dict.fromkeys(found)]
-        return ", ".join(listed) or f"{command(run_name, 'repair')}, which shows what is wrong"
+        listed = ", ".join(command(run_name, text) for text in dict.fromkeys(found))
+        own = ", ".join([name for name in self.refused if name not in _COMMANDS][:MAX_NAMED])
+        no_command = f"no command changes {own}, which only the program writes" if own else ""
+        return "; ".join(filter(None, (f"use {listed}" if listed else "", no_command)))
 
 
-def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit:
+def edit_of(
+    accepted: Mapping[str, Any], content: Mapping[str, Any], redact: Callable[[str], str] = str
+) -> FileEdit:
     """Return what *content* of state.json changes in the head's *accepted* content.
+
+    *redact* removes secrets from it, as from what people write into a command.
 
     A person may stop the run there, say why, and keep notes in fields that the program does not
     know. An agent can write there too, so everything else has a command: it opens no gate, lets
@@ -100,9 +113,9 @@ def edit_of(accepted: Mapping[str, Any], content: Mapping[str, Any]) -> FileEdit
             continue
         is_reason = name == "exit_reason" and not is_over and _is_reason(value)
         if is_stop and (name == "exit" or is_reason):
-            stop[name] = value
+            stop[name] = value if value is _ABSENT else redacted(value, redact)
         elif name not in Head.model_fields and name not in OWN_EXTRAS:
-            notes[name] = value
+            notes[name] = value if value is _ABSENT else redacted(value, redact)
         else:
             refused.append(name)
     # A file that is wrong elsewhere may have lost the name of a field, which is no note.

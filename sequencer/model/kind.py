@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from sequencer.errors import SequencerError, TooManyFailures, command
 from sequencer.model.commands import RunCommand
 from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
-from sequencer.model.limits import RunLimits, parse_time, utc
+from sequencer.model.limits import RunLimits, is_past, parse_time, utc
 from sequencer.model.line.order import Description, place, present
 from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
@@ -162,8 +162,8 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
     return since is not None and now < since - MAX_CORRECTION
 
 
-def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
-    """Return what somebody decided or has to decide."""
+def on_hold(head: Head) -> tuple[Readiness, str] | None:
+    """Return that somebody has stopped or paused the run, and what lets it continue."""
     if head.exit:
         return Readiness.STOPPED, _stopped_words(head)
     if head.status is Status.PAUSED or head.pause_requested:
@@ -171,6 +171,13 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
         why = f": {head.exit_reason}" if head.exit_reason else ""
         message = f"the run is paused{why}; {command(head.run_name, 'resume')} lets it continue"
         return Readiness.PERSON if why else Readiness.PAUSED, message
+    return None
+
+
+def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
+    """Return what somebody decided or has to decide."""
+    if (held := on_hold(head)) is not None:
+        return held
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
@@ -189,12 +196,17 @@ def _stopped_words(head: Head) -> str:
     return f"the run was stopped{reason}; {command(head.run_name, 'resume')} lets it continue"
 
 
+def gate_over(gate: Gate, now: datetime) -> str:
+    """Return in words that nobody decided about *gate* in time; empty: there is time."""
+    if not is_past(gate.expires_at, now):
+        return ""
+    return f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
+
+
 def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:
-    expires = parse_time(gate.expires_at) if gate.expires_at else None
-    if expires is not None and expires <= now:
-        message = f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
-        return Readiness.EXPIRED, message
-    until = f" until {gate.expires_at}, then {gate.on_timeout}" if expires else ""
+    if over := gate_over(gate, now):
+        return Readiness.EXPIRED, over
+    until = f" until {gate.expires_at}, then {gate.on_timeout}" if gate.expires_at else ""
     return Readiness.PERSON, (
         f"{gate.step!r} waits for a decision{until}; "
         "'sequencer inbox' shows it, 'sequencer answer' decides"

@@ -87,18 +87,18 @@ class RunLimits(Frozen, allow_inf_nan=False):
             TooManyFailures: it failed failures_in_row times, or was begun attempts
                 times without an end; going on would burn money without a person looking.
         """
-        if head.failures_in_row >= self.failures_in_row:
-            raise TooManyFailures(
-                f"step {head.expected_step!r} failed{_in_a_row(head.failures_in_row)} "
-                f"(limits.failures_in_row: {self.failures_in_row})",
-                hint=_after_looking(head),
-            )
         if head.loop is not None and head.loop.exhausted >= self.failures_in_row:
             reason = " ".join(head.loop.reason.split())
             raise TooManyFailures(
                 f"step {head.expected_step!r} said no in all its rounds, "
                 f"{head.loop.exhausted} times (limits.failures_in_row: "
                 f"{self.failures_in_row}){f': {reason}' if reason else ''}",
+                hint=_after_looking(head),
+            )
+        if head.failures_in_row >= self.failures_in_row:
+            raise TooManyFailures(
+                f"step {head.expected_step!r} failed{_in_a_row(head.failures_in_row)} "
+                f"(limits.failures_in_row: {self.failures_in_row})",
                 hint=_after_looking(head),
             )
         if head.attempt >= self.attempts:

@@ -391,6 +391,16 @@ def _waits(not_before: str | None, reason: str | None, at: str) -> dict[str, Any
     }
 
 
+def failure_number(head: Head) -> int:
+    """Return how often the present step of *head* has failed once its attempt fails.
+
+    A judge's "no" ends a row of failures, but not the count of its rounds that were used up.
+    """
+    loop = head.loop
+    used_up = loop.exhausted if loop is not None and loop.stage == "verify" else 0
+    return max(head.failures_in_row, used_up) + 1
+
+
 def fail(
     head: Head,
     token: int,
@@ -406,7 +416,7 @@ def fail(
 
     Raises: see `ended`.
     """
-    failures, waits = head.failures_in_row + 1, _waits(not_before, RETRY, at)
+    waits = _waits(not_before, RETRY, at)
     return ended(
         head,
         token,
@@ -414,7 +424,7 @@ def fail(
         outcome.usage,
         at=at,
         record=record,
-        failures_in_row=failures,
+        failures_in_row=failure_number(head),
         **waits,
     )
 

@@ -168,19 +168,20 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         agent = self.settings.agents.get(name)
         return agent.options if agent else {}
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
         """See `Agents.ready`."""
-        chosen = name, executor = self.choose(step, position)
+        name, executor = self.choose(step, position)
         if self._away and self._is_away(name) and (other := self.instead(step, name)) is not None:
-            return other
+            return *other, f"{other[0]} instead of {name}: its usage limit ends {self._away[name]}"
         try:
             if name not in self._there:
                 self._ensure_there(name, executor)
-        except AgentMissing:
+        except AgentMissing as missing:
             if (other := self.instead(step, name)) is None:
                 raise
-            return other
-        return chosen
+            why = missing.message.removeprefix(f"agents.{name}: ")
+            return *other, f"{other[0]} instead of {name}: {why}"
+        return name, executor, None
 
     @property
     def has_fallback(self) -> bool:

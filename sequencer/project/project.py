@@ -189,17 +189,21 @@ class Project(Struct, frozen=True, dict=True):
             self.settings.limits,
             lambda head: ResolvedRun(self, name, store, head, definition, source),
             partial(LiveLimits, self.settings, self.trust, is_trusted=self.rehearses),
-            redact=lambda text: self.redaction.hide_text(text),  # noqa: PLW0108 - made when needed
+            redact=self._redact,
         )
 
     def store(self, run: str | None) -> Store:
         """Return the store of the run called *run*, which reaches only what the project may."""
         if self.settings.store_kind.needs_trust:
             self.trust.ensure()
-        store = make_store(self.settings, run, lambda: self.allowed)
+        store = make_store(self.settings, run, lambda: self.allowed, self._redact)
         if (dispatch := dispatch_of(store)) is not None:
             dispatch.worker_of = self._worker_of
         return store
+
+    def _redact(self, text: str) -> str:
+        """Return *text* without secrets; what finds them is made when it is needed."""
+        return self.redaction.hide_text(text)
 
     def kept_in(self, kind: str) -> Project:
         """Return this project with its runs in the other *kind* of store."""

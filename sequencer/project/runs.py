@@ -309,6 +309,7 @@ def file_store(request: StoreRequest) -> Store:
         migrate=request.to_head,
         witness=_log_witness(request.settings, path),
         mark=HighWaterMark(path),
+        redact=request.redact,
     )
 
 
@@ -376,8 +377,9 @@ def make_store(
     settings: Settings,
     run: str | None,
     allowed: Callable[[], Mapping[str, str] | None] = lambda: None,
+    redact: Callable[[str], str] = str,
 ) -> Store:
-    """Return the store of a run; *allowed* is that of a `StoreRequest`.
+    """Return the store of a run; *allowed* and *redact* are those of a `StoreRequest`.
 
     Raises:
         ConfigurationError: the package that provides the kind returned no store.
@@ -406,5 +408,5 @@ def make_store(
         )
 
     path = state_path_of(settings, run)
-    request = StoreRequest(settings, path, run, to_head, allowed)
+    request = StoreRequest(settings, path, run, to_head, allowed, redact)
     return settings.store_kind.open(request)

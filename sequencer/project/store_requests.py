@@ -43,6 +43,8 @@ class StoreRequest(Struct, frozen=True):
     allowed: Callable[[], Mapping[str, str] | None]
     """Returns which settings of the repository's own git may act on; None: the run is only looked
     at, so that nothing may be reached. It asks for trust, so call it only if you need it."""
+    redact: Callable[[str], str] = str
+    """Removes secrets from what people write into the files of the run."""
 
 
 class CodeRequest(Struct, frozen=True):

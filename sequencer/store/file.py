@@ -91,13 +91,14 @@ class FileStore:
         lock_timeout_s: float | None = None,
         witness: Witness = no_witness,
         mark: HighWaterMark | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
         A *peer* has to agree to every transition. The *witness* tells what the step logs
         show; it is asked when the files have to be read as a whole. The *mark*
         remembers outside of the folder how far the run has come; a peer looks at it by itself,
-        when it knows the newest.
+        when it knows the newest. *redact* removes secrets from an edit by hand.
         """
         self.ttl_s, self.patience_s = ttl_s, 0.0
         self.folder = state_path.parent
@@ -105,7 +106,7 @@ class FileStore:
         self._state_name = str(self._state_path)
         self._pending: _Signature | None = None
         """Of the files when somebody last saw an edit in them that is not recorded."""
-        self._migrate = migrate
+        self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
         self._witness = witness if mark is None or peer is not None else mark.beside(witness)
         self._note: Callable[[Head], tuple[str, ...]] = _not_noted if mark is None else mark.note
@@ -190,7 +191,7 @@ class FileStore:
         raise CorruptState("changes faster than it can be read", where=str(self._state_path))
 
     def _recovered(self) -> Recovered:
-        return recover(self._state_path, self._journal, self._witness)
+        return recover(self._state_path, self._journal, self._witness, self._redact)
 
     def _followed(self, now: _Signature) -> Recovered | None:
         """Return what has come to be since the last look, if that is simple; see `follow`."""

@@ -40,6 +40,8 @@ class RawHead(Struct, frozen=True):
     content: dict[str, Any] | None
     problem: str | None = None
     """Why it can't be read; None if it is simply missing."""
+    redact: Callable[[str], str] = str
+    """Removes secrets from what somebody has written there."""
 
 
 def read_head(path: Path) -> RawHead:

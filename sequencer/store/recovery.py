@@ -24,7 +24,8 @@ from msgspec.structs import replace
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema
 from sequencer.history.facts import meaning_of
-from sequencer.model.edits import STOPS, edit_of
+from sequencer.model.answers import redacted
+from sequencer.model.edits import MAX_NAMED, STOPS, edit_of
 from sequencer.model.head import Head
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
@@ -217,15 +218,22 @@ class Recovered(Struct, frozen=True):
     notices: tuple[str, ...] = field(default=())
 
 
-def recover(state_path: Path, journal: JournalFile, witness: Witness = no_witness) -> Recovered:
+def recover(
+    state_path: Path,
+    journal: JournalFile,
+    witness: Witness = no_witness,
+    redact: Callable[[str], str] = str,
+) -> Recovered:
     """Return what the files of a run say; *witness* tells what its step logs show.
+
+    *redact* removes secrets from what somebody has written into state.json.
 
     Raises:
         CorruptState: they don't say it unambiguously, or accepted steps are missing.
         EditRefused: state.json was edited in a way that can't be accepted.
         NewerSchema: a newer version of the program wrote them.
     """
-    raw = read_head(state_path)
+    raw = replace(read_head(state_path), redact=redact)
     scan = _scan(raw, journal)
     if not scan.winners:
         return _without_journal(state_path, raw, journal, scan)
@@ -251,7 +259,7 @@ def _judged(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) ->
     if is_foreign(raw.content) and _is_migrated(raw.content, journal):
         notice = f"{state_path} was migrated, but not replaced; that is done now"
         return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
-    return _compare(state_path, raw.content, found, scan)
+    return _compare(state_path, raw, found, scan)
 
 
 def head_of(record: Record, journal: Path) -> Head:
@@ -434,9 +442,9 @@ def _is_first_append(journal: JournalFile) -> bool:
     return b"\n" not in data and start.startswith(data[: len(start)])
 
 
-def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
-    """Decide what state.json's *content* is, beside what the journal *found*."""
-    last = scan.winners[-1]
+def _compare(state_path: Path, raw: RawHead, found: Recovered, scan: Scan) -> Recovered:
+    """Decide what the content of state.json is, beside what the journal *found*."""
+    last, content = scan.winners[-1], raw.content or {}
     revision, where = content.get("revision"), str(state_path)
     accepted = last.data["head"]
     # Python takes true for 1 and 3.0 for 3.
@@ -447,7 +455,7 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
         raise EditRefused(problem, where=where, hint=_REPAIR)
     is_own = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
     if is_own and (type(revision) is not int or revision < 1):
-        return _with_edit(found, content, accepted, where)
+        return _with_edit(found, raw, accepted, where)
     if type(revision) is not int:
         raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
@@ -466,11 +474,11 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
             hint=_REPAIR,
         )
     if revision == last.revision:
-        return _with_edit(found, content, last.data["head"], where)
+        return _with_edit(found, raw, accepted, where)
     since = [r for r in scan.winners if r.revision >= revision]
     own = since[0] if since and since[0].revision == revision else None
     is_own = own is None or own.data["head"] == content
-    if own is not None and not is_own and not _is_recorded(content, since[1]):
+    if own is not None and not is_own and not _is_recorded(raw, since[1]):
         raise EditRefused(
             f"was edited at revision {revision}, but the run is now at {last.revision}",
             where=where,
@@ -486,20 +494,19 @@ def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: 
     )
 
 
-def _with_edit(
-    found: Recovered, content: dict[str, Any], accepted: dict[str, Any], where: str
-) -> Recovered:
+def _with_edit(found: Recovered, raw: RawHead, accepted: dict[str, Any], where: str) -> Recovered:
     """Return *found* with what somebody has changed in state.json; the rest is restored."""
+    content = raw.content or {}
     schema = content.get("schema_version")
     if type(schema) is int and schema > accepted["schema_version"]:
         parse_head(content, where)  # which raises
-    edit = edit_of(accepted, content)
+    edit = edit_of(accepted, content, raw.redact)
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:
         return replace(found, edited=edited)
-    names, run_name = ", ".join(edit.refused[:5]), accepted.get("run_name")
+    names, run_name = ", ".join(edit.refused[:MAX_NAMED]), accepted.get("run_name")
     notice = f"{where} was edited by hand, but {names} can't be changed there, so the last "
-    notice += f"accepted state is restored; use {edit.hint(run_name)}"
+    notice += f"accepted state is restored; {edit.hint(run_name)}"
     return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
 
 
@@ -525,16 +532,17 @@ def _is_migrated(content: dict[str, Any], journal: JournalFile) -> bool:
     return is_noted and first.get("revision") == 1
 
 
-def _is_recorded(content: dict[str, Any], following: Record) -> bool:
-    """Return whether *following* has recorded *content*, an edit of the head before it.
+def _is_recorded(raw: RawHead, following: Record) -> bool:
+    """Return whether *following* has recorded *raw*, an edit of the head before it.
 
     A writer that is stopped between its append and its rename leaves the edit in place.
     """
-    kept = following.data["head"]
+    kept, content = following.data["head"], raw.content or {}
     # Where an earlier version has recorded it, other fields may have followed from these.
     is_edit = meaning_of(following.data.get("event", "")).is_edit
     names = [*_CHANGED_BY_EDITS, *(content.keys() - Head.model_fields.keys())]
-    return is_edit and all(kept.get(name) == content.get(name) for name in names)
+    known = ((kept.get(name), content.get(name)) for name in names)
+    return is_edit and all(new in (old, redacted(old, raw.redact)) for new, old in known)
 
 
 _CHANGED_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")

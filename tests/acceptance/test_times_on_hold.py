@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -69,6 +70,30 @@ def asks(project: Path, kind: str) -> tuple[str, ...]:
     assert cli(project, "--run", "asks", "stop", "--pause").returncode == 0
     time.sleep(LATER_S)
     return command
+
+
+@pytest.mark.parametrize("kind", ["graph", "procedure"])
+def test_what_nobody_answered_in_time_is_shown_with_what_continues_the_run(
+    project: Path, kind: str
+) -> None:
+    asks(project, kind)
+    what = "answered a (Fine?)" if kind == "graph" else "decided about 'a'"
+
+    def look(way_on: str) -> None:
+        told, row = cli(project, "inbox").stdout, json.loads(cli(project, "inbox", "--json").stdout)
+        assert f"asks: nobody {what} until 20" in told
+        assert told.splitlines()[1:] == [f"  sequencer --run asks {way_on}"]
+        assert [one["expired"] for one in row] == [True]
+        for words in (("--run", "asks", "status"), ("status", "--all")):
+            shown = cli(project, *words).stdout
+            assert f"nobody {what} until 20" in shown, shown
+        assert cli(project, "--run", "asks", "status").stdout.endswith(f"run asks {way_on}\n")
+
+    look("resume")
+    resumed = cli(project, "--run", "asks", "resume").stdout
+    assert f"nobody {what} until 20" in resumed
+    assert "waits for an answer" not in resumed
+    look("run")
 
 
 @pytest.mark.parametrize("kind", ["graph", "procedure"])

@@ -84,19 +84,19 @@ def test_notes_of_yours_are_kept(begun: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "command"),
+    ("field", "value", "advice"),
     [
-        ("step_index", 10, "sequencer set step_index=N"),
-        ("step_index", True, "sequencer set step_index=N"),
-        ("status", "paused", "sequencer stop --pause"),
-        ("failures_in_row", 2, "sequencer retry"),
-        ("not_before", "2030-01-01", "sequencer set not_before=DATE"),
-        ("token", 0, "sequencer repair"),
-        ("usage", {}, "sequencer repair"),
+        ("step_index", 10, "use 'sequencer set step_index=N'"),
+        ("step_index", True, "use 'sequencer set step_index=N'"),
+        ("status", "paused", "use 'sequencer stop --pause'"),
+        ("failures_in_row", 2, "use 'sequencer retry'"),
+        ("not_before", "2030-01-01", "use 'sequencer set not_before=DATE'"),
+        ("token", 0, "no command changes token"),
+        ("usage", {}, "no command changes usage"),
     ],
 )
 def test_anything_else_has_a_command_and_the_file_is_kept(
-    begun: Project, field: str, value: object, command: str
+    begun: Project, field: str, value: object, advice: str
 ) -> None:
     edit(begun, **{field: value})
     edited = begun.state.read_bytes()
@@ -104,7 +104,7 @@ def test_anything_else_has_a_command_and_the_file_is_kept(
     assert f"{field} can't be changed there" in looked.err
     assert begun.state.read_bytes() == edited
     ran = begun.sequencer("run", "--max-steps", "1")
-    assert f"'{command}'" in ran.err
+    assert f"state is restored; {advice}" in ran.err
     assert "was kept as state.json.edited" in ran.err
     assert begun.state.with_name("state.json.edited").read_bytes() == edited
     assert len(begun.done()) == 4

@@ -56,5 +56,7 @@ def test_a_lost_head_is_read_from_the_journal(name: str, tmp_path: Path) -> None
         before = json.loads(cli(tmp_path, *status).stdout)
         path.unlink()
         after = json.loads(cli(tmp_path, *status).stdout)
+        (told,) = after.pop("notices")
+        assert f"{path} was missing; restored from the journal" in told
         # Of a flow without a head the nodes are not listed until somebody works on it.
         assert after == {key: before[key] for key in after}

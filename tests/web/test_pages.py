@@ -25,6 +25,7 @@ from sequencer.project.extras import extra_hint
 from sequencer.project.project import open_project
 from tests.acceptance.cli_process import cli
 from tests.loopback import free_ports
+from tests.unit.cli.calling import call, project
 from tests.web.conftest import Client, words
 from tests.web.sample import make_project, work
 
@@ -545,3 +546,23 @@ def test_of_a_long_line_the_end_is_read_and_earlier_steps_are_there(
     assert known == [fact["revision"] for fact in row.run.history()]
     work(tmp_path / "shop", None, "loop", 2)
     assert "71 started" in words(client.get("/p/shop/-").text)
+
+
+ASKS_IN_TIME = """\
+agent: rehearsal
+workflow: asks
+workflows:
+  asks:
+    kind: procedure
+    steps: [{name: a, text: x, requires_approval: true, approval: {timeout_s: 0.01}}]
+"""
+
+
+def test_a_gate_whose_time_is_over_offers_no_answer(tmp_path: Path) -> None:
+    folder = project(tmp_path / "late", ASKS_IN_TIME)
+    assert call(folder, "tick", "--quiet").code == 0
+    assert call(folder, "stop", "--pause").code == 0
+    page = Client([folder]).get("/").text
+    assert "nobody decided about" in page
+    assert "sequencer resume" in page
+    assert ">Approve<" not in page

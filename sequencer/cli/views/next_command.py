@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -28,7 +27,7 @@ from sequencer.errors import (
 from sequencer.extensions import PluginUnavailable
 from sequencer.history.words import moment
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, Standing, standing
+from sequencer.model.kind import Readiness, Standing
 from sequencer.model.line.order import position_at
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Liveness
@@ -220,7 +219,7 @@ def situation_of(run: Run, head: Head) -> RunSituation:
     try:
         workflow = run.workflow_for(head)
         ensure_definition(head, workflow)
-        here = standing(head.replace(claims=kept), workflow, run.limits, datetime.now(UTC))
+        here = run.standing_at(head.replace(claims=kept), workflow)
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
     options, has_nodes = takes_over(run, workflow, held), bool(workflow.nodes)

@@ -24,7 +24,7 @@ from sequencer.errors import (
 )
 from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.head import Gate, Head, Status
-from sequencer.model.kind import Readiness, Standing, standing
+from sequencer.model.kind import Readiness, Standing, gate_over
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
@@ -147,6 +147,8 @@ class Open(NamedTuple):
     gate: Gate | None = None
     workflow: str = ""
     questions: tuple[Question, ...] = ()
+    is_on_hold: bool = False
+    """Whether a person has stopped or paused it."""
 
     @property
     def name(self) -> str:
@@ -161,13 +163,23 @@ class Open(NamedTuple):
     def commands(self, question: Question | None = None, most_chars: float = inf) -> list[str]:
         """Return the commands that decide about the gate, or answer *question*, to be pasted.
 
-        One stands for all where the options together have more than *most_chars*.
+        One stands for all where the options together have more than *most_chars*. Where the
+        time is over, the one that lets the run continue.
         """
+        if self.over(question):
+            return [f"sequencer {self.option}{'resume' if self.is_on_hold else 'run'}"]
         if question is None:
             return [f"{self._answer} {word}" for word in ("approve", "reject", '"FEEDBACK"')]
         values = [one_line(each.value) for each in question.options] or ["TEXT"]
         values = values if sum(map(len, map(shlex.quote, values))) <= most_chars else ["VALUE"]
         return [f"{self._answer} {typed(one_line(question.node.id), value)}" for value in values]
+
+    def over(self, question: Question | None = None) -> str:
+        """Return in words that the time for *question*, or for the gate, is over; empty: no."""
+        now = datetime.now(UTC)
+        if question is not None:
+            return question.over(now)
+        return "" if self.gate is None else gate_over(self.gate, now)
 
     @property
     def _answer(self) -> str:
@@ -221,7 +233,7 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     workflow = run.workflow_for(head)
     if head.status is not Status.COMPLETE:
         ensure_definition(head, workflow)
-    here = standing(head, workflow, run.limits, now)
+    here = run.standing_at(head, workflow)
     text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
     option = run_option(run.name)
     if here.kind in (Readiness.REFUSED, Readiness.LIMIT):
@@ -383,9 +395,9 @@ def open_at(run: Run, head: Head) -> Open | None:
     if head.exit:
         return None
     if head.is_at_gate and head.status != "complete":
-        return Open(run, head.gate, head.workflow_name)
-    questions = run.flow.questions(head) if head.asks else ()
-    return Open(run, questions=tuple(questions)) if questions else None
+        return Open(run, head.gate, head.workflow_name, is_on_hold=head.is_on_hold)
+    questions = tuple(run.flow.questions(head)) if head.asks else ()
+    return Open(run, None, "", questions, head.is_on_hold) if questions else None
 
 
 def asked_at(run: Run, gate: Gate) -> str:
@@ -415,6 +427,7 @@ def question_json(run: Run, question: Question) -> dict[str, Any]:
         "token": question.token,
         "opened_at": question.asked_at,
         "expires_at": question.expires_at,
+        "expired": bool(question.over(datetime.now(UTC))),
     }
 
 

@@ -39,7 +39,7 @@ from sequencer.history.words import moment
 from sequencer.logs import FileLogs
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, Standing, standing, tried_again
+from sequencer.model.kind import Readiness, Standing, tried_again
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, last_no, place, present
 from sequencer.model.outcome import duration, spent
@@ -192,7 +192,7 @@ class Snapshot(Struct, frozen=True):
         blocked += [] if self.problem is None else [self.problem.in_one_line]
         seen |= {"next_command": then.line, "next_note": then.note or None}
         seen |= {"failure": self.failure or None, "in_the_way": blocked}
-        seen |= {"held_by": [*self._held_by()]}
+        seen |= {"held_by": [*self._held_by()], "notices": list(self.notices)}
         if self.makers:
             seen["makers"] = {str(token): who or None for token, who in self.makers.items()}
         if self.detached:
@@ -513,7 +513,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
             there = present(workflow, head)
             ensure_definition(head, workflow)
             free = _without_gone(head, holders)
-            here = standing(free, workflow, run.limits, datetime.now(UTC))
+            here = run.standing_at(free, workflow)
         is_over = here is not None and here.kind is Readiness.COMPLETE
         if not is_over and not there.is_end:
             upcoming = describe_at(workflow, there)

@@ -127,7 +127,9 @@ def state_words(view: NodeView, now: datetime) -> str:
     left = duration(max(0.0, (due - now).total_seconds()))
     if view.state is NodeState.RETRYING:
         return f"{view.state} in {left}"
-    return f"{view.state}, {left} left" if view.state is NodeState.ASKED else str(view.state)
+    if view.state is not NodeState.ASKED:
+        return str(view.state)
+    return f"{view.state}, {left} left" if due > now else f"{view.state}, its time is over"
 
 
 def seconds(view: NodeView, now: datetime) -> float:

@@ -17,6 +17,8 @@ def fall_back(performer: Performer, attempt: Attempt, proceed: Next) -> None:
 
     Where none of them can be had either, the outcome is of the one that can be soonest.
     """
+    if (instead := attempt.prepared.instead) is not None:
+        attempt.prepared = replace(attempt.prepared, note=_told(performer, attempt, instead))
     first, budget = attempt.prepared, attempt.budget
     proceed(attempt)
     ended = [(attempt.outcome, first)]
@@ -31,8 +33,7 @@ def fall_back(performer: Performer, attempt: Attempt, proceed: Next) -> None:
             attempt.prepared = replace(of, note=note)
             break
         why = (last.error or "its usage limit is reached").partition("\n")[0]
-        note = performer.redact(f"{other[0]} instead of {now.agent}: {why}")
-        attempt.listener.write(f"[fallback] {note}\n".encode(), Piece.NOTICE)
+        note = _told(performer, attempt, f"{other[0]} instead of {now.agent}: {why}")
         step = without_comments(now.step, other[1], performer.comment_tools)
         now = replace(now, step=step, agent=other[0], executor=other[1], note=note)
         attempt.prepared, attempt.budget = now, budget.after(last.usage)
@@ -42,6 +43,13 @@ def fall_back(performer: Performer, attempt: Attempt, proceed: Next) -> None:
         attempt.outcome = attempt.outcome.replace(usage=usage)
         ended.append((attempt.outcome, now))
     attempt.budget = budget
+
+
+def _told(performer: Performer, attempt: Attempt, instead: str) -> str:
+    """Tell the log of *attempt* who performs it *instead*; return all that history tells of it."""
+    text = performer.redact(instead)
+    attempt.listener.write(f"[fallback] {text}\n".encode(), Piece.NOTICE)
+    return "; ".join(filter(None, (attempt.prepared.note, text)))
 
 
 def _unfit(performer: Performer, attempt: Attempt) -> str | None:

@@ -62,8 +62,8 @@ def _changed(performer: Performer, attempt: Attempt, hooks: Hooks) -> Prepared:
     if model != prepared.step.model:
         # Chosen anew, so that an agent that has no models refuses it.
         step = prepared.step.replace(model=model)
-        agent, executor = performer.agents.ready(step, prepared.position)
-        prepared = replace(prepared, step=step, agent=agent, executor=executor)
+        agent, executor, instead = performer.agents.ready(step, prepared.position)
+        prepared = replace(prepared, step=step, agent=agent, executor=executor, instead=instead)
     return replace(prepared, prompt=text, append_system_prompt=added)
 
 

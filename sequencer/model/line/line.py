@@ -370,7 +370,7 @@ class LineChange(Struct):
             ended.outcome,
             at=at,
             record=ended.record,
-            not_before=retry_at(ended.step, head.failures_in_row + 1, self.now),
+            not_before=retry_at(ended.step, transitions.failure_number(head), self.now),
         )
         if verdict is None or verdict.is_pass:
             return failed

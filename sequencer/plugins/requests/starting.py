@@ -456,7 +456,7 @@ class Questions:
 
     def _outcome(self, prompt: str, timeout_s: float, grace_s: float) -> Outcome:
         step = Step(name="classifier", agent=self._agent, timeout_s=timeout_s)
-        name, chosen = self._agents.ready(step, "classifier")
+        name, chosen, _ = self._agents.ready(step, "classifier")
         executor = without_tools(chosen, self._project)
         if isinstance(executor, Objection):
             raise NotAsked(f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from sequencer.engine.composing import request_block, request_value, substitute
 from sequencer.engine.messages import Message, messages_block, messages_to, unread
-from sequencer.engine.recall import end_of
+from sequencer.engine.recall import end_of, rounds_in_short
 from sequencer.engine.values import NodeValues
 from sequencer.errors import StorageFailed
 from sequencer.model.net.choices import shortened
@@ -110,7 +110,7 @@ class Brief(Struct, frozen=True):
             for node, at in self.outputs
             if isinstance(at, str) and node.task is not None and node.task.fixes == judge
         )
-        return "\n\n".join(
+        return rounds_in_short(
             f"After round {number} this was tried: {_inert(end_of(text))}"
             for number, text in enumerate(said, start=1)
         )

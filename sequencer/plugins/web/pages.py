@@ -303,15 +303,17 @@ def _merge(row: RunRow | None, one: UnmergedWork) -> NeedCard:
 def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
     if (gate := ask.gate) is not None:
         command, *others = ask.commands()
-        title, at = f"Approve {gate.step}?", gate.opened_at
-        yield NeedCard("gate", row, at, title, row.shown_at_gate, ask, command, others, gate.token)
+        over, at = ask.over(), gate.opened_at
+        title, form = over or f"Approve {gate.step}?", None if over else ask
+        yield NeedCard("gate", row, at, title, row.shown_at_gate, form, command, others, gate.token)
     for question in ask.questions:
         command, *others = ask.commands(question)
         title = question.node.label or question.node.id
         # Its title is its question where nobody wrote another one.
         text = "" if question.text.split() == title.split() else question.text
-        one, at, token = ask._replace(questions=(question,)), question.asked_at, question.token
-        yield NeedCard("question", row, at, title, text, one, command, others, token)
+        over, at, token = ask.over(question), question.asked_at, question.token
+        form = None if over else ask._replace(questions=(question,))
+        yield NeedCard("question", row, at, over or title, text, form, command, others, token)
 
 
 def _failure(row: RunRow) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,22 @@ def test_changes_that_nobody_has_trusted_are_listed(
     assert lines[-1] == "  sequencer trust"
     (row,) = call(folder, "inbox", "--json").json
     assert (row["run"], row["need"], row["commands"]) == (None, "untrusted", ["sequencer trust"])
+
+
+def test_an_edit_by_hand_is_noticed_wherever_runs_are_shown(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", LIMITED.replace("steps: 1", "steps: 5"))
+    for option in ((), ("--run", "night")):
+        assert call(folder, *option, "run", "--max-steps", "1", "--quiet").code == 0
+    path = folder / "sync" / "runs" / "night" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "exit": True}))
+    said = "notice: sync/runs/night/state.json was edited by hand\n"
+    for words in ("status --all", "inbox", "--run night inbox", "--run night status"):
+        assert call(folder, *words.split()).err == said, words
+    assert call(folder, "status").err == ""
+    (whole,) = call(folder, "--run", "night", "status", "--json").json["notices"]
+    assert whole.endswith("sync/runs/night/state.json was edited by hand")
+    rows = call(folder, "status", "--all", "--json").json
+    assert {row["run"]: row["notices"] for row in rows} == {None: [], "night": [whole]}
 
 
 def test_a_run_whose_definition_changed_is_listed(tmp_path: Path) -> None:

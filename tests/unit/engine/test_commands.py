@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from sequencer.model.commands import (
     Stop,
     Tell,
 )
+from sequencer.model.head import Head
 from sequencer.project.project import open_project
 from tests.unit.engine.command_table import make_project, opened
 
@@ -58,6 +60,30 @@ def test_a_secret_that_a_person_wrote_is_kept_nowhere(tmp_path: Path, command: R
     written = [path.read_text() for path in tmp_path.glob("sync/**/*.json*")]
     assert written
     assert SECRET not in "".join(written)
+
+
+def test_a_secret_in_an_edit_by_hand_is_not_taken_over(tmp_path: Path) -> None:
+    make_project(tmp_path, "procedure")
+    opened(tmp_path).do(Skip("first"))
+    state = tmp_path / "sync" / "state.json"
+    notes = {"ticket": {"text": TEXT}, "other": "kept"}
+    edited = json.dumps(
+        {**json.loads(state.read_text()), "exit": True, "exit_reason": TEXT, **notes}
+    )
+    state.write_text(edited)
+    seen = opened(tmp_path).head
+    assert seen is not None
+    assert SECRET not in str(seen.model_dump())
+    opened(tmp_path).do(Tell("go on"))
+    written = {path.name: path.read_text() for path in tmp_path.glob("sync/*.json*")}
+    assert written.keys() >= {"state.json", "journal.jsonl"}
+    assert SECRET not in str(written)
+    kept = json.loads(written["state.json"])
+    assert (kept["exit"], kept["other"]) == (True, "kept")
+    assert kept["exit_reason"].startswith("use ")
+    # As a writer leaves it that is killed before it has replaced the file.
+    state.write_text(edited)
+    assert opened(tmp_path).store.view().head == Head.model_validate(kept)
 
 
 def test_a_command_says_what_it_did_and_reads_no_journal(

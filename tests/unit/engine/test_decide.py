@@ -98,6 +98,15 @@ def test_a_process_that_is_asked_to_stop_claims_nothing(said: str) -> None:
     assert isinstance(end.error, Interrupted)
 
 
+def test_a_process_that_stops_waiting_for_a_run_on_hold_says_what_lets_it_continue() -> None:
+    seen = Answers("", is_stopped=True)
+    seen.head = HEAD.replace(status=Status.PAUSED)
+    end = next_move(seen)
+    assert isinstance(end, End)
+    assert isinstance(end.error, Interrupted)
+    assert end.error.hint == "the run is paused; 'sequencer resume' lets it continue"
+
+
 def test_a_bad_end_is_an_error() -> None:
     end = next_move(Answers("over bad"))
     assert isinstance(end, End)

@@ -100,7 +100,8 @@ RUN_LOOKS = {
         "history",
         "kind",
     ),
-    *("makers", "next", "standing", "stopped_by", "view", "workflow", "workflow_for"),
+    *("makers", "next", "standing", "standing_at", "stopped_by", "view", "workflow"),
+    "workflow_for",
 }
 RUN_OF_THE_ENGINE = {"turn", "work", "worker"}
 """They make the steps that the run's definition decides; see the tests of new runs."""

@@ -50,10 +50,11 @@ def test_the_next_agent_performs_the_step_in_the_same_attempt(tmp_path: Path) ->
     one, two = facts(folder, "succeeded")
     assert (one["attempt"], two["attempt"]) == (1, 1)
     assert state(folder)["usage"]["cost_usd"] == 1.25
+    assert one["outcome"]["note"] == "second instead of first: its week is over"
+    # The limit is known, so the first isn't asked again before its reset.
+    assert two["outcome"]["note"] == f"second instead of first: its usage limit ends {LATER}"
     shown = call(folder, "history").out
     assert "second instead of first: its week is over" in shown
-    # The limit is known, so the first isn't asked again before its reset.
-    assert shown.count("second instead") == 1
     assert "mine" not in shown
 
 
@@ -92,6 +93,11 @@ def test_a_missing_program_is_replaced_and_check_knows_the_names(tmp_path: Path)
     folder = made(tmp_path, "{kind: claude, program: /nowhere/claude}")
     done = call(folder, "run", "--max-steps", "1", "--quiet")
     assert done.code == 0, done.err
+    why = "second instead of first: '/nowhere/claude' is not a program"
+    (accepted,) = facts(folder, "succeeded")
+    assert accepted["outcome"]["note"].startswith(why)
+    assert why[:38] in call(folder, "history").out
+    assert f"[fallback] {why}" in step_log(folder)
     text = (folder / "orchestration.yaml").read_text()
     (folder / "orchestration.yaml").write_text(text.replace("[second]", "[secnod]"))
     checked = call(folder, "check")

@@ -149,6 +149,39 @@ def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Pa
     assert events(run).count("claimed") == calls + 7
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_rounds_that_are_used_up_count_as_tries(tmp_path: Path, rounds: int) -> None:
+    judge = {"name": "verify", "retry": {"max_attempts": 2}, "validation": {"max_attempts": rounds}}
+    run = started(tmp_path, *judged(*[NO] * 20), steps=[judge], limits={"failures_in_row": 9})
+    with pytest.raises(StepFailed, match=f"said no {rounds} times"):
+        work(run)
+    assert (events(run).count("claimed"), events(run).count("failed")) == (2 * rounds, 2)
+    assert (head_of(run).failures_in_row, head_of(run).not_before) == (2, None)
+
+
+def test_a_failure_after_used_up_rounds_is_one_more_of_the_same_step(tmp_path: Path) -> None:
+    broken = {"step": "verify", "status": "failed"}
+    judge = {**STEPS[3], "retry": {"max_attempts": 2}}
+    judge["validation"] = {**judge["validation"], "max_attempts": 2}
+    said = [*judged(NO, NO, NO), broken, *judged(PASS)]
+    run = started(tmp_path, *said, steps=[judge])
+    with pytest.raises(StepFailed):
+        work(run)
+    assert head_of(run).failures_in_row == 2
+
+
+def test_a_fixer_has_all_its_tries_after_used_up_rounds(tmp_path: Path) -> None:
+    broken = {"step": "fix", "status": "failed"}
+    fixer = {"name": "fix", "retry": {"max_attempts": 2}}
+    validation = {"max_attempts": 2, "fixer": fixer}
+    judge = {"name": "verify", "retry": {"max_attempts": 2}, "validation": validation}
+    fixed = {"step": "fix", "output": "fixed"}
+    said = [*judged(NO), fixed, *judged(NO, NO), broken, *judged(PASS)]
+    run = started(tmp_path, *said, steps=[judge])
+    work(run)
+    assert head_of(run).status is Status.COMPLETE
+
+
 def test_a_test_run_judges_by_its_exit_code(tmp_path: Path) -> None:
     (tmp_path / "check.sh").write_text("test -e fixed || { echo 1 failed; exit 3; }\n")
     (tmp_path / "fix.sh").write_text("cat > prompt.txt; touch fixed\n")

@@ -104,6 +104,15 @@ def test_the_rounds_of_a_judge_are_kept_until_it_is_content(tmp_path: Path) -> N
         assert recall(tmp_path, [*rounds, fact(event, "judge")]).earlier_rounds() == ""
 
 
+def test_the_oldest_of_many_rounds_are_left_out(tmp_path: Path) -> None:
+    tried = fact("fixed", "fix", output="x" * 3_900)
+    many = [one for number in range(1, 201) for one in (no(number), tried)]
+    told = recall(tmp_path, many).earlier_rounds()
+    assert len(told) < 20_200
+    assert told.startswith("(There were 194 more before these.)\n\nRound 195 found: it fails")
+    assert "Round 199 found" in told
+
+
 def test_a_round_whose_output_is_gone_hinders_no_fixer(tmp_path: Path) -> None:
     gone = "results/0-1-0123456789abcdef/output.txt"
     rounds = [no(1), fact("fixed", "fix", output_file=gone), no(2)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,22 @@ import pytest
 from msgspec.structs import replace
 
 from bench.project import Marks, NoOp, NoOpAgents, make_project, run_of
+from sequencer.engine.events import AttemptStarted, RunEvent
 from sequencer.engine.stint import Mode
-from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
+from sequencer.errors import (
+    ConfigurationError,
+    DefinitionChanged,
+    Interrupted,
+    StepFailed,
+    UnknownName,
+)
 from sequencer.model import limits as due
-from sequencer.model.commands import Accept, Adopt
+from sequencer.model.commands import Accept, Adopt, Pause, RunCommand, Stop
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.store.file import FileStore
 from sequencer.store.protocol import Change, View
-from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
+from tests.unit.engine.projects import FAILED, OK, Recorder, events, head_of, open_scripted
 
 LIMITED = {"status": "limited", "error": "usage limit"}
 
@@ -52,6 +60,49 @@ def test_a_reset_without_a_date_that_is_to_come_does_not_ask_at_once(
     run.work(Mode.TICK)
     assert "nothing due" in run.work(Mode.TICK).reason
     assert events(run).count("claimed") == 1
+
+
+STOPPED = "the run was stopped: enough; 'sequencer resume' lets it continue"
+PAUSED = "the run is paused; 'sequencer resume' lets it continue"
+ON_HOLD = pytest.mark.parametrize(
+    ("command", "words"), [(Stop("enough"), STOPPED), (Pause(), PAUSED)], ids=["stop", "pause"]
+)
+
+
+@ON_HOLD
+@pytest.mark.parametrize("mode", [Mode.COMBINED, Mode.TICK])
+@pytest.mark.parametrize("failures_in_row", [1, 3])
+def test_a_failure_in_a_run_that_is_put_on_hold_says_what_lets_it_continue(
+    tmp_path: Path, command: RunCommand, words: str, mode: Mode, failures_in_row: int
+) -> None:
+    run = open_scripted(tmp_path, FAILED, limits={"failures_in_row": failures_in_row})
+
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, AttemptStarted):
+            run.do(command)
+
+    with pytest.raises(StepFailed) as failed:
+        run.work(mode, on_event=listen)
+    limit = "step 'supervisor' failed (limits.failures_in_row: 1): look at 'sequencer log', "
+    limit += "then 'sequencer retry' or 'skip'; "
+    assert failed.value.hint == (f"{limit}{words}" if failures_in_row == 1 else words)
+
+
+@ON_HOLD
+def test_an_interrupt_of_a_run_that_is_on_hold_says_what_lets_it_continue(
+    tmp_path: Path, command: RunCommand, words: str
+) -> None:
+    run = open_scripted(tmp_path, {**OK, "delay_s": 30})
+    stops: list[Callable[[], None]] = []
+
+    def listen(event: RunEvent) -> None:
+        if isinstance(event, AttemptStarted):
+            run.do(command)
+            stops[0]()
+
+    with pytest.raises(Interrupted) as interrupted:
+        run.work(on_event=listen, on_ready=stops.append)
+    assert interrupted.value.hint == words
 
 
 def test_max_cycles(tmp_path: Path) -> None:

@@ -32,18 +32,19 @@ HEAD: dict[str, Any] = {"step_index": 1, "iteration": 2, "usage": USED}
         ({"pause_requested": True}, {"pause_requested": False}, "stop --pause"),
         ({"failures_in_row": 3}, {"failures_in_row": 0}, "retry"),
         ({"attempt": 3}, {"attempt": 2}, "retry"),
-        ({}, {"usage": USED.replace(cost_usd=0.0)}, "repair"),
+        ({}, {"usage": USED.replace(cost_usd=0.0)}, ""),
         ({"params": {"a": 1}}, {"params": {"a": 2}}, "adopt"),
         ({}, {"workflow_digest": "sha256:other"}, "adopt"),
         ({"loop": Loop(stage="fix", round=3)}, {"loop": None}, "skip"),
-        ({}, {"work": Work(branch="main", commit="0" * 40)}, "repair"),
+        ({}, {"work": Work(branch="main", commit="0" * 40)}, ""),
         ({}, {"step_index": 0}, "set step_index=N"),
         ({}, {"not_before": "2027-01-31"}, "set not_before=DATE"),
         ({}, {"exit_reason": "no end, only a reason"}, "stop --reason"),
         ({"exit": True}, {"exit": 1}, "resume"),
         ({"told": [{"to": "a", "token": 1}]}, {"told": []}, "tell"),
-        ({"recent_costs": {"a": [1.0]}}, {"recent_costs": {"a": [9.0]}}, "repair"),
-        ({"moved": {"where": "there"}}, {"moved": None}, "repair"),
+        ({"recent_costs": {"a": [1.0]}}, {"recent_costs": {"a": [9.0]}}, ""),
+        ({"moved": {"where": "there"}}, {"moved": None}, "set moved=null"),
+        ({}, {"expected_step": "other"}, "set step_index=N"),
     ],
     ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
 )
@@ -54,7 +55,18 @@ def test_what_has_a_command_is_not_changed_in_the_file(
     made = edits.edit_of(accepted, {**accepted, **_plain(edit)})
     assert made.content == accepted
     assert set(made.refused) == set(edit)
-    assert f"'sequencer {command}" in made.hint(None)
+    (field,) = edit
+    own = f"no command changes {field}, which only the program writes"
+    hint = made.hint(None)
+    assert hint.startswith(f"use 'sequencer {command}") if command else hint == own
+
+
+def test_fields_with_a_command_and_without_one_are_told_apart() -> None:
+    refused = ("step_index", "usage", "expected_step", "token")
+    assert edits.FileEdit({}, refused).hint("night") == (
+        "use 'sequencer --run night set step_index=N'; "
+        "no command changes usage, token, which only the program writes"
+    )
 
 
 def _plain(fields: dict[str, Any]) -> dict[str, Any]:

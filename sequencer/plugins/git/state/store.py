@@ -133,10 +133,11 @@ class GitStore:
         *,
         allowed: Mapping[str, str] | None = None,
         mark: HighWaterMark | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
         """Keep *run* there; neither folder nor remote are touched before they are needed.
 
-        *allowed*: see `Git`. None: the run is only looked at. *mark*: see `FileStore`.
+        *allowed*: see `Git`. None: the run is only looked at. *mark*, *redact*: see `FileStore`.
         """
         git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
         remote, refs = Remote(git, options.remote), refs_of(options, run)
@@ -150,6 +151,7 @@ class GitStore:
             peer=branch,
             mark=mark,
             lock_timeout_s=LOCK_LEASES * options.timeout_s,
+            redact=redact,
         )
         self.ttl_s, self.patience_s, self.branch = options.ttl_s, options.patience_s, branch
         # What needs no remote.
@@ -482,4 +484,5 @@ def store_of(request: StoreRequest) -> GitStore:
         allowed=request.allowed(),
         # Each clone has a folder of its own with the same run.
         mark=HighWaterMark(request.state_path, is_shared=True),
+        redact=request.redact,
     )

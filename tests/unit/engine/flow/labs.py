@@ -152,8 +152,8 @@ class Cast:
         assert step.name == position
         return "actor", self.actor
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
-        return self.choose(step, position)
+    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+        return *self.choose(step, position), None
 
     has_fallback = False
 

@@ -166,8 +166,8 @@ class Choosy:
             raise ConfigurationError(f"the agent does not support {refused[0]}")
         return "actor", self.actor
 
-    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
-        return self.choose(step, position)
+    def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
+        return *self.choose(step, position), None
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
         """Do nothing."""
