@@ -90,7 +90,7 @@ def work(folder: Path, *, code: int = 0) -> None:
 
 
 def test_a_run_from_its_start_to_its_end(folder: Path) -> None:
-    assert "idle" in last_line(folder, "run").out
+    assert "status      not started; " in last_line(folder, "run").out
     assert call(folder, *RUN, "--max-steps", "1").code == 0
     last_line(folder, "inbox" if is_net(folder) else "run")
     work(folder, code=4)
@@ -183,7 +183,7 @@ def test_somebody_works_on_it_and_dies(folder: Path) -> None:
     assert " is gone; sequencer run\n" in listed
     assert call(folder, "stop").code == 0
     # Nothing takes over what was stopped.
-    assert "status      interrupted since" in last_line(folder, "resume").out
+    assert "status      stopped since" in last_line(folder, "resume").out
     assert "in the way  the run was stopped" in call(folder, "status").out
 
 

@@ -85,7 +85,9 @@ def test_runs_that_start_by_themselves_are_listed_with_their_next_date(
 def test_runs_are_listed_with_what_they_cost_the_newest_first(looking: Client) -> None:
     page = looking.get("/runs").text
     assert words(page).count("shop") == 4
-    state = r"paused.*default run.*done.*release-1\.3|done.*release-1\.3.*paused.*default run"
+    state = (
+        r"paused.*default run.*complete.*release-1\.3|complete.*release-1\.3.*paused.*default run"
+    )
     assert re.search(state, words(page))
     assert "waiting for you 2" in words(page)
 
@@ -184,7 +186,7 @@ def test_the_steps_of_a_long_run_come_in_pages(client: Client, tmp_path: Path) -
 
 def test_a_step_shows_each_attempt_with_its_answer_prompt_and_log(looking: Client) -> None:
     page = words(looking.get(f"{RUN}/step/tests").text)
-    assert "Attempts ✕ 1 ✓ 2" in page
+    assert "Attempts ✗ 1 ✓ 2" in page
     assert "Both tests pass now." in page
     assert "Do tests." in page
     assert "Tokens in 7,200" in page

@@ -39,10 +39,10 @@ def test_the_table() -> None:
         b={"state": NodeState.RUNNING, "attempt": 2, "since": "2026-11-22T11:59:30Z"},
     )
     assert node_table(shown, NOW).splitlines() == [
-        "NODE  STATE    ATTEMPT  RUNS        TIME    COST  LAST LINE",
-        "a     done           1     2  1 min 15 s  0.5000  wrote it",
-        "b     running        2     -      30.0 s       -  -",
-        "c     pending        -     -           -       -  -",
+        "NODE  STATE        ATTEMPT  RUNS        TIME    COST  LAST LINE",
+        "a     done               1     2  1 min 15 s  0.5000  wrote it",
+        "b     running            2     -      30.0 s       -  -",
+        "c     not started        -     -           -       -  -",
         "",
         (
             "running · 1 of 3 nodes done · 1 active · 1 loop of at most 50 "
@@ -56,10 +56,10 @@ def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
     shown = FlowView("demo", shape, tuple(map(NodeView, shape.nodes)), "running")
     table = node_table(shown, NOW).splitlines()
     assert table[:4] == [
-        "NODE  TITLE             STATE    ATTEMPT  RUNS  TIME  COST  LAST LINE",
-        "A     Compile and lint  pending        -     -     -     -  -",
-        "b                       pending        -     -     -     -  -",
-        "C     Ship it?          pending        -     -     -     -  -",
+        "NODE  TITLE             STATE        ATTEMPT  RUNS  TIME  COST  LAST LINE",
+        "A     Compile and lint  not started        -     -     -     -  -",
+        "b                       not started        -     -     -     -  -",
+        "C     Ship it?          not started        -     -     -     -  -",
     ]
     assert "Compile and li" in node_table(shown, NOW, 60)
 
@@ -67,8 +67,10 @@ def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
 def test_what_waits_says_for_how_long() -> None:
     later = "2026-11-22T12:00:20Z"
     assert state_words(node(state=NodeState.RETRYING, due=later), NOW) == "retrying in 20.0 s"
-    assert state_words(node(state=NodeState.ASKED, due=later), NOW) == "asked, 20.0 s left"
-    assert state_words(node(state=NodeState.ASKED), NOW) == "asked"
+    assert (
+        state_words(node(state=NodeState.ASKED, due=later), NOW) == "waiting for you, 20.0 s left"
+    )
+    assert state_words(node(state=NodeState.ASKED), NOW) == "waiting for you"
     past = "2026-11-22T11:00:00Z"
     assert state_words(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
     assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
