@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -178,6 +179,7 @@ def test_somebody_works_on_it_and_dies(folder: Path) -> None:
     said = last_line(folder, "run").out
     assert "status      interrupted since" in said
     assert "it takes the step over" in said
+    assert not is_net(folder) or re.search(r"(?m)^a +Build it +interrupted +1 ", said)
     listed = call(folder, "status", "--all").out
     assert "  interrupted  " in listed
     assert " is gone; sequencer run\n" in listed

@@ -444,7 +444,11 @@ def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_pat
         "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
-    assert "! interrupted" in words(client.get("/p/shop/-").text)
+    page = client.get("/p/shop/-").text
+    assert words(page).count("! interrupted") == 2, "the run, and its step"
+    assert "running" not in words(page)
+    assert 'class="node waiting"' in page
+    assert ">! main<" in page
     assert "The process that worked on it is gone" in (needed := words(client.get("/").text))
     assert "sequencer run" in needed
     assert "gone; the next run or tick takes over" in words(client.get("/health").text)

@@ -528,13 +528,21 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         limits=run.limits,
         **_newest_words(run, head),
         notices=notices,
-        graph_view=seen,
+        graph_view=seen and _with_holders(seen, holders),
         stopped_by=tuple(run.stopped_by(head)) if head is not None and is_moving else (),
         **_its_processes(run, head),
         heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
         failure=last_failure(run, head, seen),
         problem=problem,
         takes_over=takes_over(run, workflow, holders) if problem is None else "",
+    )
+
+
+def _with_holders(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:
+    """Return *view* with the nodes interrupted whose holders are gone."""
+    gone = {claim.step for claim, known in holders if known.allows_take_over}
+    return replace(
+        view, nodes=tuple(replace(one, is_interrupted=one.node.id in gone) for one in view.nodes)
     )
 
 

@@ -90,9 +90,14 @@ def look_of(state: str) -> StateLook:
     return LOOKS.get(state) or LOOKS["failed"]._replace(word=state.replace("_", " "))
 
 
-def mark_of(state: NodeState, *, is_ascii: bool) -> str:
-    """Return the mark of *state*."""
-    look = LOOKS[state]
+def node_look(view: NodeView) -> StateLook:
+    """Return how the node of *view* looks."""
+    return LOOKS["interrupted" if view.is_interrupted else view.state]
+
+
+def mark_of(view: NodeView, *, is_ascii: bool) -> str:
+    """Return the mark of the node of *view*."""
+    look = node_look(view)
     return look.ascii_mark if is_ascii else look.mark
 
 
@@ -145,7 +150,7 @@ LAST_LINE_COLUMNS = 80
 def state_words(view: NodeView, now: datetime) -> str:
     """Return the state; for one that waits for a moment, how long until then."""
     due = parse_time(view.due) if view.due else None
-    word = LOOKS[view.state].word
+    word = node_look(view).word
     if due is None:
         return word
     left = duration(max(0.0, (due - now).total_seconds()))
@@ -156,7 +161,7 @@ def state_words(view: NodeView, now: datetime) -> str:
 
 def seconds(view: NodeView, now: datetime) -> float:
     """Return how long *view* took, what runs now included."""
-    since = parse_time(view.since) if view.since else None
+    since = parse_time(view.since) if view.since and not view.is_interrupted else None
     running = (now - since).total_seconds() if since is not None else 0.0
     # Another machine's clock may be ahead of this one.
     return view.seconds + max(0.0, running)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from sequencer.cli.views.standing import Snapshot, in_project, take
-from sequencer.cli.views.states import INTEREST, LOOKS, StateLook
+from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, node_look
 from sequencer.cli.views.text import plural
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line
 from sequencer.history.story import StepTries
@@ -70,6 +70,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
     view, asked = snapshot.graph_view, query.get("at", "")
     context |= {
         "head": head,
+        "look": snapshot.state,
         "snapshot": snapshot,
         # What a card below asks has its own words and buttons.
         "ways": [] if context["needs"] and snapshot.lost is None else snapshot.in_the_way,
@@ -114,7 +115,7 @@ def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> di
     before = number(query.get("before"))
     tried = [*tried_steps(row, is_whole=before > 0).values()]
     shown = [one for one in reversed(tried) if not before or one.step_index < before]
-    rows = [_tried_row(head, one) for one in shown[:STEPS_A_PAGE]]
+    rows = [_tried_row(head, snapshot, one) for one in shown[:STEPS_A_PAGE]]
     is_begun = head.status == "failed" or (bool(tried) and tried[-1].last.state == "running")
     if snapshot.next is not None and not before and not is_begun:
         name = snapshot.next["step"]
@@ -123,10 +124,12 @@ def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> di
     return {"rows": rows, "more": more, "total": tried[-1].step_index + 1 if tried else 0}
 
 
-def _tried_row(head: Head, one: StepTries) -> StepRow:
+def _tried_row(head: Head, snapshot: Snapshot, one: StepTries) -> StepRow:
     last, state = one.last, one.last.state
     if state == "running" and not head.claim_with(last.token):
         state = "released"
+    elif state == "running" and not snapshot.busy:
+        state = "interrupted"
     if head.is_at_gate and head.gate and head.gate.token == last.token:
         state = "asked"
     line = next((line.strip()[:120] for line in last.said.splitlines() if line.strip()), "")
@@ -172,7 +175,7 @@ def _interest(view: NodeView) -> int:
 def _node_row(view: NodeView, tried: StepTries | None) -> StepRow:
     node = view.node
     agent = "you" if node.kind is NodeKind.HUMAN else "" if tried is None else tried.last.agent
-    look, name = LOOKS[view.state], node.label or node.id
+    look, name = node_look(view), node.label or node.id
     tried = tried or StepTries(node.id, name, 0)
     return StepRow(node.id, look, name, tried, node.id, agent, view.last_line)
 
@@ -189,7 +192,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
         is_part = len(workflow.nodes) > MOST_DRAWN and "whole" not in query
         asked = found["asked"] if is_part else None
         try:
-            found["graph"] = _graph(row, head, snapshot.graph_view, workflow, asked)
+            found["graph"] = _graph(row, head, snapshot, workflow, asked)
             found["nodes"] = len(workflow.nodes) if is_part else 0
         except (UsageRefused, ValueError) as error:
             found["graph_note"] = in_one_line(str(error))
@@ -205,9 +208,10 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
 
 
 def _graph(
-    row: RunRow, head: Head, view: FlowView | None, workflow: Workflow, asked: str | None
+    row: RunRow, head: Head, snapshot: Snapshot, workflow: Workflow, asked: str | None
 ) -> str:
     """Return the graph; a part of it around what is *asked*, unless that is None."""
+    view = snapshot.graph_view
 
     def link(key: str) -> str:
         return f"{row.url}/step/{key}"
@@ -218,13 +222,13 @@ def _graph(
         return graph_svg(view, _chart(row, workflow), link)
     # Nobody knows how many steps there are: it goes around.
     is_endless = row.facts["steps"] is None
-    states = _line_states(row, head, workflow, is_endless=is_endless)
+    states = _line_states(row, head, snapshot, workflow)
     if is_endless and len(states) <= MOST_RING:
-        places = [(name, state, link(key)) for name, state, key in states]
+        places = [(view.node.id, node_look(view), link(key)) for view, key in states]
         cycle = head.step_index // len(states)
         return ring_svg(places, f"cycle {cycle + 1}", _review(workflow, cycle, link))
-    keys = {step.name: key for step, (_, _, key) in zip(workflow.steps, states, strict=True)}
-    line = _line_view(workflow, [state for _, state, _ in states], is_endless=is_endless)
+    keys = {step.name: key for step, (_, key) in zip(workflow.steps, states, strict=True)}
+    line = _line_view(workflow, [view for view, _ in states], is_endless=is_endless)
     return graph_svg(line, None, lambda name: link(keys[name]))
 
 
@@ -242,25 +246,28 @@ def _chart(row: RunRow, workflow: Workflow) -> Chart | None:
 
 
 def _line_states(
-    row: RunRow, head: Head, workflow: Workflow, *, is_endless: bool
-) -> list[tuple[str, NodeState, str]]:
-    """Return of each step of the present cycle its name, its state and its key."""
+    row: RunRow, head: Head, snapshot: Snapshot, workflow: Workflow
+) -> list[tuple[NodeView, str]]:
+    """Return each step of the present cycle with its key."""
     count, tried, found = len(workflow.steps), tried_steps(row), []
+    is_endless = row.facts["steps"] is None
     first = head.step_index // count * count if is_endless else 0
     for index, step in enumerate(workflow.steps, first):
         name = describe(workflow, index)["step"] if is_endless else ""
-        state = _line_state(row, head, index, was_tried=str(index) in tried)
-        found.append((name or step.name, state, str(index)))
+        state = _line_state(head, index, was_tried=str(index) in tried)
+        is_interrupted = state is NodeState.RUNNING and not snapshot.busy
+        node = Node(id=name or step.name, kind=NodeKind.AGENT)
+        found.append((NodeView(node, state, is_interrupted=is_interrupted), str(index)))
     return found
 
 
-def _line_state(row: RunRow, head: Head, index: int, *, was_tried: bool) -> NodeState:
+def _line_state(head: Head, index: int, *, was_tried: bool) -> NodeState:
     if head.is_at_gate and head.gate is not None and head.gate.step_index == index:
         return NodeState.ASKED
     if index != head.step_index:
         return NodeState.DONE if index < head.step_index else NodeState.PENDING
     if head.claims:
-        return NodeState.ASKED if row.is_stale else NodeState.RUNNING
+        return NodeState.RUNNING
     return NodeState.FAILED if head.status == "failed" and was_tried else NodeState.READY
 
 
@@ -278,7 +285,7 @@ def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
     )
 
 
-def _line_view(workflow: Workflow, states: Sequence[NodeState], *, is_endless: bool) -> FlowView:
+def _line_view(workflow: Workflow, steps: Sequence[NodeView], *, is_endless: bool) -> FlowView:
     """Return a line of steps as a graph, to be drawn as one."""
     names = [step.name for step in workflow.steps]
     nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
@@ -286,10 +293,9 @@ def _line_view(workflow: Workflow, states: Sequence[NodeState], *, is_endless: b
     if is_endless and len(names) > 1:
         edges.append(Edge(source=names[-1], target=names[0]))
     graph = Graph(nodes=nodes, edges=tuple(edges), entries=(names[0],))
-    views = tuple(NodeView(node, state) for node, state in zip(nodes, states, strict=True))
-    followed = frozenset(
-        place for place, state in enumerate(states[1:]) if state is not NodeState.PENDING
-    )
+    views = tuple(replace(view, node=node) for node, view in zip(nodes, steps, strict=True))
+    reached = (view.state is not NodeState.PENDING for view in views[1:])
+    followed = frozenset(place for place, is_reached in enumerate(reached) if is_reached)
     return FlowView(workflow.name, graph, views, "running", followed=followed)
 
 

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from sequencer.cli.views.nodes import node_table, nodes_json
-from sequencer.cli.views.states import state_words
+from sequencer.cli.views.states import seconds, state_words
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.views import graph, views
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
+HALF_A_MINUTE_AGO = "2026-11-22T11:59:30Z"
 
 
 def node(name: str = "a", **facts: object) -> NodeView:
@@ -74,6 +75,14 @@ def test_what_waits_says_for_how_long() -> None:
     past = "2026-11-22T11:00:00Z"
     assert state_words(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
     assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
+
+
+def test_what_nobody_runs_any_more_is_interrupted_and_its_clock_stands() -> None:
+    gone = node(state=NodeState.RUNNING, since=HALF_A_MINUTE_AGO, seconds=5, is_interrupted=True)
+    assert (state_words(gone, NOW), seconds(gone, NOW)) == ("interrupted", 5)
+    shown = run(a={"state": NodeState.RUNNING, "since": HALF_A_MINUTE_AGO, "is_interrupted": True})
+    assert "interrupted" in node_table(shown, NOW)
+    assert nodes_json(shown)["nodes"][0]["state"] == "running", "programs ask `held_by`"
 
 
 def test_json_says_all_of_it() -> None:
