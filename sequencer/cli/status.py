@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from sequencer import extensions
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.next_command import interrupted
+from sequencer.cli.views.next_command import interrupted, run_state, situation_of
 from sequencer.cli.views.nodes import Frame
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, in_project, take
+from sequencer.cli.views.states import look_of
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
 from sequencer.engine.run import Run
@@ -45,8 +46,6 @@ from sequencer.project.starts import (
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-INTERRUPTED = "interrupted"
-"""Of a run whose process is gone in the middle of a step."""
 RECHECK_S = 60.0
 AGE_S = 1.0
 """How often a live view updates the seconds of a running step."""
@@ -96,7 +95,6 @@ def status(invocation: Invocation, *, watch: bool, lists: bool, ended: bool) -> 
     invocation.notices(snapshot.notices)
 
 
-_COLORS = {"failed": "red", "interrupted": "yellow", "at its limit": "yellow", "complete": "green"}
 _ROW_COLORS = {"in the way": "yellow", "failures  ": "red", "warning   ": "yellow"}
 
 
@@ -106,7 +104,7 @@ def _colored(snapshot: Snapshot, line: str) -> str:
         return click.style(line, bold=True)
     color = _ROW_COLORS.get(line[:LABEL_WIDTH])
     if line.startswith("status  "):
-        color = _COLORS.get(snapshot.state_word)
+        color = snapshot.state.color
     return click.style(line, fg=color) if color else line
 
 
@@ -254,10 +252,13 @@ def _follow(
 def _list(invocation: Invocation, *, with_ended: bool) -> None:
     """List the runs with their procedure, step, status, age and cost."""
     project = invocation.project()
-    begun = [
-        unread_facts(run, found) if isinstance(found, SequencerError) else found
-        for run, found in each_run(project, partial(_facts, project))
-    ]
+    begun, states = [], dict[str | None, str]()
+    for run, found in each_run(project, partial(_facts, project)):
+        if isinstance(found, SequencerError):
+            facts, states[run.name] = unread_facts(run, found), "unreadable"
+        else:
+            facts, states[run.name] = found
+        begun.append(facts)
     left = [*project.unmerged()]
     # Someone may still have to be told about a run that ended.
     shown = [
@@ -278,7 +279,7 @@ def _list(invocation: Invocation, *, with_ended: bool) -> None:
         more = f"; {len(begun)} have ended (add --ended)" if begun else ""
         invocation.echo(f"no run is in progress{more}")
         return
-    rows = [_row(facts) for facts in shown]
+    rows = [_row(facts, states.get(facts["run"], facts["status"])) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
     invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1), whole={0}, prose={6}))
     for facts in shown:
@@ -311,20 +312,21 @@ def _with_dates(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
         yield {**told, "starts_at": date, "posts": [], "waits_for": waits, "left_out": missed}
 
 
-def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
-    """Return what is listed about *run*, with what it waits for."""
-    facts = run_facts(project, run, head)
+def _facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]:
+    """Return what is listed about *run*, with what it waits for, and its state."""
+    facts, state = run_facts(project, run, head), run_state(situation_of(run, head))
     facts["left_out"] = left_out_json(starts_of(project).left_out(project, run))
     facts["notices"] = list(run.view().notices)
     if (gone := interrupted(run, head)) is not None:
         message = f"{gone.words}; {gone.next_command.line}"
-        return {**facts, "waits_for": {"kind": INTERRUPTED, "message": message, "until": None}}
+        facts["waits_for"] = {"kind": "interrupted", "message": message, "until": None}
+        return facts, state
     with suppress(SequencerError):  # `check` says what is wrong with it
         here = run.standing_at(head, run.workflow_for(head))
         if here.kind not in (Readiness.HELD, Readiness.COMPLETE):
             waits = {"kind": str(here.kind), "message": here.message, "until": here.until}
             facts["waits_for"] = waits
-    return facts
+    return facts, state
 
 
 def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -378,14 +380,14 @@ def _name(facts: Mapping[str, Any]) -> str:
     return one_line(facts["run"] or "(default)")
 
 
-def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    name = _name(facts)
+def _row(facts: dict[str, Any], state: str) -> tuple[str, ...]:
+    name, word = _name(facts), look_of(state).word
     if "error" in facts:
-        return (name, "", "", facts["status"], "", "", one_line(facts["error"]))
+        return (name, "", "", word, "", "", one_line(facts["error"]))
     date = parse_time(facts.get("starts_at", ""))
     starts = starts_at(date.timestamp()) if date else ""
     if "step_index" not in facts:
-        return (name, one_line(facts["workflow"]), "", facts["status"], "", "", starts)
+        return (name, one_line(facts["workflow"]), "", word, "", "", starts)
     of = f"/{facts['steps']}" if facts["steps"] else ""
     number = facts["step_index"] + (0 if facts["ended"] else 1)
     # At its last gate a run has no next step.
@@ -395,6 +397,4 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     usage = {key: facts[key] for key in ("unpriced", "estimated_usd")}
     cost = cost_words(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)
     title = starts or one_line(facts["title"] or "")
-    waits = facts.get("waits_for") or {"kind": ""}
-    status = INTERRUPTED if waits["kind"] == INTERRUPTED else facts["status"]
-    return (name, one_line(facts["workflow"]), one_line(step), status, age, cost, title)
+    return (name, one_line(facts["workflow"]), one_line(step), word, age, cost, title)

@@ -60,6 +60,8 @@ class NodeView(Struct, frozen=True):
     """ISO 8601 UTC: for ``retrying`` the next attempt, for ``asked`` the end of the wait."""
     last_line: str = ""
     """The last line of its output, or its error; from outside: make it safe before showing it."""
+    is_interrupted: bool = False
+    """Whether the process that ran it is gone; the view of who looked at the holders knows it."""
 
 
 class FlowView(Struct, frozen=True):

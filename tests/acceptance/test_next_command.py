@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -90,7 +91,7 @@ def work(folder: Path, *, code: int = 0) -> None:
 
 
 def test_a_run_from_its_start_to_its_end(folder: Path) -> None:
-    assert "idle" in last_line(folder, "run").out
+    assert "status      not started; " in last_line(folder, "run").out
     assert call(folder, *RUN, "--max-steps", "1").code == 0
     last_line(folder, "inbox" if is_net(folder) else "run")
     work(folder, code=4)
@@ -178,12 +179,13 @@ def test_somebody_works_on_it_and_dies(folder: Path) -> None:
     said = last_line(folder, "run").out
     assert "status      interrupted since" in said
     assert "it takes the step over" in said
+    assert not is_net(folder) or re.search(r"(?m)^a +Build it +interrupted +1 ", said)
     listed = call(folder, "status", "--all").out
     assert "  interrupted  " in listed
     assert " is gone; sequencer run\n" in listed
     assert call(folder, "stop").code == 0
     # Nothing takes over what was stopped.
-    assert "status      interrupted since" in last_line(folder, "resume").out
+    assert "status      stopped since" in last_line(folder, "resume").out
     assert "in the way  the run was stopped" in call(folder, "status").out
 
 

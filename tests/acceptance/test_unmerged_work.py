@@ -232,7 +232,7 @@ def test_the_pages_name_it_until_it_is_merged(folder: Path, branch: str) -> None
         assert f"{NOT_MERGED}{branch.rpartition('-')[2]}" in page, address
         assert f"git merge {branch}" in page
         assert f"git branch -D {branch}" in page
-    assert "done not merged" in words(client.get("/runs").text)
+    assert "complete not merged" in words(client.get("/runs").text)
     git(folder, "merge", "-q", "-s", "ours", "-m", "both", branch)
     after = Client([folder])
     assert "Nothing waits for you." in words(after.get("/").text)

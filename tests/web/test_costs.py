@@ -48,7 +48,7 @@ def test_limits_say_when_they_are_reached_and_reviews_what_they_found(looking: C
     page = words(looking.get("/costs").text)
     assert "login-timeout shop 5 steps 400 steps after about 395 more steps" in page
     assert "release-1.3" not in page.partition("Reviews")[0], "what has ended reaches nothing"
-    assert "judge polish 1 1 ✕ ✓ a link on page 2 is dead" in page
+    assert "judge polish 1 1 ✗ ✓ a link on page 2 is dead" in page
 
 
 KNOWN = """

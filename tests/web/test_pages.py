@@ -86,7 +86,9 @@ def test_runs_that_start_by_themselves_are_listed_with_their_next_date(
 def test_runs_are_listed_with_what_they_cost_the_newest_first(looking: Client) -> None:
     page = looking.get("/runs").text
     assert words(page).count("shop") == 4
-    state = r"paused.*default run.*done.*release-1\.3|done.*release-1\.3.*paused.*default run"
+    state = (
+        r"paused.*default run.*complete.*release-1\.3|complete.*release-1\.3.*paused.*default run"
+    )
     assert re.search(state, words(page))
     assert "waiting for you 2" in words(page)
 
@@ -185,7 +187,7 @@ def test_the_steps_of_a_long_run_come_in_pages(client: Client, tmp_path: Path) -
 
 def test_a_step_shows_each_attempt_with_its_answer_prompt_and_log(looking: Client) -> None:
     page = words(looking.get(f"{RUN}/step/tests").text)
-    assert "Attempts ✕ 1 ✓ 2" in page
+    assert "Attempts ✗ 1 ✓ 2" in page
     assert "Both tests pass now." in page
     assert "Do tests." in page
     assert "Tokens in 7,200" in page
@@ -443,7 +445,11 @@ def test_a_claim_whose_holder_is_gone_waits_for_a_person(client: Client, tmp_pat
         "with open_run(sys.argv[1], trust=True).turn(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "shop")], check=True)
-    assert "! interrupted" in words(client.get("/p/shop/-").text)
+    page = client.get("/p/shop/-").text
+    assert words(page).count("! interrupted") == 2, "the run, and its step"
+    assert "running" not in words(page)
+    assert 'class="node waiting"' in page
+    assert ">! main<" in page
     assert "The process that worked on it is gone" in (needed := words(client.get("/").text))
     assert "sequencer run" in needed
     assert "gone; the next run or tick takes over" in words(client.get("/health").text)

@@ -21,7 +21,7 @@ from sequencer.cli.context import near
 from sequencer.cli.views.facts import NewFacts, look_closely
 from sequencer.cli.views.nodes import Frame, Heard, node_lines, node_summary
 from sequencer.cli.views.progress import Feed, Painter
-from sequencer.cli.views.states import shown
+from sequencer.cli.views.states import WORKING, shown
 from sequencer.cli.views.text import plain
 from sequencer.engine.events import (
     AttemptEnded,
@@ -48,8 +48,6 @@ SHARE = 10
 """A look may take one part in so many of the time."""
 REDRAW_S = 0.25
 MAX_NOTICES = 1000
-MOVING = (NodeState.RUNNING, NodeState.RETRYING)
-"""States in which a clock runs that people look at."""
 OVER = frozenset(
     ("completed", "completed_after_error", "failed", "timed_out", "max_iterations", "cancelled")
 )
@@ -190,7 +188,7 @@ class Table(Painter):
     def _tick_s(self) -> float | None:
         with self._lock:
             view = self._view
-        is_moving = view is not None and any(node.state in MOVING for node in view.nodes)
+        is_moving = view is not None and any(node.state in WORKING for node in view.nodes)
         return REDRAW_S if is_moving else None
 
     def _draw(self) -> None:

@@ -29,6 +29,7 @@ from sequencer.history.words import moment
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing
 from sequencer.model.line.order import position_at
+from sequencer.model.transitions import RETRY
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Liveness
 
@@ -81,6 +82,34 @@ class RunSituation(Struct, frozen=True):
 def next_command(run: RunSituation) -> NextCommand:
     """Return what a person types next, for every state that a run can be in."""
     return _about_the_files(run) or _about_the_holders(run) or _about_the_run(run)
+
+
+def run_state(run: RunSituation) -> str:
+    """Return what the run is doing, as a key of `states.LOOKS`.
+
+    A run has ended, or is stopped, whatever else is true of it. It is interrupted when the holders
+    of all its steps are gone.
+    """
+    head, here = run.head, run.here
+    if head is None:
+        return "pending"
+    if head.ended_as is not None or head.exit:
+        return head.ended_as or "stopped"
+    if run.holders and all(one.allows_take_over for one in run.holders):
+        return "interrupted"
+    if here is not None and here.kind is Readiness.NOT_YET:
+        return "retrying" if head.not_before_reason == RETRY else "waiting"
+    return (here and _STATES.get(here.kind)) or _BY_STATUS.get(head.status, str(head.status))
+
+
+_STATES = {Readiness.PAUSED: "paused", Readiness.LIMIT: "limit", Readiness.REFUSED: "failed"}
+"""Of runs that something stands in the way of."""
+_BY_STATUS = {
+    Status.IDLE: "pending",
+    Status.WAITING_NEXT: "ready",
+    Status.WAITING_APPROVAL: "asked",
+}
+"""Of all others; the other statuses are states."""
 
 
 def _about(run: RunSituation, words: str, note: str = "") -> NextCommand:

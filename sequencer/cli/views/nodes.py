@@ -17,11 +17,13 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from sequencer.cli.views.states import (
     ACTIVE,
-    ASCII_MARKS,
+    INTEREST,
     LAST_LINE_COLUMNS,
-    MARKS,
-    STYLES,
+    LOOKS,
+    WORKING,
     done,
+    mark_of,
+    node_look,
     seconds,
     shown,
     state_words,
@@ -83,7 +85,6 @@ _UNTITLED = _Table(
 """Where no title says more than its node's id."""
 NOTHING = "-"
 _REACHED = (NodeState.PENDING, NodeState.WAITING)
-_WORKS = (NodeState.RUNNING, NodeState.RETRYING)
 _COUNTED = {
     "done": (NodeState.DONE,),
     "running": (NodeState.RUNNING,),
@@ -130,7 +131,7 @@ def counted(view: FlowView, nodes: Sequence[NodeView]) -> str:
     """Return how many of *nodes*, some of *view*, are how far."""
     if view.graph.has_tasks:
         return counted_tasks(nodes)
-    found = Counter(str(node.state) for node in nodes)
+    found = Counter(node_look(node).word for node in nodes)
     return ", ".join(f"{count} {state}" for state, count in found.most_common())
 
 
@@ -196,7 +197,8 @@ def _state(view: NodeView, now: datetime) -> str:
     if view.state is NodeState.RETRYING and due is not None:
         return f"retry in {clock(max(0.0, (due - now).total_seconds()))}"
     is_again = view.attempt > 1 and view.state in (NodeState.RUNNING, NodeState.FAILED)
-    return f"{view.state} ({view.attempt})" if is_again else str(view.state)
+    word = node_look(view).word
+    return f"{word} ({view.attempt})" if is_again else word
 
 
 def table_lines(
@@ -291,7 +293,7 @@ def elapsed(view: FlowView, now: datetime | None = None) -> float:
     latest = parse_time(view.latest) if view.latest else None
     if began is None:
         return 0.0
-    is_moving = any(node.state in _WORKS for node in view.nodes)
+    is_moving = any(n.state in WORKING and not n.is_interrupted for n in view.nodes)
     end = now if now is not None and is_moving else latest
     return max(0.0, (end - began).total_seconds()) if end is not None else 0.0
 
@@ -318,15 +320,15 @@ def node_lines(
     room: int | None,
     heard: Mapping[str, Heard],
     *,
-    mark: Callable[[NodeState], str] = lambda _: "",
+    mark: Callable[[NodeView], str] = lambda _: "",
     dots: str = "…",
 ) -> list[str]:
     """Return *nodes*, some of those of *view*, in a line each below the head of the table."""
     missing = blocked(view)
     rows = [
-        task_cells(one, missing[one.node.id], now, heard.get(one.node.id), mark(one.state))
+        task_cells(one, missing[one.node.id], now, heard.get(one.node.id), mark(one))
         if view.graph.has_tasks
-        else _node_cells(one, now, heard.get(one.node.id), mark(one.state))
+        else _node_cells(one, now, heard.get(one.node.id), mark(one))
         for one in nodes
     ]
     return table_lines(rows, room, are_tasks=view.graph.has_tasks, dots=dots)
@@ -406,7 +408,7 @@ LEAST_ROWS = 6
 """Of a table that leaves room for a blank line before it."""
 Styled = tuple[str, str]
 """A line, and how it looks."""
-_SEEN = (NodeState.ASKED, NodeState.RUNNING, NodeState.RETRYING, NodeState.FAILED)
+_SEEN = INTEREST[: INTEREST.index(NodeState.READY)]
 """What a person has to see; of each something before there is more of another."""
 _SOON = {NodeState.READY: 1, NodeState.WAITING: 2}
 _REST = 3
@@ -421,7 +423,9 @@ class Frame:
         self._size = USUAL
         self._was: tuple[int, ...] = ()
         """Columns that each line took when it was drawn."""
-        self._is_ascii = not can_write(stream, SPINNER + "".join(MARKS.values()) + "…·")
+        self._is_ascii = not can_write(
+            stream, SPINNER + "".join(LOOKS[one].mark for one in NodeState) + "…·"
+        )
 
     def measure(self) -> tuple[int, int]:
         """Return columns and rows of the terminal, looked up again."""
@@ -492,17 +496,17 @@ class Frame:
         lines: list[Styled] = []
         if nodes:
             found = node_lines(view, nodes, now, columns, heard, mark=self._mark, dots=self._dots)
-            styles = ["dim", *(STYLES[node.state] for node in nodes)]
+            styles = ["dim", *(node_look(node).style for node in nodes)]
             lines = list(zip(found, styles, strict=True))
         if rest:
             lines.append((f"and {len(rest)} more: {counted(view, rest)}", "dim"))
         return [*lines, (titled_summary(view, now, columns), "bold")]
 
-    def _mark(self, state: NodeState) -> str:
-        if state is NodeState.RUNNING:
+    def _mark(self, view: NodeView) -> str:
+        if view.state is NodeState.RUNNING and not view.is_interrupted:
             spinner = ASCII_SPINNER if self._is_ascii else SPINNER
             return spinner[int(time.monotonic() * SPINS_PER_S) % len(spinner)]
-        return (ASCII_MARKS if self._is_ascii else MARKS)[state]
+        return mark_of(view, is_ascii=self._is_ascii)
 
 
 def chosen(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:

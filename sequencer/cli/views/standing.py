@@ -18,9 +18,11 @@ from sequencer.cli.views.next_command import (
     NextCommand,
     RunSituation,
     next_command,
+    run_state,
     takes_over,
 )
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
+from sequencer.cli.views.states import StateLook, look_of
 from sequencer.cli.views.tails import heard_of, last_failure
 from sequencer.cli.views.text import age_s, one_line, plural
 from sequencer.engine.by_hand import fresh_head
@@ -138,24 +140,31 @@ class Snapshot(Struct, frozen=True):
     @property
     def next_command(self) -> NextCommand:
         """Return what a person types next."""
+        return next_command(self._situation)
+
+    @property
+    def state(self) -> StateLook:
+        """Return what the run is doing."""
+        return look_of(run_state(self._situation))
+
+    @property
+    def _situation(self) -> RunSituation:
         is_taken = self.makers is None or any(self.makers.values())
-        return next_command(
-            RunSituation(
-                name=self.name,
-                head=self.head,
-                here=self.standing,
-                holders=[liveness for _, liveness in self.holders],
-                is_trusted=self.is_trusted,
-                problem=self.problem,
-                lost=self.lost,
-                stopped_by=self.stopped_by,
-                needs_worker=self.busy and not is_taken,
-                has_nodes=self.graph_view is not None,
-                until="" if self.next_try is None else self.next_try.due or "",
-                starts="" if self.starts is None else starts_at(self.starts),
-                takes_over=self.takes_over,
-                merge=self.unmerged[0].commands[0] if self.unmerged else "",
-            )
+        return RunSituation(
+            name=self.name,
+            head=self.head,
+            here=self.standing,
+            holders=[liveness for _, liveness in self.holders],
+            is_trusted=self.is_trusted,
+            problem=self.problem,
+            lost=self.lost,
+            stopped_by=self.stopped_by,
+            needs_worker=self.busy and not is_taken,
+            has_nodes=self.graph_view is not None,
+            until="" if self.next_try is None else self.next_try.due or "",
+            starts="" if self.starts is None else starts_at(self.starts),
+            takes_over=self.takes_over,
+            merge=self.unmerged[0].commands[0] if self.unmerged else "",
         )
 
     @property
@@ -241,7 +250,7 @@ class Snapshot(Struct, frozen=True):
         """Yield what runs, what waits for an answer, and what may start."""
         if head.claims and self.busy:
             yield f"runs {_first([claim.step for claim in head.claims])}"
-        if asked := self._nodes_that_are("asked"):
+        if asked := self._nodes_that_are(NodeState.ASKED):
             yield f"asks {_first(asked)}"
         if ready := self._ready():
             yield f"next {_first(ready)}"
@@ -250,11 +259,12 @@ class Snapshot(Struct, frozen=True):
         """Return the nodes of the graph's run that may start, the most urgent first."""
         if self.graph_view is None:
             return []
-        return sorted(self._nodes_that_are("ready"), key=self.graph_view.graph.urgency.__getitem__)
+        urgency = self.graph_view.graph.urgency
+        return sorted(self._nodes_that_are(NodeState.READY), key=urgency.__getitem__)
 
-    def _nodes_that_are(self, state: str) -> list[str]:
+    def _nodes_that_are(self, state: NodeState) -> list[str]:
         nodes = self.graph_view.nodes if self.graph_view is not None else ()
-        return [one.node.id for one in nodes if one.state == state]
+        return [one.node.id for one in nodes if one.state is state]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         head = self.head
@@ -300,23 +310,10 @@ class Snapshot(Struct, frozen=True):
         if self.workflow is not None and self.next is not None:
             yield "verdict", last_no(self.workflow, head)
 
-    @property
-    def state_word(self) -> str:
-        """Return what the run is doing, as a person says it."""
-        head, here = self.head, self.standing
-        if head is None:
-            return "idle"
-        if head.ended_as is not None or here is None:
-            is_stopped = here is None and head.exit
-            return head.ended_as or ("stopped" if is_stopped else str(head.status))
-        if head.claims and not self.busy:
-            return "interrupted"
-        return _STATE_WORDS.get(here.kind) or str(head.status)
-
     def _state_words(self) -> str:
         if self.head is None:
-            return "idle: not started; 'sequencer run' starts it"
-        return f"{self.state_word} since {self.head.last_update}"
+            return f"{self.state.word}; 'sequencer run' starts it"
+        return f"{self.state.word} since {self.head.last_update}"
 
     def _held_by(self) -> Iterator[dict[str, Any]]:
         """Yield who holds each claim, and what is known about that process."""
@@ -389,12 +386,6 @@ class Snapshot(Struct, frozen=True):
 
 
 _FREE = (Readiness.READY, Readiness.HELD)
-_STATE_WORDS = {
-    Readiness.STOPPED: "stopped",
-    Readiness.PAUSED: "paused",
-    Readiness.LIMIT: "at its limit",
-    Readiness.REFUSED: "failed",
-}
 
 
 def _first(names: Sequence[str]) -> str:
@@ -537,13 +528,21 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         limits=run.limits,
         **_newest_words(run, head),
         notices=notices,
-        graph_view=seen,
+        graph_view=seen and _with_holders(seen, holders),
         stopped_by=tuple(run.stopped_by(head)) if head is not None and is_moving else (),
         **_its_processes(run, head),
         heard=heard_of(claims, logs.folders) if seen and logs and claims else {},
         failure=last_failure(run, head, seen),
         problem=problem,
         takes_over=takes_over(run, workflow, holders) if problem is None else "",
+    )
+
+
+def _with_holders(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:
+    """Return *view* with the nodes interrupted whose holders are gone."""
+    gone = {claim.step for claim, known in holders if known.allows_take_over}
+    return replace(
+        view, nodes=tuple(replace(one, is_interrupted=one.node.id in gone) for one in view.nodes)
     )
 
 

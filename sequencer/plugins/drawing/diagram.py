@@ -14,7 +14,7 @@ from typing import IO
 
 from msgspec import Struct
 
-from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
+from sequencer.cli.views.states import mark_of, node_look, shown, wrapped
 from sequencer.cli.views.text import can_write, columns_of, cut, has_color, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState, NodeView
@@ -126,7 +126,7 @@ def drawing(
 
 def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
     """Return *view* in words: each node and where it leads."""
-    graph, marks = view.graph, ASCII_MARKS if is_ascii else MARKS
+    graph = view.graph
     arrow, back = ("->", "(loop)") if is_ascii else ("→", "↺")
     rows = []
     for node in view.nodes:
@@ -137,11 +137,10 @@ def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
             label = f" [{shown(edge.label)}]" if edge.label else ""
             loop = f" {back}" if place in graph.back_edges else ""
             ways.append(f"{shown(edge.target)}{label}{loop}")
-        text = f" {marks[node.state]} {shown(name)}"
+        text = f" {mark_of(node, is_ascii=is_ascii)} {shown(name)}"
         rest = f" {arrow} {', '.join(ways)}" if ways else ""
-        rows.append(
-            ((_encodable(text, is_ascii), STYLES[node.state]), (_encodable(rest, is_ascii), ""))
-        )
+        style = node_look(node).style
+        rows.append(((_encodable(text, is_ascii), style), (_encodable(rest, is_ascii), "")))
     return Drawing((*rows, *jumps(graph, is_ascii=is_ascii)))
 
 
@@ -173,7 +172,7 @@ class Texts:
         self.lines = {node.node.id: self._box(node, wrap) for node in view.nodes}
 
     def _box(self, view: NodeView, wrap: int) -> list[str]:
-        node, marks = view.node, ASCII_MARKS if self._is_ascii else MARKS
+        node = view.node
         text = self._fit(node.label) or self._fit(node.id)
         lines = wrapped(text, wrap, BOX_LINES, dots=self._dots)
         if self._fit(node.title):
@@ -182,7 +181,7 @@ class Texts:
         if self._drawn.shape(node) == "diamond" and not self._has_shapes:
             lines[0] = f"{'<>' if self._is_ascii else '◇'} {lines[0]}"
         if self._has_run and view.state is not NodeState.PENDING:
-            lines[0] = f"{marks[view.state]} {lines[0]}"
+            lines[0] = f"{mark_of(view, is_ascii=self._is_ascii)} {lines[0]}"
             if view.runs > 1:
                 lines[0] += f" {'x' if self._is_ascii else '×'}{view.runs}"  # noqa: RUF001 - times
         return lines
@@ -360,7 +359,7 @@ def _painted(
     for box in layout.boxes:
         node = states[box.node]
         glyphs = _borders(drawn.shape(node.node), is_ascii=is_ascii)
-        style = STYLES[node.state]
+        style = node_look(node).style
         if node.state is NodeState.PENDING:
             colors = drawn.colors(box.node)
             style = colors.get("stroke", "")
@@ -371,7 +370,7 @@ def _painted(
         x, y = line.points[0]
         node = states[edges[line.place].source]
         leaves = "+" if is_ascii else _LEAVES[layout.way][node.node.kind is NodeKind.HUMAN]
-        canvas.put(x, y, leaves, STYLES[node.state] if has_run else "")
+        canvas.put(x, y, leaves, node_look(node).style if has_run else "")
         for number, text in enumerate(line.label.lines if line.label is not None else ()):
             assert line.label is not None  # noqa: S101 - it has lines
             left = 0 if line.is_loop else (line.label.width - width(text)) // 2

@@ -18,7 +18,7 @@ from pathlib import Path
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import save as save_file
 from sequencer.cli.views.nodes import node_summary
-from sequencer.cli.views.states import CLASSES, PICTURES, shown
+from sequencer.cli.views.states import PICTURES, node_look, shown
 from sequencer.cli.views.text import width as columns_of
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
@@ -276,7 +276,7 @@ class FlowPicture:
             yield from grouped(self._line_class(line), self._line(line))
         for box in layout.boxes:
             view = self._states[box.node]
-            parts = grouped(f"node {CLASSES[view.state]}", self._box(box, view))
+            parts = grouped(f"node {node_look(view).css}", self._box(box, view))
             yield from parts if self._link is None else self._linked(box.node, parts, self._link)
         for frame in layout.frames:
             yield from grouped("title", self._title(frame))

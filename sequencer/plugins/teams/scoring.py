@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum, auto
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -36,7 +37,7 @@ LABELS: Mapping[str, int] = _POINTS["labels"]
 
 MAX_NAMED = 6
 """Words that one reason lists."""
-_WHY: Mapping[str, str] = {
+_WHY: Mapping[Word | None, str] = {
     "orchestrator": "its sub-issues can be worked on at once",
     "debugger": "several hypotheses can be tried at once",
 }
@@ -92,8 +93,9 @@ def score(
     if classification in settings.never:
         text = f"{classification}: nothing in it that a team could share out"
         return Score(0, uses_team=False, reasons=(Reason(0, text),), team_size=1)
-    counting = _Counting(settings, classification, signals_of(title, text))
-    reasons = [reason for reason in counting.reasons(labels, procedure) if reason.points]
+    found = signals_of(title, text)
+    table = _signals(settings, classification, procedure, labels, found)
+    reasons = [reason for reason in table if reason.points]
     total = sum(reason.points for reason in reasons)
     within = min(MAX_SCORE, max(0, total))
     if within != total:
@@ -170,64 +172,54 @@ def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -
     return None
 
 
-class _Counting(Struct, frozen=True):
-    """The points of one request, signal by signal."""
-
-    settings: ScoreSettings
-    classification: Word | None
-    signals: Signals
-
-    def reasons(self, labels: Iterable[str], procedure: str | None) -> Iterator[Reason]:
-        yield from self._kind(procedure)
-        yield from self._length()
-        yield from self._keywords()
-        points = {
-            _folded(label): value for label, value in {**LABELS, **self.settings.labels}.items()
-        }
-        for label in dict.fromkeys(map(_folded, labels)):
-            yield Reason(points.get(label, 0), f"label {label}")
-        yield from self._counts()
-
-    def _kind(self, procedure: str | None) -> Iterator[Reason]:
-        word = self.classification
-        if word is not None:
-            points = self.settings.classifications.get(word, CLASSIFICATIONS.get(word, 0))
-            yield Reason(points, f"{word}: {_WHY[word]}" if word in _WHY else f"{word}")
-        if procedure is not None:
-            points = self.settings.procedures.get(procedure, 0)
-            yield Reason(points, f"procedure {procedure}")
-
-    def _length(self) -> Iterator[Reason]:
-        settings, chars = self.settings, self.signals.chars
-        if chars > settings.long_chars:
-            yield Reason(
-                settings.long_points, f"a long text: more than {settings.long_chars} characters"
-            )
-        elif chars > settings.medium_chars:
-            text = f"a text of more than {settings.medium_chars} characters"
-            yield Reason(settings.medium_points, text)
-
-    def _keywords(self) -> Iterator[Reason]:
-        written = {**KEYWORDS, **self.settings.keywords}
-        points = {word: value for word, value in written.items() if value}
-        found = phrases_in(self.signals.tokens, points)
-        for is_for in (True, False):
-            words = [word for word in found if (points[word] > 0) is is_for]
-            yield Reason(sum(points[word] for word in words), f"keywords: {_listed(words)}")
-
-    def _counts(self) -> Iterator[Reason]:
-        settings, signals = self.settings, self.signals
-        components = phrases_in(signals.tokens, settings.component_names)
-        yield _counted(settings.subtasks, signals.subtasks, "listed sub-tasks")
-        yield _counted(settings.files, len(signals.paths), "files", sorted(signals.paths))
-        yield _counted(settings.components, len(components), "components", components)
-        if self.classification == "debugger":
-            yield _counted(settings.trace_lines, signals.trace_lines, "lines of stack traces")
-            steps = signals.reproduction_steps
-            yield _counted(settings.reproduction_steps, steps, "steps to reproduce it")
+Text = TypeVar("Text", bound=str)
 
 
-def _counted(rule: Count, count: int, what: str, names: Collection[str] = ()) -> Reason:
+def _signals(
+    settings: ScoreSettings,
+    kind: Word | None,
+    procedure: str | None,
+    labels: Iterable[str],
+    found: Signals,
+) -> tuple[Reason, ...]:
+    """Return the table of signals: of each its text, what was found of it, its rule of points."""
+    kinds = {**CLASSIFICATIONS, **settings.classifications}
+    keywords = {**KEYWORDS, **settings.keywords}
+    said = phrases_in(found.tokens, keywords)
+    of_labels = {_folded(name): n for name, n in {**LABELS, **settings.labels}.items()}
+    components = phrases_in(found.tokens, settings.component_names)
+    traces, steps = found.trace_lines, found.reproduction_steps
+    if kind != "debugger":
+        traces = steps = 0
+    return (
+        _weighed(f"{{}}: {_WHY[kind]}" if kind in _WHY else "{}", [kind] if kind else (), kinds),
+        _weighed("procedure {}", [procedure] if procedure else (), settings.procedures),
+        _length(settings, found.chars),
+        _weighed("keywords: {}", [word for word in said if keywords[word] > 0], keywords),
+        _weighed("keywords: {}", [word for word in said if keywords[word] < 0], keywords),
+        *(_weighed("label {}", (one,), of_labels) for one in dict.fromkeys(map(_folded, labels))),
+        _counted("listed sub-tasks", found.subtasks, settings.subtasks),
+        _counted("files", len(found.paths), settings.files, sorted(found.paths)),
+        _counted("components", len(components), settings.components, components),
+        _counted("lines of stack traces", traces, settings.trace_lines),
+        _counted("steps to reproduce it", steps, settings.reproduction_steps),
+    )
+
+
+def _length(settings: ScoreSettings, chars: int) -> Reason:
+    if chars > settings.long_chars:
+        text = f"a long text: more than {settings.long_chars} characters"
+        return Reason(settings.long_points, text)
+    points = settings.medium_points if chars > settings.medium_chars else 0
+    return Reason(points, f"a text of more than {settings.medium_chars} characters")
+
+
+def _weighed(text: str, names: Collection[Text], points: Mapping[Text, int]) -> Reason:
+    """Return the points of all *names*, which take the place of ``{}`` in *text*."""
+    return Reason(sum(points.get(name, 0) for name in names), text.format(_listed(names)))
+
+
+def _counted(what: str, count: int, rule: Count, names: Collection[str] = ()) -> Reason:
     points = min(rule.max, rule.each * max(0, count - rule.free))
     return Reason(points, f"{what}: {count}{f' ({_listed(names)})' if names else ''}")
 

@@ -13,7 +13,7 @@ from sequencer.history.totals import Maker, Total
 from sequencer.model.outcome import Usage, amount, total
 from sequencer.plugins.metrics.facts import Cap, caps_of
 from sequencer.plugins.web.drawings import Series, stacked_svg
-from sequencer.plugins.web.pages import Page, Query, every_folder, look_of, took
+from sequencer.plugins.web.pages import Page, Query, every_folder, took
 from sequencer.plugins.web.records import UNKNOWN, Spent
 from sequencer.plugins.web.site import RunRow, Site
 from sequencer.store.identity import utc_now
@@ -95,7 +95,7 @@ def costs(site: Site, query: Query) -> Page:
     sums = dict[str, dict[tuple[str, str], Total]]()
     spent: list[tuple[str, Spent]] = []
     rows, reviews, cut = list(site.rows()), list[Judge](), 0
-    used = [(row, look_of(row), row.head.usage) for row in rows if row.head]
+    used = [(row, row.look, row.head.usage) for row in rows if row.head]
     for row in rows:
         story = row.project.story(row)
         _sum_up(sums, row, story.story.totals.by_maker)

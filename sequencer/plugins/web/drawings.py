@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.states import CLASSES, MARKS, shown
+from sequencer.cli.views.states import LOOKS, StateLook, shown
 from sequencer.cli.views.text import short
 from sequencer.history.view import FlowView, NodeState
 from sequencer.plugins.drawing.gantt import Gantt
@@ -110,16 +110,16 @@ class RingReview(NamedTuple):
     """What takes a whole cycle over, at times; it stands inside the ring."""
 
     name: str
-    state: str
+    state: NodeState
     link: str
     when: Sequence[str]
     """Said below it, a line each."""
 
 
 def ring_svg(
-    steps: Sequence[tuple[str, str, str]], title: str, review: RingReview | None = None
+    steps: Sequence[tuple[str, StateLook, str]], title: str, review: RingReview | None = None
 ) -> str:
-    """Return a cycle as a ring: of each of *steps* its name, its state's class and its link.
+    """Return a cycle as a ring: of each of *steps* its name, its look and its link.
 
     *title* is said in the middle, over the *review*.
     """
@@ -139,14 +139,17 @@ def ring_svg(
         f'<ellipse class="track" rx="{across:g}" ry="{radius:g}"/>',
         _ring_line("mid", title, -38 if review else 5),
     ]
-    for place, (name, state, link) in enumerate(steps):
+    for place, (name, look, link) in enumerate(steps):
         at = _on_ring(place, count, across, radius)
-        text = f"{RING_MARKS.get(state, '')} {_in_pill(name)}".strip()
+        mark = "" if look.css in _UNMARKED else look.mark
+        text = f"{mark} {_in_pill(name)}".strip()
         parts.append(_arrow((place + 0.5) / count, across, radius))
-        parts.append(_pill(at, wide, text, state, link))
+        parts.append(_pill(at, wide, text, look.css, link))
     if review is not None:
         parts.append(
-            _pill((0, -4), wide, _in_pill(review.name), f"{review.state} eye", review.link)
+            _pill(
+                (0, -4), wide, _in_pill(review.name), f"{LOOKS[review.state].css} eye", review.link
+            )
         )
         parts += [_ring_line("lab", text, 36 + 17 * n) for n, text in enumerate(review.when)]
     return "".join([*parts, "</svg>"])
@@ -170,8 +173,8 @@ def _ring_line(kind: str, text: str, y: float) -> str:
     return f'<text class="{kind}" y="{y:g}" text-anchor="middle">{escape(shown(text))}</text>'
 
 
-_MARKED = (NodeState.DONE, NodeState.RUNNING, NodeState.ASKED, NodeState.FAILED)
-RING_MARKS = {CLASSES[state]: MARKS[state] for state in _MARKED}
+_UNMARKED = (LOOKS["pending"].css, LOOKS["ready"].css)
+"""Pills of a ring have a mark where something has happened."""
 
 
 def _on_ring(place: float, count: int, across: float, radius: float) -> tuple[float, float]:

@@ -43,44 +43,6 @@ MOST_SHOWN = 600
 """Characters of a long text before somebody wants all of it."""
 
 
-class StateLook(NamedTuple):
-    """A state: never told by its color alone."""
-
-    mark: str
-    word: str
-    css: str
-
-
-STEP_LOOKS = {
-    "done": StateLook("✓", "done", "done"),
-    "running": StateLook("●", "running", "running"),
-    "waiting": StateLook("?", "waiting for you", "waiting"),
-    "failed": StateLook("✕", "failed", "failed"),
-    "retrying": StateLook("↻", "retrying", "retrying"),
-    "ready": StateLook("○", "ready", "ready"),
-    "skipped": StateLook("↷", "skipped", "skipped"),
-    "released": StateLook("↷", "given back", "skipped"),
-    "expired": StateLook("↷", "not answered in time", "skipped"),
-    "lost": StateLook("↷", "taken over", "skipped"),
-    "cancelled": StateLook("↷", "cancelled", "skipped"),
-    "pending": StateLook("○", "not started", "pending"),
-    "next": StateLook("○", "next", "ready"),
-}
-LOOKS = {
-    "running": STEP_LOOKS["running"],
-    "waiting-next": STEP_LOOKS["ready"],
-    "waiting-approval": STEP_LOOKS["waiting"],
-    "paused": StateLook("‖", "paused", "paused"),
-    "stopped": StateLook("■", "stopped", "paused"),
-    "failed": STEP_LOOKS["failed"],
-    "rejected": StateLook("✕", "rejected", "failed"),
-    "complete": STEP_LOOKS["done"],
-    "idle": STEP_LOOKS["pending"],
-    "stale": StateLook("!", "interrupted", "waiting"),
-    "unreadable": StateLook("✕", "can't be read", "failed"),
-}
-
-
 class Page(Struct):
     """What a template is filled with."""
 
@@ -151,22 +113,6 @@ def more(site: Site, _: Query, name: str) -> Page:
             tables.append((shown.title, [], error.in_one_line))
     context = {"title": added.title, "columns": added.columns, "tables": tables}
     return Page("more.html", added.title, context, **every_folder(site), tab=f"more/{name}")
-
-
-def look_of(row: RunRow) -> StateLook:
-    """Return how the state of the run of *row* is shown."""
-    head = row.head
-    if "error" in row.facts:
-        return LOOKS["unreadable"]
-    if head is None:
-        return LOOKS["idle"]
-    if (ended := head.ended_as) is not None:
-        return LOOKS.get(ended) or StateLook("✕", ended.replace("_", " "), "failed")
-    if head.exit and head.status != "complete":
-        return LOOKS["stopped"]
-    if row.is_stale:
-        return LOOKS["stale"]
-    return LOOKS[str(head.status)]
 
 
 def every_folder(site: Site) -> dict[str, Any]:
@@ -334,18 +280,18 @@ def runs(site: Site, query: Query) -> Page:
     state, search = query.get("state", ""), query.get("q", "").casefold()
     rows = sorted(site.rows(), key=_moved, reverse=True)
     counts: dict[str, int] = {}
-    for row in rows:
-        word = look_of(row).word
-        counts[word] = counts.get(word, 0) + 1
+    looks = [(row, row.look) for row in rows]
+    for _, look in looks:
+        counts[look.word] = counts.get(look.word, 0) + 1
     shown = [
-        row
-        for row in rows
-        if state in ("", look_of(row).word)
+        (row, look)
+        for row, look in looks
+        if state in ("", look.word)
         and search in f"{row.name} {row.project.title} {row.facts.get('workflow')}".casefold()
     ]
     first, by_journal = number(query.get("from")), "journal" in query and search
     context = {
-        "rows": [(row, look_of(row), step_words(row)) for row in shown[first:][:RUNS_A_PAGE]],
+        "rows": [(*one, step_words(one[0])) for one in shown[first:][:RUNS_A_PAGE]],
         "counts": counts,
         "state": state,
         "search": query.get("q", ""),

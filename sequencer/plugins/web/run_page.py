@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from sequencer.cli.views.standing import Snapshot, in_project, take
-from sequencer.cli.views.states import CLASSES
+from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, node_look
 from sequencer.cli.views.text import plural
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line
 from sequencer.history.story import StepTries
@@ -28,11 +28,8 @@ from sequencer.plugins.web.drawings import (
     ring_svg,
 )
 from sequencer.plugins.web.pages import (
-    STEP_LOOKS,
     Page,
     Query,
-    StateLook,
-    look_of,
     needs_of,
     number,
     step_words,
@@ -58,7 +55,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
     row = site.project(project).row(run)
     context: dict[str, Any] = {
         "row": row,
-        "look": look_of(row),
+        "look": row.look,
         "needs": [*needs_of(row)],
         "distrust": row.project.distrust(),
         "step_words": step_words(row),
@@ -73,6 +70,7 @@ def run(site: Site, query: Query, project: str, run: str) -> Page:
     view, asked = snapshot.graph_view, query.get("at", "")
     context |= {
         "head": head,
+        "look": snapshot.state,
         "snapshot": snapshot,
         # What a card below asks has its own words and buttons.
         "ways": [] if context["needs"] and snapshot.lost is None else snapshot.in_the_way,
@@ -117,24 +115,26 @@ def _line_steps(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> di
     before = number(query.get("before"))
     tried = [*tried_steps(row, is_whole=before > 0).values()]
     shown = [one for one in reversed(tried) if not before or one.step_index < before]
-    rows = [_tried_row(head, one) for one in shown[:STEPS_A_PAGE]]
+    rows = [_tried_row(head, snapshot, one) for one in shown[:STEPS_A_PAGE]]
     is_begun = head.status == "failed" or (bool(tried) and tried[-1].last.state == "running")
     if snapshot.next is not None and not before and not is_begun:
         name = snapshot.next["step"]
-        rows.insert(0, StepRow("", STEP_LOOKS["next"], name, StepTries("", name, 0)))
+        rows.insert(0, StepRow("", LOOKS["next"], name, StepTries("", name, 0)))
     more = shown[STEPS_A_PAGE - 1].step_index if len(shown) > STEPS_A_PAGE else 0
     return {"rows": rows, "more": more, "total": tried[-1].step_index + 1 if tried else 0}
 
 
-def _tried_row(head: Head, one: StepTries) -> StepRow:
+def _tried_row(head: Head, snapshot: Snapshot, one: StepTries) -> StepRow:
     last, state = one.last, one.last.state
     if state == "running" and not head.claim_with(last.token):
         state = "released"
+    elif state == "running" and not snapshot.busy:
+        state = "interrupted"
     if head.is_at_gate and head.gate and head.gate.token == last.token:
-        state = "waiting"
+        state = "asked"
     line = next((line.strip()[:120] for line in last.said.splitlines() if line.strip()), "")
     place = str(one.step_index + 1)
-    return StepRow(one.key, STEP_LOOKS[state], one.name, one, place, last.agent, line)
+    return StepRow(one.key, LOOKS[state], one.name, one, place, last.agent, line)
 
 
 def _node_steps(row: RunRow, view: FlowView, asked: str) -> dict[str, Any]:
@@ -159,28 +159,23 @@ def _focus(view: FlowView, asked: str) -> list[str]:
     # Whoever names one node wants that one, and not all that have its name in theirs.
     found = [one for one in found if one.node.id == asked] or found
     if not found:
-        moving = (one for one in view.nodes if one.state in _INTEREST[:_AT_REST])
+        moving = (one for one in view.nodes if one.state in _MOVING)
         found = sorted(moving, key=_interest)
     names = [one.node.id for one in found[:MOST_FOCUS]]
     return names or [*view.graph.entries[:MOST_FOCUS]]
 
 
-_INTEREST = [
-    *map(NodeState, ["asked", "failed", "running", "retrying", "ready", "waiting", "done"])
-]
-"""Which nodes of a large graph are listed first."""
-_AT_REST = _INTEREST.index(NodeState.WAITING)
-"""From here on nothing moves."""
+_MOVING = INTEREST[: INTEREST.index(NodeState.WAITING)]
 
 
 def _interest(view: NodeView) -> int:
-    return _INTEREST.index(view.state) if view.state in _INTEREST else len(_INTEREST)
+    return INTEREST.index(view.state)
 
 
 def _node_row(view: NodeView, tried: StepTries | None) -> StepRow:
     node = view.node
     agent = "you" if node.kind is NodeKind.HUMAN else "" if tried is None else tried.last.agent
-    look, name = STEP_LOOKS[CLASSES[view.state]], node.label or node.id
+    look, name = node_look(view), node.label or node.id
     tried = tried or StepTries(node.id, name, 0)
     return StepRow(node.id, look, name, tried, node.id, agent, view.last_line)
 
@@ -197,7 +192,7 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
         is_part = len(workflow.nodes) > MOST_DRAWN and "whole" not in query
         asked = found["asked"] if is_part else None
         try:
-            found["graph"] = _graph(row, head, snapshot.graph_view, workflow, asked)
+            found["graph"] = _graph(row, head, snapshot, workflow, asked)
             found["nodes"] = len(workflow.nodes) if is_part else 0
         except (UsageRefused, ValueError) as error:
             found["graph_note"] = in_one_line(str(error))
@@ -213,9 +208,10 @@ def _pictures(row: RunRow, head: Head, snapshot: Snapshot, query: Query) -> dict
 
 
 def _graph(
-    row: RunRow, head: Head, view: FlowView | None, workflow: Workflow, asked: str | None
+    row: RunRow, head: Head, snapshot: Snapshot, workflow: Workflow, asked: str | None
 ) -> str:
     """Return the graph; a part of it around what is *asked*, unless that is None."""
+    view = snapshot.graph_view
 
     def link(key: str) -> str:
         return f"{row.url}/step/{key}"
@@ -226,13 +222,13 @@ def _graph(
         return graph_svg(view, _chart(row, workflow), link)
     # Nobody knows how many steps there are: it goes around.
     is_endless = row.facts["steps"] is None
-    states = _line_states(row, head, workflow, is_endless=is_endless)
+    states = _line_states(row, head, snapshot, workflow)
     if is_endless and len(states) <= MOST_RING:
-        places = [(name, state, link(key)) for name, state, key in states]
+        places = [(view.node.id, node_look(view), link(key)) for view, key in states]
         cycle = head.step_index // len(states)
         return ring_svg(places, f"cycle {cycle + 1}", _review(workflow, cycle, link))
-    keys = {step.name: key for step, (_, _, key) in zip(workflow.steps, states, strict=True)}
-    line = _line_view(workflow, [state for _, state, _ in states], is_endless=is_endless)
+    keys = {step.name: key for step, (_, key) in zip(workflow.steps, states, strict=True)}
+    line = _line_view(workflow, [view for view, _ in states], is_endless=is_endless)
     return graph_svg(line, None, lambda name: link(keys[name]))
 
 
@@ -250,26 +246,29 @@ def _chart(row: RunRow, workflow: Workflow) -> Chart | None:
 
 
 def _line_states(
-    row: RunRow, head: Head, workflow: Workflow, *, is_endless: bool
-) -> list[tuple[str, str, str]]:
-    """Return of each step of the present cycle its name, its state and its key."""
+    row: RunRow, head: Head, snapshot: Snapshot, workflow: Workflow
+) -> list[tuple[NodeView, str]]:
+    """Return each step of the present cycle with its key."""
     count, tried, found = len(workflow.steps), tried_steps(row), []
+    is_endless = row.facts["steps"] is None
     first = head.step_index // count * count if is_endless else 0
     for index, step in enumerate(workflow.steps, first):
         name = describe(workflow, index)["step"] if is_endless else ""
-        state = _line_state(row, head, index, was_tried=str(index) in tried)
-        found.append((name or step.name, state, str(index)))
+        state = _line_state(head, index, was_tried=str(index) in tried)
+        is_interrupted = state is NodeState.RUNNING and not snapshot.busy
+        node = Node(id=name or step.name, kind=NodeKind.AGENT)
+        found.append((NodeView(node, state, is_interrupted=is_interrupted), str(index)))
     return found
 
 
-def _line_state(row: RunRow, head: Head, index: int, *, was_tried: bool) -> str:
+def _line_state(head: Head, index: int, *, was_tried: bool) -> NodeState:
     if head.is_at_gate and head.gate is not None and head.gate.step_index == index:
-        return "waiting"
+        return NodeState.ASKED
     if index != head.step_index:
-        return "done" if index < head.step_index else "pending"
+        return NodeState.DONE if index < head.step_index else NodeState.PENDING
     if head.claims:
-        return "waiting" if row.is_stale else "running"
-    return "failed" if head.status == "failed" and was_tried else "ready"
+        return NodeState.RUNNING
+    return NodeState.FAILED if head.status == "failed" and was_tried else NodeState.READY
 
 
 def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
@@ -281,13 +280,12 @@ def _review(workflow: Workflow, cycle: int, link: Link) -> RingReview | None:
     when = f"in {plural(left, 'cycle')}" if left else "in this cycle"
     cadence = f"every {every} cycles" if every > 1 else "every cycle"
     url = link(str((cycle + left) * len(workflow.steps)))
-    return RingReview(review.step.name, "pending" if left else "ready", url, (when, cadence))
+    return RingReview(
+        review.step.name, NodeState.PENDING if left else NodeState.READY, url, (when, cadence)
+    )
 
 
-_STATES = {name: state for state, name in reversed(CLASSES.items())}
-
-
-def _line_view(workflow: Workflow, states: Sequence[str], *, is_endless: bool) -> FlowView:
+def _line_view(workflow: Workflow, steps: Sequence[NodeView], *, is_endless: bool) -> FlowView:
     """Return a line of steps as a graph, to be drawn as one."""
     names = [step.name for step in workflow.steps]
     nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
@@ -295,8 +293,9 @@ def _line_view(workflow: Workflow, states: Sequence[str], *, is_endless: bool) -
     if is_endless and len(names) > 1:
         edges.append(Edge(source=names[-1], target=names[0]))
     graph = Graph(nodes=nodes, edges=tuple(edges), entries=(names[0],))
-    views = tuple(NodeView(node, _STATES[state]) for node, state in zip(nodes, states, strict=True))
-    followed = frozenset(place for place, state in enumerate(states[1:]) if state != "pending")
+    views = tuple(replace(view, node=node) for node, view in zip(nodes, steps, strict=True))
+    reached = (view.state is not NodeState.PENDING for view in views[1:])
+    followed = frozenset(place for place, is_reached in enumerate(reached) if is_reached)
     return FlowView(workflow.name, graph, views, "running", followed=followed)
 
 

@@ -30,6 +30,7 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sequencer import __version__
+from sequencer.cli.views.states import LOOKS
 from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.plugins.web import checks, pages, run_page, steps
@@ -68,7 +69,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
-    made.globals |= {"version": __version__, "step_looks": pages.STEP_LOOKS}
+    made.globals |= {"version": __version__, "looks": LOOKS}
     return made
 
 

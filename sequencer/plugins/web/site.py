@@ -19,7 +19,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
+from sequencer.cli.views.next_command import run_state, situation_of
 from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
+from sequencer.cli.views.states import LOOKS, StateLook, look_of
 from sequencer.documents.textfile import slug
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
@@ -174,6 +176,16 @@ class RunRow(Struct, dict=True):
         with suppress(SequencerError):
             return differences(as_begun(self.run.store, head).workflow, workflow)[:MOST_DIFFERENCES]
         return ()
+
+    @property
+    def look(self) -> StateLook:
+        """Return what its run is doing; a process may go while its files stay the same."""
+        if "error" in self.facts:
+            return LOOKS["unreadable"]
+        head = self.head
+        return (
+            LOOKS["pending"] if head is None else look_of(run_state(situation_of(self.run, head)))
+        )
 
     @property
     def is_stale(self) -> bool:

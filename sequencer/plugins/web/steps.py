@@ -13,6 +13,7 @@ from urllib.parse import quote
 from starlette.responses import Response, StreamingResponse
 
 from sequencer.cli.views.runs import Open
+from sequencer.cli.views.states import LOOKS
 from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, written_at
 from sequencer.cli.views.text import file_size, one_line, plain
 from sequencer.engine.recall import read_output
@@ -23,7 +24,7 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import used
 from sequencer.plugins.web.diffs import diff_of
 from sequencer.plugins.web.live import lines_from
-from sequencer.plugins.web.pages import STEP_LOOKS, Page, Query, look_of, needs_of, number
+from sequencer.plugins.web.pages import Page, Query, needs_of, number
 from sequencer.plugins.web.site import RunRow, Site, facts_after
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -66,8 +67,8 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
         "title": title,
         "tried": found,
         "one": which,
-        "look": STEP_LOOKS["waiting" if needs and found and which is found.last else look],
-        "run_look": look_of(row),
+        "look": LOOKS["asked" if needs and found and which is found.last else look],
+        "run_look": row.look,
         "outcome": fact,
         "usage": used(fact.get("usage") or {}),
         "answer": _answer(row, fact),

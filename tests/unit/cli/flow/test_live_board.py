@@ -71,7 +71,7 @@ def test_the_table_is_redrawn_in_place(live: tuple[Table, Terminal]) -> None:
         "0.2500",
         *("writing", "the", "file"),
     ]
-    assert lines[2].startswith("· b   pending")
+    assert lines[2].startswith("· b   not started")
     assert lines[3].startswith("demo · running · 0 of 2 nodes done · 1 active")
     seen.ended(attempt("a"), ok())
     view = with_node(

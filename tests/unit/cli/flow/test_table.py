@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from msgspec.structs import replace
 
 from sequencer.cli.views.nodes import node_table, nodes_json
-from sequencer.cli.views.states import state_words
+from sequencer.cli.views.states import seconds, state_words
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.views import graph, views
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
+HALF_A_MINUTE_AGO = "2026-11-22T11:59:30Z"
 
 
 def node(name: str = "a", **facts: object) -> NodeView:
@@ -39,10 +40,10 @@ def test_the_table() -> None:
         b={"state": NodeState.RUNNING, "attempt": 2, "since": "2026-11-22T11:59:30Z"},
     )
     assert node_table(shown, NOW).splitlines() == [
-        "NODE  STATE    ATTEMPT  RUNS        TIME    COST  LAST LINE",
-        "a     done           1     2  1 min 15 s  0.5000  wrote it",
-        "b     running        2     -      30.0 s       -  -",
-        "c     pending        -     -           -       -  -",
+        "NODE  STATE        ATTEMPT  RUNS        TIME    COST  LAST LINE",
+        "a     done               1     2  1 min 15 s  0.5000  wrote it",
+        "b     running            2     -      30.0 s       -  -",
+        "c     not started        -     -           -       -  -",
         "",
         (
             "running · 1 of 3 nodes done · 1 active · 1 loop of at most 50 "
@@ -56,10 +57,10 @@ def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
     shown = FlowView("demo", shape, tuple(map(NodeView, shape.nodes)), "running")
     table = node_table(shown, NOW).splitlines()
     assert table[:4] == [
-        "NODE  TITLE             STATE    ATTEMPT  RUNS  TIME  COST  LAST LINE",
-        "A     Compile and lint  pending        -     -     -     -  -",
-        "b                       pending        -     -     -     -  -",
-        "C     Ship it?          pending        -     -     -     -  -",
+        "NODE  TITLE             STATE        ATTEMPT  RUNS  TIME  COST  LAST LINE",
+        "A     Compile and lint  not started        -     -     -     -  -",
+        "b                       not started        -     -     -     -  -",
+        "C     Ship it?          not started        -     -     -     -  -",
     ]
     assert "Compile and li" in node_table(shown, NOW, 60)
 
@@ -67,11 +68,21 @@ def test_titles_have_a_column_where_they_say_more_than_ids() -> None:
 def test_what_waits_says_for_how_long() -> None:
     later = "2026-11-22T12:00:20Z"
     assert state_words(node(state=NodeState.RETRYING, due=later), NOW) == "retrying in 20.0 s"
-    assert state_words(node(state=NodeState.ASKED, due=later), NOW) == "asked, 20.0 s left"
-    assert state_words(node(state=NodeState.ASKED), NOW) == "asked"
+    assert (
+        state_words(node(state=NodeState.ASKED, due=later), NOW) == "waiting for you, 20.0 s left"
+    )
+    assert state_words(node(state=NodeState.ASKED), NOW) == "waiting for you"
     past = "2026-11-22T11:00:00Z"
     assert state_words(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
     assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
+
+
+def test_what_nobody_runs_any_more_is_interrupted_and_its_clock_stands() -> None:
+    gone = node(state=NodeState.RUNNING, since=HALF_A_MINUTE_AGO, seconds=5, is_interrupted=True)
+    assert (state_words(gone, NOW), seconds(gone, NOW)) == ("interrupted", 5)
+    shown = run(a={"state": NodeState.RUNNING, "since": HALF_A_MINUTE_AGO, "is_interrupted": True})
+    assert "interrupted" in node_table(shown, NOW)
+    assert nodes_json(shown)["nodes"][0]["state"] == "running", "programs ask `held_by`"
 
 
 def test_json_says_all_of_it() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sequencer.model.request import Request
 from sequencer.plugins.requests.routing import WORDS, RoutingSettings, Word, route
-from sequencer.plugins.teams.options import TeamOptions
+from sequencer.plugins.teams.options import ScoreSettings, TeamOptions
 from sequencer.plugins.teams.scoring import KEYWORDS, Score, classification_of, decide, score
 from sequencer.workflows.registry import Registry
 
@@ -71,6 +71,42 @@ def test_what_is_counted(text: str, points: int, told: str) -> None:
     assert reason.points == points
     assert reason.text.startswith(told)
     assert reason.text.endswith(" more)") == ("f11.py" in told)
+
+
+EACH = {"each": 7, "free": 0, "max": 100}
+BUG = "Steps to reproduce:\n- a\n- b\n" + TRACE
+
+
+@pytest.mark.parametrize(
+    ("written", "request_", "told"),
+    [
+        ({"classifications": {"debugger": 7}}, {}, (7, "debugger: several hypotheses can be")),
+        ({"procedures": {"fix": 7}}, {"procedure": "fix"}, (7, "procedure fix")),
+        ({"medium_points": 7}, {"text": MEDIUM}, (7, "a text of more than 800 characters")),
+        ({"long_points": 7}, {"text": LONG}, (7, "a long text: more than 2000 characters")),
+        ({"keywords": {"tidy": 7}}, {"title": "tidy"}, (7, "keywords: tidy")),
+        ({"keywords": {"typo": -7}}, {"title": "a typo"}, (-7, "keywords: typo")),
+        ({"labels": {"size/XL": 7}}, {"labels": ["size: xl"]}, (7, "label size-xl")),
+        ({"subtasks": EACH}, {"text": "- a\n- b"}, (14, "listed sub-tasks: 2")),
+        ({"files": EACH}, {"text": "a.py b.py a.py"}, (14, "files: 2 (a.py, b.py)")),
+        ({"components": EACH}, {"text": "the server"}, (7, "components: 1 (server)")),
+        ({"trace_lines": EACH}, {"text": BUG}, (100, "lines of stack traces: 21")),
+        ({"reproduction_steps": EACH}, {"text": BUG}, (14, "steps to reproduce it: 2")),
+    ],
+)
+def test_each_signal_has_a_rule_of_its_own(
+    written: dict[str, Any], request_: dict[str, Any], told: tuple[int, str]
+) -> None:
+    settings = ScoreSettings.model_validate(written)
+    found = scored("debugger", **{"title": "x", **request_}, settings=settings)
+    (reason,) = (one for one in found.reasons if one.text.startswith(told[1]))
+    assert reason.points == told[0]
+
+
+@pytest.mark.parametrize("word", [None, "code"])
+def test_traces_and_steps_to_reproduce_count_for_a_debugger_only(word: Word | None) -> None:
+    settings = ScoreSettings.model_validate({"trace_lines": EACH, "reproduction_steps": EACH})
+    assert scored(word, text=BUG, settings=settings).score == 0
 
 
 @pytest.mark.parametrize("label", ["size/XL", "size: XL", "Size-xl", "size_XL", "SIZE XL"])

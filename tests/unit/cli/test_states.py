@@ -1,0 +1,74 @@
+"""One table of states: what each is called and how it looks, on terminals and pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sequencer.cli.views.next_command import RunSituation, run_state
+from sequencer.cli.views.states import INTEREST, LOOKS, look_of
+from sequencer.history.story import STATES
+from sequencer.history.view import NodeState
+from sequencer.model.head import Gate, Status
+from sequencer.model.kind import Readiness, Standing
+from sequencer.model.transitions import RETRY, Place
+from sequencer.store.protocol import Liveness
+from tests.contract.store_cases import make_claim, new_head
+
+HERE = Place(0, "main", "main.md")
+GONE, ALIVE = Liveness.DEAD, Liveness.ALIVE
+HELD = {"status": "running", "claims": (make_claim(),), "token": 1, "attempt": 1}
+NO = Gate(step="main", step_index=0, token=1, opened_at="", decision="rejected")
+
+
+def state(kind: Readiness | None = None, *holders: Liveness, **head: Any) -> str:
+    here = None if kind is None else Standing(kind, "", HERE)
+    return run_state(RunSituation(None, new_head(**head), here, holders))
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (run_state(RunSituation(None, None)), "not started"),
+        (state(Readiness.READY, status="idle"), "not started"),
+        (state(Readiness.READY, status="waiting-next"), "ready"),
+        (state(Readiness.HELD, ALIVE, **HELD), "running"),
+        (state(Readiness.READY, GONE, **HELD), "interrupted"),
+        (state(Readiness.READY, GONE, ALIVE, **HELD), "running"),
+        (state(Readiness.STOPPED, GONE, exit=True, **HELD), "stopped"),
+        (state(Readiness.STOPPED, exit=True), "stopped"),
+        (state(None, exit=True), "stopped"),
+        (state(Readiness.PAUSED, status="waiting-next", pause_requested=True), "paused"),
+        (state(Readiness.PERSON, status="paused", exit_reason="it repeats itself"), "paused"),
+        (state(Readiness.PERSON, status="waiting-approval"), "waiting for you"),
+        (state(Readiness.LIMIT, status="waiting-next"), "at its limit"),
+        (state(Readiness.REFUSED, status="waiting-next"), "failed"),
+        (state(Readiness.NOT_YET, status="failed", not_before_reason=RETRY), "retrying"),
+        (state(Readiness.NOT_YET, status="waiting-next"), "waiting"),
+        (state(None, status="failed"), "failed"),
+        (state(Readiness.COMPLETE, status="complete"), "complete"),
+        (state(Readiness.COMPLETE, status="complete", exit=True, gate=NO), "rejected"),
+    ],
+)
+def test_what_a_run_is_doing(found: str, expected: str) -> None:
+    assert look_of(found).word == expected
+
+
+def test_every_state_has_a_look() -> None:
+    known = LOOKS.keys()
+    assert {*STATES.values(), *NodeState, "running"} <= known
+    of_runs = set(Status) - {Status.IDLE, Status.WAITING_NEXT, Status.WAITING_APPROVAL}
+    assert of_runs <= known
+    assert sorted(INTEREST) == sorted(NodeState)
+
+
+def test_a_state_of_a_later_version_has_its_name() -> None:
+    assert look_of("out_of_paper").word == "out of paper"
+    assert look_of("out_of_paper").css == "failed"
+
+
+def test_words_and_marks_tell_states_apart() -> None:
+    words = [look.word for look in LOOKS.values()]
+    assert len(set(words)) == len(words)
+    assert all(look.mark and look.ascii_mark.isascii() for look in LOOKS.values())
