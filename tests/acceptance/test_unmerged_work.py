@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -257,3 +258,72 @@ def test_a_project_without_worktrees_asks_git_nothing(
     for command in (["status"], ["status", "--all"], ["inbox"]):
         assert call(folder, *command).code == 0
     assert asked == []
+
+
+# --- the commands that are named, as they are typed -------------------------------------
+
+
+def commands(folder: Path) -> tuple[str, str]:
+    """Return the commands that merge and drop the only work that is not merged."""
+    (row,) = [one for one in call(folder, "inbox", "--json").json if "unmerged" in one]
+    merge, drop = row["commands"]
+    return merge, drop
+
+
+def typed(folder: Path, text: str) -> None:
+    subprocess.run(["sh", "-ec", text], cwd=folder, check=True, capture_output=True)
+
+
+def begun(folder: Path) -> Path:
+    """Do one step, which commits, start the run over, and return its old worktree."""
+    text = SCHEDULED.replace(
+        "echo agent >> notes.txt", "echo agent >> notes.txt; git commit -qam x"
+    )
+    (folder / "orchestration.yaml").write_text(text)
+    git(folder, "config", "user.name", "Ada")
+    git(folder, "config", "user.email", "ada@example.org")
+    git(folder, "commit", "-q", "-am", "settings")
+    assert call(folder, "trust", "--yes").code == 0
+    assert call(folder, "run", "--max-steps", "1").code == 0
+    assert call(folder, "reset", "--yes").code == 0
+    (found,) = (folder / "sync" / "worktrees").glob("run-*[0-9a-f]")
+    return found
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_the_command_that_drops_it_works_while_a_worktree_has_the_branch(
+    folder: Path, is_removed: bool
+) -> None:
+    tree = begun(folder)
+    if is_removed:
+        shutil.rmtree(tree)
+    typed(folder, commands(folder)[1])
+    assert branches(folder) == []
+    assert not tree.exists()
+    assert call(folder, "inbox", "--json").json == []
+
+
+def test_no_command_runs_what_an_agent_has_put_in_place_of_the_repository(folder: Path) -> None:
+    tree = begun(folder)
+    (tree / ".git").unlink()
+    git(tree, "init", "-q")
+    git(tree, "config", "core.fsmonitor", f"touch {folder}/PWNED; false")
+    (tree / "new.txt").write_text("x")
+    merge, drop = commands(folder)
+    assert "-C" not in merge
+    typed(folder, merge)
+    assert git(folder, "show", "HEAD:notes.txt") == "start\nagent"
+    git(folder, "reset", "-q", "--hard", "HEAD~1")
+    typed(folder, drop)
+    assert branches(folder) == []
+    assert not (folder / "PWNED").exists()
+
+
+def test_it_is_merged_into_the_branch_that_it_came_from(folder: Path) -> None:
+    begun(folder)
+    git(folder, "switch", "-q", "-c", "elsewhere", "HEAD~1")
+    merge, _ = commands(folder)
+    assert merge.startswith("git switch main; git merge sequencer-run/default/run-")
+    typed(folder, merge)
+    assert git(folder, "show", "main:notes.txt") == "start\nagent"
+    assert git(folder, "show", "elsewhere:notes.txt") == "start"

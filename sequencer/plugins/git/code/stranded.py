@@ -56,6 +56,10 @@ class Stranded(NamedTuple):
     """The worktree, if it has work that is in no commit."""
     is_gone: bool = False
     """The run itself was removed."""
+    is_elsewhere: bool = False
+    """Another branch than `into` is checked out."""
+    frees: tuple[tuple[str, ...], ...] = ()
+    """Commands without which git does not remove the branch: a worktree has it."""
 
     def told(self) -> UnmergedWork:
         """Return it in words."""
@@ -63,14 +67,14 @@ class Stranded(NamedTuple):
 
     def _commands(self) -> tuple[str, ...]:
         """Return the commands that merge it, and that drop it."""
-        drop = shlex.join(("git", "branch", "-D", self.branch))
+        drop = "; ".join(map(shlex.join, (*self.frees, ("git", "branch", "-D", self.branch))))
         if not self.folder:
-            return shlex.join(("git", "merge", self.branch)), drop
+            switch = [("git", "switch", self.into)] if self.is_elsewhere else []
+            return "; ".join(map(shlex.join, (*switch, ("git", "merge", self.branch)))), drop
         merge = shlex.join(("git", "-C", self.folder, "status"))
         if not self.is_gone:
             merge += f"; sequencer {run_option(self.run)}run"
-        remove = shlex.join(("git", "worktree", "remove", "--force", self.folder))
-        return merge, f"{remove}; {drop}"
+        return merge, drop
 
     @property
     def words(self) -> str:

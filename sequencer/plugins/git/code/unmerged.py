@@ -7,6 +7,7 @@ its run was started on. Nothing is listed of a run that is under way. Nothing is
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from sequencer.errors import SequencerError
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.stranded import LEFT_BRANCH, Stranded, described
 from sequencer.plugins.git.code.tree import status_of
-from sequencer.plugins.git.code.worktrees import BRANCHES, RUN_BRANCHES, Phase, Worktree
+from sequencer.plugins.git.code.worktrees import BRANCHES, RUN_BRANCHES, Phase, Worktree, git_dirs
 from sequencer.plugins.git.process import Git, GitFailed
 
 LOOK_S = 10.0
@@ -79,7 +80,8 @@ class Unmerged(Struct, frozen=True):
     def _with_note(self, note: Worktree, run: str | None, tip: str | None) -> Iterator[Stranded]:
         trees = self.trees[run]
         folder, has_files = trees.notes.folder(note), False
-        if note.phase is not Phase.ADDING and folder.is_dir():
+        is_ours = trees.link_problem(note) is None
+        if note.phase is not Phase.ADDING and is_ours:
             with contextlib.suppress(GitFailed, SequencerError):
                 status = status_of(trees.git_of(note))
                 has_files = any(not trees.checkout.is_own(one.path) for one in status.entries)
@@ -88,14 +90,25 @@ class Unmerged(Struct, frozen=True):
         count = 0 if tip is None else commits_of(self.git, note, tip)
         if not (count or has_files):
             return
+        frees: list[tuple[str, ...]] = []
+        if is_ours:
+            frees.append(("git", "worktree", "remove", "--force", str(folder)))
+        if not is_ours and os.path.lexists(folder):
+            # No command of git's in it: its configuration may be an agent's.
+            frees.append(("rm", "-rf", str(folder)))
+        if not is_ours and any(git_dirs(trees.checkout.common_dir, folder)):
+            frees.append(("git", "worktree", "prune"))
+        into = note.checked_out or ""
         yield Stranded(
             note.branch,
             count,
             run=run,
             is_of_run=True,
             run_id=note.run_id,
-            into=note.checked_out or "",
+            into=into,
             folder=str(folder) if has_files else "",
+            is_elsewhere=bool(into) and trees.checkout.checked_out() not in (into, ""),
+            frees=tuple(frees),
         )
 
 
