@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +16,7 @@ from sequencer.store import folder as folders
 from sequencer.store import reading, recovery
 from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
+from sequencer.store.journal import checksum
 from sequencer.store.reading import READ_ATTEMPTS, Trace
 from tests.unit.store.broken_runs import begun, damage_line, edit, go_on, hold, journal_of
 from tests.unit.store.test_evidence import GONE, _owner
@@ -106,6 +108,27 @@ def test_an_open_reads_the_head_and_its_own_record(
     assert reads == [("state.json", 0), ("journal.jsonl", head.journal_offset)]
     assert head.journal_offset > 0
     assert opened.total() == 2
+
+
+def test_a_writer_begins_with_one_reading_too(tmp_path: Path, opened: Counter[str]) -> None:
+    state_path = rotated(tmp_path)
+    opened.clear()
+    FileStore(state_path).update(lambda _: None)
+    assert (opened["state.json"], opened["journal.jsonl"]) == (1, 1)
+
+
+def test_an_edited_offset_does_not_make_a_line_count_that_came_second(tmp_path: Path) -> None:
+    state_path = begun(tmp_path, 3)
+    journal = journal_of(state_path)
+    accepted, size = FileStore(state_path).view().head, journal.stat().st_size
+    second = json.loads(journal.read_bytes().splitlines()[-1])
+    second["head"]["step_index"] = 0
+    del second["checksum"]
+    body = json.dumps(second).encode()[:-1]
+    with journal.open("ab") as file:
+        file.write(body + b',"checksum":"%s"}\n' % checksum(body).encode())
+    edit(state_path, journal_offset=size - 1)
+    assert FileStore(state_path).view().head == accepted
 
 
 @pytest.mark.parametrize("damage", [without_head, half_a_head, of_another_program])
