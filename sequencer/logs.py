@@ -30,7 +30,7 @@ from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
 from sequencer.store.identity import utc_now
-from sequencer.store.recovery import Trace, Witness, names_in
+from sequencer.store.reading import Trace, Witness, names_in
 
 _LONGEST_SECRET = 64 * 1024
 """Bytes of a key in a text; longer ones are not looked for behind the cap of a log."""

@@ -54,7 +54,7 @@ from sequencer.project.worktrees import WORKTREES
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
 from sequencer.store.protocol import Store
-from sequencer.store.recovery import Witness, no_witness
+from sequencer.store.reading import Witness, no_witness
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
 

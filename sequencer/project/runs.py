@@ -35,7 +35,8 @@ from sequencer.store.head import migrate, read_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
-from sequencer.store.recovery import Witness, beyond, missing, no_witness
+from sequencer.store.reading import Witness, no_witness
+from sequencer.store.recovery import beyond, missing
 
 
 def definition_of(store: Store) -> Definition | None:

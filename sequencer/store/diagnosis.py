@@ -1,50 +1,55 @@
-"""What the files of a run hold when the ordinary reader refuses them.
+"""What is wrong with a run's files, and the way out.
 
-Reads everything, believes only what has a checksum, and names each thing that is wrong
-with its place; `repair` acts on it. Each record says what it was built on, so a file that git
-made of two branches shows. Nothing here writes, and nothing raises because of damage.
+`reading` has read everything; here each thing that is wrong is named with its place, the ordinary
+reader's judgment of the same bytes is kept, and what would make the run readable is decided;
+`repair` acts on it. Only what has a checksum is believed. Nothing raises because of damage.
 
-Not promised: that a record which was lost can be brought back, or that every merge is seen:
-two branches in which nothing was measured are alike.
+Not promised: that a record which was lost can be brought back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
-from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
-from sequencer.history.facts import RecordedFact, StartKind, read
+from sequencer.errors import CorruptState, EditRefused, SequencerError
 from sequencer.model.head import MAX_COUNTER, Head
-from sequencer.store import documents as flow_documents
-from sequencer.store.folder import read_regular
-from sequencer.store.head import is_legacy, parse_head, signature
-from sequencer.store.journal import NAME, JournalFile, Record, Scan, facts_of, survey
+from sequencer.store.continuity import misfits
+from sequencer.store.head import is_legacy, parse_head
+from sequencer.store.journal import (
+    NAME,
+    JournalFile,
+    Record,
+    Scan,
+    lost_between,
+    lost_within,
+    survey,
+)
 from sequencer.store.ownership import refused
+from sequencer.store.reading import (
+    READ_ATTEMPTS,
+    FileContent,
+    RunFiles,
+    Trace,
+    Witness,
+    changing,
+    no_witness,
+)
 from sequencer.store.recovery import (
     MAX_LOST_TOKENS,
     Recovered,
-    Trace,
-    Witness,
     beyond,
     ensure_no_older_copy,
     head_of,
-    no_witness,
     recover,
-    tokens_in,
-    traces,
     unheard_end,
 )
-from sequencer.store.strictjson import MAX_BYTES, parse_object
 
-_LOOKS = 5
-"""At a head and its documents, which others may replace in between."""
+Complaints = tuple[object, ...]
+_NO_COMPLAINTS: Complaints = (None, None, (), ())
 
 
 class Action(StrEnum):
@@ -68,23 +73,25 @@ class StateReport(Struct, frozen=True):
     """Why it can't be read."""
     head: Head | None = None
     """What stands there, if it is a valid head."""
-    tokens: tuple[int, ...] = ()
-    """Every number that stands behind "token", readable or not."""
 
 
 class JournalReport(Struct, frozen=True):
     """What one journal file holds."""
 
     path: Path
-    problem: str | None = None
+    refusal: CorruptState | None = None
     """Why nothing of it can be read."""
     found: Scan = Scan((), 0, is_torn=False)
     misfits: tuple[tuple[int, str], ...] = ()
     """Offset of each place where two histories were merged, and how that is known."""
-    tokens: tuple[int, ...] = ()
+
+    @property
+    def problem(self) -> str | None:
+        """Return why nothing of it can be read, in words."""
+        return None if self.refusal is None else self.refusal.message
 
 
-class Diagnosis(Struct, frozen=True, dict=True):
+class Diagnosis(Struct, frozen=True):
     """The run's files, what the ordinary reader says of them, and the way out."""
 
     state: StateReport
@@ -98,6 +105,13 @@ class Diagnosis(Struct, frozen=True, dict=True):
     """What the ordinary reader finds, if it refuses nothing."""
     traces: tuple[Trace, ...]
     """What the run has left behind beside its good records."""
+    shown: Trace | None
+    """What of these shows that a run that is refused had come further than its newest state.
+
+    Not asked again: a worker may die while somebody decides what to do.
+    """
+    tokens: frozenset[int]
+    """Every number after a "token" in these files, readable or not."""
     documents: tuple[tuple[Path, str], ...]
     """Documents that the run goes on from and that can't be used, and why."""
 
@@ -129,27 +143,23 @@ class Diagnosis(Struct, frozen=True, dict=True):
         return None
 
     @property
-    def shown(self) -> Trace | None:
-        """Return what shows that the run had come further than the newest state to be read."""
-        base = _newest(self.state, self.chain)
-        if base is None or self.refusal is None:
-            return None
-        shown = beyond(base, base.revision, self.traces)
-        if shown is None and (self.state.head is None or self.state.head.revision < base.revision):
-            shown = unheard_end(base, self.traces)
-        return shown
-
-    @property
     def highest_token(self) -> int:
         """Return the largest token that the files show; none up to it may be granted again."""
         last = int(self.chain[-1].data["head"].get("token", 0)) if self.chain else 0
         floor = max(last, self.state.head.token if self.state.head else 0)
-        shown = [*self.state.tokens, *(token for one in self.journals for token in one.tokens)]
         # What an attempt left behind shows its token even where its record is lost.
-        shown += [trace.token for trace in self.traces]
+        shown = (*self.tokens, *(trace.token for trace in self.traces))
         return max((t for t in shown if t <= floor + MAX_LOST_TOKENS), default=floor)
 
-    @cached_property
+    @property
+    def complaints(self) -> Complaints:
+        """Return all that is wrong with the files, as far as a writer may have made it seem so."""
+        refusal = None if self.refusal is None else str(self.refusal)
+        wrong = (one for one in self.journals if one.refusal or one.found.skipped or one.misfits)
+        lines = tuple((one.path, one.problem, one.found.skipped, one.misfits) for one in wrong)
+        return (refusal, self.pending, self.documents, lines)
+
+    @property
     def action(self) -> Action:
         """Return what would make the run readable again."""
         state, last = self.state, self.last
@@ -163,52 +173,65 @@ class Diagnosis(Struct, frozen=True, dict=True):
         is_head_last = state.head is not None and state.head.revision == last.revision
         if self.is_head_ahead or self.shown or (is_journal_gone and not is_head_last):
             return Action.CHOOSE
-        return Action.RESTORE if _is_journal_sound(state.path.parent) else Action.REBUILD
+        is_sound = not is_journal_gone and _is_sound(self.journals)
+        return Action.RESTORE if is_sound else Action.REBUILD
 
 
 def diagnose(state_path: Path, witness: Witness = no_witness) -> Diagnosis:
     """Return what the files of the run at *state_path* hold.
 
-    The *witness* tells what its step logs show.
+    The *witness* tells what its step logs show. What only seems wrong because a writer
+    continued between two files is no damage.
 
     Raises:
         NewerSchema: a newer version of the program wrote them; only that one can judge.
-        CorruptState: the permissions forbid a look; that is mended by hand.
+        CorruptState: the permissions forbid a look, which is fixed by hand; or writers change the
+            files faster than they can be read.
     """
-    state = _look_at_state(state_path)
-    folder = state_path.parent
-    journal = JournalFile(folder, MAX_COUNTER, 1)
-    paths = [*(journal.rotated() if folder.is_dir() else ()), folder / NAME]
-    journals = tuple(r for r in map(_look_at_journal, paths) if r is not None)
-    chain = _last_chain([r for report in journals for r in report.found.winners], journal.path)
-    refusal, found = _refusal(state_path, journal, witness)
-    is_current = bool(chain and journals[-1].path == journal.path and journals[-1].found.winners)
-    base = _newest(state, chain)
+    before: Complaints | None = None
+    for _ in range(READ_ATTEMPTS):
+        files = RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
+        signature = files.signature()
+        found = _diagnosed(files)
+        # What two looks in a row complain of is damage, even if a writer continues beside it.
+        if files.signature() == signature or found.complaints in (_NO_COMPLAINTS, before):
+            return found
+        before = found.complaints
+    raise changing(state_path)
+
+
+def _diagnosed(files: RunFiles) -> Diagnosis:
+    # The head first, as everywhere: a journal that is newer continues it. Then all of the journal,
+    # so that what the ordinary reader asks for is a part of it.
+    state = _state_report(files)
+    journals = tuple(map(_journal_report, files.journals))
+    path = files.journal.path
+    chain = _last_chain([r for report in journals for r in report.found.winners])
+    refusal, found = _refusal(files, journals)
+    is_current = bool(chain and journals[-1].path == path and journals[-1].found.winners)
+    base = _newest(state, chain, path)
     run_id = None if base is None else base.run_id
-    left = traces(state_path, journal, run_id, chain[-1] if is_current else None)
-    seen = (*left, *(witness(run_id) if run_id is not None else ()))
-    documents = _documents(state_path, journal, found)
-    made = Diagnosis(state, journals, chain, refusal, found, seen, documents)
-    # While the files are as they were.
-    _ = made.action
-    return made
+    left = files.traces(run_id, chain[-1] if is_current else None)
+    seen = (*left, *(files.witnessed(run_id) if run_id is not None else ()))
+    shown = None if base is None or refusal is None else _shown(state, base, seen)
+    head = None if found is None else found.head
+    wrong = () if head is None else files.wrong_documents(head)
+    return Diagnosis(state, journals, chain, refusal, found, seen, shown, files.tokens, wrong)
 
 
-def _look_at_state(path: Path) -> StateReport:
+def _state_report(files: RunFiles) -> StateReport:
+    content = files.state
+    if content.refusal is not None:
+        _ensure_may_look(content.refusal)
+        return StateReport(content.path, content.refusal.message)
+    if content.data is None:
+        return StateReport(content.path, "is missing")
+    if (raw := files.head).content is None:
+        return StateReport(content.path, f"can't be read ({raw.problem})")
     try:
-        data = read_regular(path, max_bytes=MAX_BYTES)
-    except FileNotFoundError:
-        return StateReport(path, "is missing")
-    except CorruptState as error:
-        _ensure_may_look(error)
-        return StateReport(path, error.message)
-    tokens = tokens_in(data)
-    try:
-        return StateReport(path, None, parse_head(parse_object(data), str(path)), tokens)
-    except ValueError as error:
-        return StateReport(path, f"can't be read ({error})", tokens=tokens)
+        return StateReport(content.path, None, parse_head(raw.content, str(content.path)))
     except EditRefused as error:
-        return StateReport(path, error.message, tokens=tokens)
+        return StateReport(content.path, error.message)
 
 
 def _ensure_may_look(error: CorruptState) -> None:
@@ -219,35 +242,18 @@ def _ensure_may_look(error: CorruptState) -> None:
         raise CorruptState(error.message, where=error.where, hint=hint) from error
 
 
-def _look_at_journal(path: Path) -> JournalReport | None:
-    """Return what the journal file *path* holds, gaps and bad lines included; None without it."""
-    try:
-        data = read_regular(path)
-    except FileNotFoundError:
-        return None
-    except CorruptState as error:
-        _ensure_may_look(error)
-        return JournalReport(path, error.message)
-    found = survey(data)
-    return JournalReport(path, None, found, _misfits(found, data), tokens_in(data))
+def _journal_report(content: FileContent) -> JournalReport:
+    """Return what a journal file holds, gaps and bad lines included."""
+    if content.refusal is not None:
+        _ensure_may_look(content.refusal)
+    if content.data is None:
+        return JournalReport(content.path, content.refusal)
+    found = survey(content.data)
+    return JournalReport(content.path, None, found, misfits(found, content.data))
 
 
-def _misfits(found: Scan, data: bytes) -> tuple[tuple[int, str], ...]:
-    marks = [(offset, mark_of(data[offset : offset + 8])) for offset, _ in found.skipped]
-    built = [
-        (record.offset, misfit(before.data["head"], record.data))
-        for before, record in pairwise(found.winners)
-        if record.revision == before.revision + 1
-    ]
-    return tuple(sorted((offset, why) for offset, why in (*marks, *built) if why is not None))
-
-
-def _last_chain(records: Sequence[Record], path: Path) -> tuple[Record, ...]:
-    """Return the records that lead to the last good one, each revision once and none missing.
-
-    Raises:
-        NewerSchema: the last one is whole, but not known to this version.
-    """
+def _last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
+    """Return the records that lead to the last good one, each revision once and none missing."""
     chain: list[Record] = []
     for record in reversed(records):
         # A rotated file and its successor both hold the record between them.
@@ -255,172 +261,63 @@ def _last_chain(records: Sequence[Record], path: Path) -> tuple[Record, ...]:
             continue
         if chain and record.revision != chain[-1].revision - 1:
             break
-        if not chain:
-            # What this version does not know is refused, and never dropped as damaged.
-            head_of(record, path)
         chain.append(record)
     return tuple(reversed(chain))
 
 
 def _refusal(
-    state_path: Path, journal: JournalFile, witness: Witness
+    files: RunFiles, journals: Sequence[JournalReport]
 ) -> tuple[SequencerError | None, Recovered | None]:
     """Return why the ordinary reader refuses the run, or what it finds."""
-    error: SequencerError | None = None
-    for _ in range(_LOOKS):
-        before = _marks(state_path, journal)
-        try:
-            return None, _read(state_path, journal, witness)
-        except NewerSchema:
-            raise
-        except (CorruptState, EditRefused) as refused:
-            error = refused
-        # A worker may have continued between two of these looks.
-        if _marks(state_path, journal) == before:
-            break
-    return error, None
-
-
-def _marks(state_path: Path, journal: JournalFile) -> object:
     try:
-        return signature(state_path), journal.signature()
-    except OSError:
-        return None
-
-
-def _read(state_path: Path, journal: JournalFile, witness: Witness) -> Recovered:
-    found = recover(state_path, journal, witness)
-    ensure_no_older_copy(state_path, found, witness)
-    if state_path.parent.is_dir():
-        for _ in journal.records():
-            pass
+        found = recover(files)
+        ensure_no_older_copy(files, found)
+    except (CorruptState, EditRefused) as refusal:
+        return refusal, None
+    if (broken := _joined(journals)[1]) is not None:
+        return broken, None
     if found.legacy is not None and not is_legacy(found.legacy):
-        raise CorruptState(
-            "is not the state of a run, and there is no journal", where=str(state_path)
-        )
-    return found
+        problem = "is not the state of a run, and there is no journal"
+        return CorruptState(problem, where=str(files.state_path)), None
+    return None, found
 
 
-def _documents(
-    state_path: Path, journal: JournalFile, found: Recovered | None
-) -> tuple[tuple[Path, str], ...]:
-    """Return which documents of the head can't be used; a writer may replace them meanwhile."""
-    wrong: tuple[tuple[Path, str], ...] = ()
-    for _ in range(_LOOKS):
-        if found is None or found.head is None:
-            return ()
-        wrong = flow_documents.problems(state_path.parent, found.head)
-        before = found.head.revision
-        if wrong:
-            _, found = _refusal(state_path, journal, no_witness)
-        if not wrong or (found and found.head and found.head.revision == before):
-            break
-    return wrong
+def _joined(journals: Sequence[JournalReport]) -> tuple[int | None, CorruptState | None]:
+    """Return the newest revision of *journals*, read as one history, and why they are none."""
+    newest: int | None = None
+    for report in journals:
+        where, winners = str(report.path), report.found.winners
+        fresh = [record for record in winners if newest is None or record.revision > newest]
+        broken = report.refusal or lost_within(report.found, where)
+        if (broken := broken or lost_between(newest, fresh, where)) is not None:
+            return newest, broken
+        newest = fresh[-1].revision if fresh else newest
+    return newest, None
 
 
-def _newest(state: StateReport, chain: Sequence[Record]) -> Head | None:
-    """Return the newest state that can be read."""
-    last = parse_head(chain[-1].data["head"], "journal") if chain else None
+def _shown(state: StateReport, base: Head, traces: Sequence[Trace]) -> Trace | None:
+    """Return what of *traces* shows that the run had come further than *base*."""
+    shown = beyond(base, base.revision, traces)
+    if shown is None and (state.head is None or state.head.revision < base.revision):
+        shown = unheard_end(base, traces)
+    return shown
+
+
+def _newest(state: StateReport, chain: Sequence[Record], journal: Path) -> Head | None:
+    """Return the newest state that can be read.
+
+    Raises:
+        NewerSchema: the last record of the *journal* is whole, but not known to this version. It
+            is refused, and never dropped as damaged.
+    """
+    last = head_of(chain[-1], journal) if chain else None
     is_newer = last is None or (state.head is not None and state.head.revision > last.revision)
     return state.head if is_newer else last
 
 
-def _is_journal_sound(folder: Path) -> bool:
-    """Return whether the journal alone would be read without a complaint."""
-    journal = JournalFile(folder, MAX_COUNTER, 1)
-    try:
-        scan = journal.read(0, None if journal.has_rotated() else 1)
-        newest = list(journal.records())[-1:]
-    except CorruptState:
-        return False
-    return bool(scan.winners) and [r.revision for r in newest] == [scan.winners[-1].revision]
-
-
-MARKS = (b"<<<<<<<", b"=======", b">>>>>>>")
-"""What git puts into a file that it could not merge."""
-_USED = ("cost_usd", "seconds")
-_ROUNDING = 5e-6
-"""A head counts millionths of a second."""
-
-
-def mark_of(line: bytes) -> str | None:
-    """Return what is wrong with *line* if git has left it in a conflict."""
-    is_mark = line.startswith(MARKS)
-    return f"git left {line[:7].decode()!r} from a merge" if is_mark else None
-
-
-def misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
-    """Return why *record* was not built on *head*, the one before it; None if it may have been."""
-    facts = [*read(facts_of(dict(record)))]
-    if any(fact.meaning.sets_fields for fact in facts):
-        return None
-    return (
-        _of_another_run(head, record["head"])
-        or _elsewhere(head, facts[0])
-        or _unknown_token(head, facts)
-        or _unexplained(head, record, facts)
-    )
-
-
-def _of_another_run(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    old, new = head.get("run_id"), after.get("run_id")
-    if old is None or new is None or old == new:
-        return None
-    return f"it is of run {new}, but the record before it is of run {old}"
-
-
-def _elsewhere(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
-    """Return how *fact* is about another place than the run's, or than its own claim's."""
-    at = head.get("step_index")
-    if head.get("flow") is not None and fact.meaning.starts is not StartKind.ATTEMPT:
-        # Nodes run side by side: each claim keeps the step_index at which it was granted.
-        claims = head.get("claims")
-        held = [c for c in claims if isinstance(c, dict)] if isinstance(claims, list) else []
-        own = [c.get("step_index") for c in held if c.get("token") == fact.token]
-        at = own[0] if own else fact.step_index
-    if fact.step_index == at:
-        return None
-    return (
-        f"it is about step_index {fact.step_index}, but the record before it leaves the run at {at}"
-    )
-
-
-def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
-    """Return which token is granted out of turn, or used though nobody holds it."""
-    newest, claims = head.get("token"), head.get("claims")
-    if not isinstance(newest, int) or not isinstance(claims, list):
-        return None
-    held = {claim.get("token") for claim in claims if isinstance(claim, dict)}
-    for fact in facts:
-        token, meaning = fact.token, fact.meaning
-        if meaning.starts in (StartKind.ATTEMPT, StartKind.QUESTION):
-            newest += 1
-            held.add(newest)
-            if token != newest:
-                return f"it grants token {token}, but the next token is {newest}"
-        elif head.get("flow") is not None and not fact.attempt:
-            # A person's node, or one that does no work: no claim was needed to end it.
-            continue
-        elif meaning.by_holder and token not in held:
-            return f"it ends token {token}, which the record before it does not hold"
-    return None
-
-
-def _unexplained(
-    head: Mapping[str, Any], record: Mapping[str, Any], facts: Sequence[RecordedFact]
-) -> str | None:
-    """Return which counter has grown by something that no fact of *record* tells."""
-    told = [
-        fact.details.get("usage") for fact in facts if fact.meaning.starts is not StartKind.ATTEMPT
-    ]
-    if not all(isinstance(usage, dict) for usage in told):
-        return None
-    before, after = head.get("usage"), record["head"].get("usage")
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        return None
-    for name in _USED:
-        grown = after.get(name, 0) - before.get(name, 0)
-        spent = sum(usage.get(name, 0) for usage in told if usage is not None)
-        if abs(grown - spent) > _ROUNDING:
-            return f"usage.{name} grew by {grown:g}, but its events used {spent:g}"
-    return None
+def _is_sound(journals: Sequence[JournalReport]) -> bool:
+    """Return whether the journals alone would be read without a complaint."""
+    *closed, newest = journals
+    winners = newest.found.winners
+    is_whole = bool(closed) or winners[0].revision == 1
+    return is_whole and _joined(journals) == (winners[-1].revision, None)

@@ -43,19 +43,11 @@ from sequencer.store.lock import RunLock
 from sequencer.store.ownership import refused
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
 from sequencer.store.queue import FileTurnstile, file_name
-from sequencer.store.recovery import (
-    Recovered,
-    Witness,
-    digest,
-    ensure_no_older_copy,
-    follow,
-    no_witness,
-    recover,
-)
+from sequencer.store.reading import READ_ATTEMPTS, RunFiles, Witness, changing, no_witness
+from sequencer.store.recovery import Recovered, digest, ensure_no_older_copy, follow, recover
 from sequencer.store.watch import Watch, wait_for_another, watch
 
 MAX_LOST_RACES = 1_000
-READ_ATTEMPTS = 20
 _HINT = "free disk space or fix the permissions, then start again"
 
 Migrate = Callable[[dict[str, Any]], Head]
@@ -182,16 +174,16 @@ class FileStore:
             if self._cached is not None and self._cached[0] == before:
                 return View(self._cached[1].head)
             try:
-                found = self._followed(before) or self._recovered()
+                found = self._followed(before) or recover(self._files())
                 return self._seen(found, before)
             except (CorruptState, EditRefused):
                 # A writer may have rotated or published between two reads of ours.
                 if self._signature() == before:
                     raise
-        raise CorruptState("changes faster than it can be read", where=str(self._state_path))
+        raise changing(self._state_path)
 
-    def _recovered(self) -> Recovered:
-        return recover(self._state_path, self._journal, self._witness, self._redact)
+    def _files(self) -> RunFiles:
+        return RunFiles(self._state_path, self._journal, self._witness, self._redact)
 
     def _followed(self, now: _Signature) -> Recovered | None:
         """Return what has come to be since the last look, if that is simple; see `follow`."""
@@ -345,15 +337,15 @@ class FileStore:
         for _ in range(READ_ATTEMPTS):
             before = self._signature()
             try:
-                found = self._recovered()
-                ensure_no_older_copy(self._state_path, found, self._witness)
+                found = recover(files := self._files())
+                ensure_no_older_copy(files, found)
             except CorruptState:
                 # Where somebody deletes the lock file, others may write between two looks.
                 if self._signature() == before:
                     raise
             else:
                 return found
-        raise CorruptState("changes faster than it can be read", where=str(self._state_path))
+        raise changing(self._state_path)
 
     def _accept(self, found: Recovered, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""

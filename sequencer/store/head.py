@@ -40,8 +40,6 @@ class RawHead(Struct, frozen=True):
     content: dict[str, Any] | None
     problem: str | None = None
     """Why it can't be read; None if it is simply missing."""
-    redact: Callable[[str], str] = str
-    """Removes secrets from what somebody has written there."""
 
 
 def read_head(path: Path) -> RawHead:
@@ -51,11 +49,15 @@ def read_head(path: Path) -> RawHead:
         CorruptState: it is no plain file, so that it can't be replaced either.
     """
     try:
-        data = read_regular(path, max_bytes=MAX_BYTES)
+        return raw_head(read_regular(path, max_bytes=MAX_BYTES))
     except FileNotFoundError:
-        return RawHead(None)
+        return raw_head(None)
+
+
+def raw_head(data: bytes | None) -> RawHead:
+    """Return what state.json with the bytes *data* holds; None: it is missing."""
     try:
-        return RawHead(parse_object(data))
+        return RawHead(None if data is None else parse_object(data))
     except ValueError as error:
         return RawHead(None, str(error))
 

@@ -28,7 +28,8 @@ from sequencer.errors import SequencerError
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
-from sequencer.store.recovery import Trace, Witness, beyond
+from sequencer.store.reading import Trace, Witness
+from sequencer.store.recovery import beyond
 from sequencer.store.user_state import make_own, own_state, put_own, read_own
 
 KIND = "runs"

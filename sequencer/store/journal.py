@@ -17,7 +17,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -164,14 +164,32 @@ def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
         CorruptState: an accepted record is missing between two others.
     """
     found = survey(data, offset, expected)
-    for at, first, last in found.gaps[:1]:
-        lost = f"revision {first}" if first == last else f"revisions {first} to {last}"
-        raise CorruptState(
-            f"{lost} missing before byte {at}",
-            where=where,
-            hint="'sequencer repair' shows what can be saved",
-        )
+    if (lost := lost_within(found, where)) is not None:
+        raise lost
     return found
+
+
+_REPAIR = "'sequencer repair' shows what can be saved"
+
+
+def lost_within(found: Scan, where: str) -> CorruptState | None:
+    """Return why *found* in the file *where* can't be used: an accepted record is missing."""
+    if not found.gaps:
+        return None
+    at, first, last = found.gaps[0]
+    lost = f"revision {first}" if first == last else f"revisions {first} to {last}"
+    return CorruptState(f"{lost} missing before byte {at}", where=where, hint=_REPAIR)
+
+
+def lost_between(newest: int | None, fresh: Sequence[Record], where: str) -> CorruptState | None:
+    """Return why *fresh* in the file *where* does not continue the files before it.
+
+    These end with the revision *newest* (None: there are none), and *fresh* has what is newer.
+    """
+    if newest is None or not fresh or fresh[0].revision == newest + 1:
+        return None
+    missing = f"revisions {newest + 1} to {fresh[0].revision - 1} are missing"
+    return CorruptState(missing, where=where, hint=_REPAIR)
 
 
 def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:
@@ -288,10 +306,6 @@ class JournalFile:
         )
         return [self.folder / name for _, name in numbered]
 
-    def has_rotated(self) -> bool:
-        """Return whether any file was ever put aside and kept."""
-        return bool(self.rotated())
-
     def read(self, offset: int = 0, expected: int | None = None) -> Scan:
         """Return the winners from *offset* on, see `journal.scan`.
 
@@ -319,16 +333,12 @@ class JournalFile:
                 is_pruned = True
                 continue
             fresh = [r for r in found if newest is None or r.revision > newest]
-            is_gap = newest is not None and bool(fresh) and fresh[0].revision != newest + 1
-            if newest is not None and is_gap and not is_pruned:
+            lost = lost_between(newest, fresh, str(path))
+            if newest is not None and lost is not None and not is_pruned:
                 if path == self.path and (missed := self._put_aside_meanwhile(newest)):
                     files = [*missed, self.path]
                     continue
-                raise CorruptState(
-                    f"revisions {newest + 1} to {fresh[0].revision - 1} are missing",
-                    where=str(path),
-                    hint="'sequencer repair' shows what can be saved",
-                )
+                raise lost
             is_pruned = False
             for record in fresh:
                 newest = record.revision
@@ -341,14 +351,14 @@ class JournalFile:
         if not after:
             return files
         for place in reversed(range(len(files))):
-            first = _first_of(files[place])
+            first = first_of(files[place])
             if first is not None and first["revision"] <= after + 1:
                 return files[place:]
         return files
 
     def oldest(self) -> dict[str, Any] | None:
         """Return the first record that can be read in the oldest file, reading no more."""
-        found = (_first_of(path) for path in (*self.rotated(), self.path))
+        found = (first_of(path) for path in (*self.rotated(), self.path))
         return next((first for first in found if first is not None), None)
 
     def newest(self, size: int) -> tuple[Record, ...]:
@@ -527,13 +537,19 @@ def _sync_above(folder: Path) -> None:
         os.close(fd)
 
 
-def _first_of(path: Path) -> dict[str, Any] | None:
+def first_of(path: Path) -> dict[str, Any] | None:
     """Return the first record of *path* that can be read, reading no more."""
     with (
         contextlib.suppress(FileNotFoundError),
         os.fdopen(folders.open_file(path, os.O_RDONLY), "rb") as file,
     ):
-        for line in file:
-            with contextlib.suppress(ValueError):
-                return decode(line.rstrip(b"\n"))
+        return first_in(line.rstrip(b"\n") for line in file)
+    return None
+
+
+def first_in(lines: Iterable[bytes]) -> dict[str, Any] | None:
+    """Return the first record in *lines*, which have no ends of lines."""
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            return decode(line)
     return None

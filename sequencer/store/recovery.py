@@ -4,7 +4,7 @@ The journal decides. The head file is believed where it equals its own record, r
 forward where the journal went on without it, taken as an edit by hand where only its
 content differs, and restored where it can't be read, unless something else (a token that was
 granted, a revision that was published, a step log with its last line) shows that the run had
-come further than the journal does. Nothing here writes.
+come further than the journal does. Nothing here writes, and `reading` reads.
 
 Not promised: that every loss shows. A run whose logs, results and heartbeats are gone too,
 or steps that a person accepted by hand, leave nothing to compare with.
@@ -13,8 +13,7 @@ or steps that a person accepted by hand, leave nothing to compare with.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,65 +26,15 @@ from sequencer.history.facts import meaning_of
 from sequencer.model.answers import redacted
 from sequencer.model.edits import MAX_NAMED, STOPS, edit_of
 from sequencer.model.head import Head
-from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
-from sequencer.store.head import RawHead, content_of, parse_head, read_head
+from sequencer.store.head import content_of, parse_head
 from sequencer.store.identity import is_proven_dead
-from sequencer.store.journal import JournalFile, Record, Scan, decode
-from sequencer.store.ownership import refused
+from sequencer.store.journal import JournalFile, Record, Scan
+from sequencer.store.reading import RunFiles, Trace
 from sequencer.store.strictjson import MAX_BYTES
 
 MAX_LOST_TOKENS = 1_000_000
 """A token counts as granted up to here above the newest one that is known; nobody loses more."""
-_TOKEN = re.compile(rb'"token"\s*:\s*(\d{1,19})(?=[\s,}])')
-_REVISION = re.compile(rb'"revision"\s*:\s*(\d{1,19})(?=[\s,}])')
-_PLACES = (("beats", re.compile(r"(\d+)(?:\..*)?")), ("results", re.compile(r"\d+-(\d+)(?:-.*)?")))
-"""Folders whose entries are named after a token."""
-
-
-class Trace(Struct, frozen=True):
-    """Something that shows that a run had come as far as a token or a revision."""
-
-    where: Path
-    token: int = 0
-    revision: int = 0
-    has_ended: bool = False
-    """The attempt with *token* was over; whether its end was accepted is not said."""
-    is_outside: bool = False
-    """It is no file of the run or its project, so nothing that puts those back takes it back."""
-
-
-Witness = Callable[[str], Iterable[Trace]]
-"""From a run's id to what its step logs show, which a store does not know; newest first."""
-
-
-def no_witness(run_id: str) -> Iterable[Trace]:
-    """Return nothing: there are no step logs to ask."""
-    del run_id
-    return ()
-
-
-def traces(
-    state_path: Path, journal: JournalFile, run_id: str | None, last: Record | None
-) -> Iterator[Trace]:
-    """Yield what the folder of the run *run_id* shows, but for its good records.
-
-    *last* is the last good record of the current journal; None if that has none.
-
-    Raises:
-        CorruptState: a folder or a file may not be read, so nobody can tell.
-    """
-    folder = state_path.parent
-    if run_id is not None:
-        yield from _in_head(state_path, run_id)
-    if last is not None:
-        yield from _behind(journal.path, last)
-    for name, pattern in _PLACES:
-        for entry in names_in(folder / name):
-            if match := pattern.fullmatch(entry):
-                yield Trace(folder / name / entry, token=int(match[1]))
-    for path in journal.rotated()[-1:] if folder.is_dir() else ():
-        yield from _newest_of(path)
 
 
 def beyond(head: Head, revision: int, found: Iterable[Trace]) -> Trace | None:
@@ -126,71 +75,6 @@ def in_words(trace: Trace, head: Head) -> str:
     return f"{trace.where} shows revision {trace.revision}"
 
 
-def tokens_in(data: bytes) -> tuple[int, ...]:
-    """Return every number that stands behind "token" in *data*, readable or not."""
-    return tuple(int(match) for match in set(_TOKEN.findall(data)))
-
-
-def names_in(folder: Path) -> Iterator[str]:
-    """Yield the names in *folder*; none if it is not there. A long run has a log for each step.
-
-    Raises:
-        CorruptState: its permissions forbid a look.
-    """
-    try:
-        yield from (entry.name for entry in folders.opened(folder).entries())
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    except OSError as error:
-        why, hint = refused(error, folder, "fix its permissions, then try again")
-        raise CorruptState(f"can't be looked at: {why}", where=str(folder), hint=hint) from error
-
-
-def _in_head(path: Path, run_id: str) -> Iterator[Trace]:
-    """Yield what the bytes of a head of *run_id* show: it was published after it was accepted."""
-    try:
-        data = read_regular(path, max_bytes=MAX_BYTES)
-    except (FileNotFoundError, NotADirectoryError, CorruptState):
-        return
-    if run_id.encode() in data:
-        # What stands there may also be another program's, or half of a merge.
-        revisions = map(int, _REVISION.findall(data))
-        yield Trace(path, max(tokens_in(data), default=0), max(revisions, default=0))
-
-
-def _behind(journal: Path, last: Record) -> Iterator[Trace]:
-    """Yield what stands behind the last good record, but for the one that was being written.
-
-    That one was not accepted: whoever wrote it was stopped in the middle.
-    """
-    try:
-        data = read_regular(journal, last.end)
-    except (FileNotFoundError, CorruptState):
-        return
-    for line in data.split(b"\n"):
-        # A whole line shows it twice; the smaller one was not damaged upwards.
-        shown = min(map(int, _REVISION.findall(line)), default=0)
-        if shown > last.revision + 1:
-            # The line before it can only have been accepted.
-            yield Trace(journal, revision=shown - 1)
-
-
-def _newest_of(path: Path) -> Iterator[Trace]:
-    """Yield what the last good record of a journal that was put aside shows."""
-    try:
-        data = read_regular(path)
-    except (FileNotFoundError, CorruptState):
-        return
-    for line in reversed(data.split(b"\n")):
-        try:
-            record = decode(line)
-        except ValueError:
-            continue
-        token = record["head"].get("token")
-        yield Trace(path, token if type(token) is int else 0, record["revision"])
-        return
-
-
 _REPAIR = "'sequencer repair' shows what can be saved"
 _ACCEPT = "'sequencer repair --apply --accept-journal'"
 
@@ -218,34 +102,26 @@ class Recovered(Struct, frozen=True):
     notices: tuple[str, ...] = field(default=())
 
 
-def recover(
-    state_path: Path,
-    journal: JournalFile,
-    witness: Witness = no_witness,
-    redact: Callable[[str], str] = str,
-) -> Recovered:
-    """Return what the files of a run say; *witness* tells what its step logs show.
-
-    *redact* removes secrets from what somebody has written into state.json.
+def recover(files: RunFiles) -> Recovered:
+    """Return what the *files* of a run say.
 
     Raises:
         CorruptState: they don't say it unambiguously, or accepted steps are missing.
         EditRefused: state.json was edited in a way that can't be accepted.
         NewerSchema: a newer version of the program wrote them.
     """
-    raw = replace(read_head(state_path), redact=redact)
-    scan = _scan(raw, journal)
+    scan = _scan(files)
     if not scan.winners:
-        return _without_journal(state_path, raw, journal, scan)
-    found = _judged(state_path, raw, journal, scan)
+        return _without_journal(files, scan)
+    found = _judged(files, scan)
     if found.needs_publishing:
-        _ensure_newest(state_path, journal, found, witness)
+        _ensure_newest(files, found)
     return found
 
 
-def _judged(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Recovered:
-    last = scan.winners[-1]
-    head = head_of(last, journal.path)
+def _judged(files: RunFiles, scan: Scan) -> Recovered:
+    last, raw, state_path = scan.winners[-1], files.head, files.state_path
+    head = head_of(last, files.journal.path)
     found = Recovered(head, last, scan.size, scan.is_torn)
     if raw.content is None:
         why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
@@ -256,10 +132,10 @@ def _judged(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) ->
             keep_as="unreadable" if raw.problem else "",
             notices=(notice,),
         )
-    if is_foreign(raw.content) and _is_migrated(raw.content, journal):
+    if is_foreign(raw.content) and _is_migrated(raw.content, files.oldest or {}):
         notice = f"{state_path} was migrated, but not replaced; that is done now"
         return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
-    return _compare(state_path, raw, found, scan)
+    return _compare(files, raw.content, found, scan)
 
 
 def head_of(record: Record, journal: Path) -> Head:
@@ -280,23 +156,21 @@ def head_of(record: Record, journal: Path) -> Head:
         ) from None
 
 
-def _ensure_newest(
-    state_path: Path, journal: JournalFile, found: Recovered, witness: Witness
-) -> None:
+def _ensure_newest(files: RunFiles, found: Recovered) -> None:
     """Return unless the run had come further than the journal from which it is restored."""
     if found.head is None or found.last is None:
         return
-    logs = tuple(witness(found.head.run_id))
-    left = (*traces(state_path, journal, found.head.run_id, found.last), *logs)
+    logs = files.witnessed(found.head.run_id)
+    left = (*files.traces(found.head.run_id, found.last), *logs)
     shown = beyond(found.head, found.last.revision, left)
     if shown is None and found.size > found.last.end:
         # Where nothing follows the last record, its worker was killed before it wrote the end.
         shown = unheard_end(found.head, logs)
     if shown is not None:
-        raise missing(state_path, found.head, found.last.revision, shown)
+        raise missing(files.state_path, found.head, found.last.revision, shown)
 
 
-def ensure_no_older_copy(state_path: Path, found: Recovered, witness: Witness = no_witness) -> None:
+def ensure_no_older_copy(files: RunFiles, found: Recovered) -> None:
     """Return unless the step logs know a token that the files of the run don't.
 
     state.json and its journal agree also where both are older copies. Only for who holds the
@@ -306,9 +180,9 @@ def ensure_no_older_copy(state_path: Path, found: Recovered, witness: Witness = 
         CorruptState: steps that were accepted would run again.
     """
     if found.head is not None and found.last is not None and found.head.moved_to is None:
-        shown = beyond(found.head, found.last.revision, witness(found.head.run_id))
+        shown = beyond(found.head, found.last.revision, files.witnessed(found.head.run_id))
         if shown is not None:
-            raise missing(state_path, found.head, found.last.revision, shown)
+            raise missing(files.state_path, found.head, found.last.revision, shown)
 
 
 def missing(state_path: Path, head: Head, revision: int, shown: Trace) -> CorruptState:
@@ -370,28 +244,29 @@ def follow(state_path: Path, journal: JournalFile, known: Recovered) -> Recovere
     return None
 
 
-def _scan(raw: RawHead, journal: JournalFile) -> Scan:
+def _scan(files: RunFiles) -> Scan:
     """Read the journal from the head's own record on, or all of it if that is not there."""
-    content = raw.content or {}
+    content = files.head.content or {}
     offset, revision = content.get("journal_offset"), content.get("revision")
     is_plausible = type(offset) is int and type(revision) is int and offset >= 0 and revision >= 1
     if is_plausible and offset:
         try:
-            scan = journal.read(offset, revision)
+            scan = files.scan(offset, revision)
         except CorruptState:
             # The offset is somebody's mistake, or the gap is real: the whole file tells.
             scan = Scan((), 0, is_torn=False)
         if scan.winners and scan.winners[0].offset == offset:
             return scan
-    return journal.read(0, None if journal.has_rotated() else 1)
+    return files.scan(0, None if files.rotated else 1)
 
 
-def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Recovered:
+def _without_journal(files: RunFiles, scan: Scan) -> Recovered:
     """Decide what it means that the journal has no record that counts."""
+    raw, where = files.head, str(files.state_path)
     if raw.problem is not None:
         raise CorruptState(
             f"can't be read ({raw.problem}), and there is no journal to restore it from",
-            where=str(state_path),
+            where=where,
             hint=_REPAIR,
         )
     if raw.content is not None:
@@ -399,53 +274,35 @@ def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan:
             return Recovered(None, None, scan.size, scan.is_torn, legacy=raw.content)
         raise CorruptState(
             f"is at revision {raw.content.get('revision')}, but the journal has no record of it",
-            where=str(state_path),
+            where=where,
             hint=_REPAIR,
         )
-    if journal.has_rotated():
-        raise CorruptState("is missing or empty", where=str(journal.path), hint=_REPAIR)
-    if scan.size and not _is_first_append(journal):
+    journal = files.journal.path
+    if files.rotated:
+        raise CorruptState("is missing or empty", where=str(journal), hint=_REPAIR)
+    if scan.size and not _is_first_append(files.content(journal).data or b""):
         raise CorruptState(
-            "has no readable record, and state.json is missing",
-            where=str(journal.path),
-            hint=_REPAIR,
+            "has no readable record, and state.json is missing", where=str(journal), hint=_REPAIR
         )
-    if (left := _left_over(state_path.parent)) is not None:
+    if (left := files.left_over()) is not None:
         raise CorruptState(
             f"and its journal are gone, but {left} shows that the run had started",
-            where=str(state_path),
+            where=where,
             hint="restore the folder, or remove all of it to start over",
         )
     return Recovered(None, None, scan.size, scan.is_torn)
 
 
-def _left_over(folder: Path) -> Path | None:
-    """Return something that only a run that had begun leaves behind."""
-    for name in ("results", "beats"):
-        try:
-            # Empty or not: the first attempt makes it.
-            return folder / name / next(folders.opened(folder / name).entries()).name
-        except StopIteration:
-            return folder / name
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError:
-            # Nobody can say that there is nothing in it.
-            return folder / name
-    return None
-
-
-def _is_first_append(journal: JournalFile) -> bool:
-    """Return whether the journal is only the torn first line of a run that never began."""
-    data = read_regular(journal.path)
+def _is_first_append(data: bytes) -> bool:
+    """Return whether *data* is only the torn first line of a run that never began."""
     start = b'{"revision":1,'
     return b"\n" not in data and start.startswith(data[: len(start)])
 
 
-def _compare(state_path: Path, raw: RawHead, found: Recovered, scan: Scan) -> Recovered:
-    """Decide what the content of state.json is, beside what the journal *found*."""
-    last, content = scan.winners[-1], raw.content or {}
-    revision, where = content.get("revision"), str(state_path)
+def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
+    """Decide what the *content* of state.json is, beside what the journal *found*."""
+    last = scan.winners[-1]
+    revision, where = content.get("revision"), str(files.state_path)
     accepted = last.data["head"]
     # Python takes true for 1 and 3.0 for 3.
     if content == accepted and json.dumps(content) == json.dumps(accepted):
@@ -455,7 +312,7 @@ def _compare(state_path: Path, raw: RawHead, found: Recovered, scan: Scan) -> Re
         raise EditRefused(problem, where=where, hint=_REPAIR)
     is_own = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
     if is_own and (type(revision) is not int or revision < 1):
-        return _with_edit(found, raw, accepted, where)
+        return _with_edit(found, content, accepted, files)
     if type(revision) is not int:
         raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
@@ -474,11 +331,11 @@ def _compare(state_path: Path, raw: RawHead, found: Recovered, scan: Scan) -> Re
             hint=_REPAIR,
         )
     if revision == last.revision:
-        return _with_edit(found, raw, accepted, where)
+        return _with_edit(found, content, accepted, files)
     since = [r for r in scan.winners if r.revision >= revision]
     own = since[0] if since and since[0].revision == revision else None
     is_own = own is None or own.data["head"] == content
-    if own is not None and not is_own and not _is_recorded(raw, since[1]):
+    if own is not None and not is_own and not _is_recorded(content, since[1], files.redact):
         raise EditRefused(
             f"was edited at revision {revision}, but the run is now at {last.revision}",
             where=where,
@@ -494,13 +351,15 @@ def _compare(state_path: Path, raw: RawHead, found: Recovered, scan: Scan) -> Re
     )
 
 
-def _with_edit(found: Recovered, raw: RawHead, accepted: dict[str, Any], where: str) -> Recovered:
+def _with_edit(
+    found: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
+) -> Recovered:
     """Return *found* with what somebody has changed in state.json; the rest is restored."""
-    content = raw.content or {}
+    where = str(files.state_path)
     schema = content.get("schema_version")
     if type(schema) is int and schema > accepted["schema_version"]:
         parse_head(content, where)  # which raises
-    edit = edit_of(accepted, content, raw.redact)
+    edit = edit_of(accepted, content, files.redact)
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:
         return replace(found, edited=edited)
@@ -521,28 +380,27 @@ def digest(content: dict[str, Any]) -> str:
     return f"sha256:{sha256(canonical.encode()).hexdigest()}"
 
 
-def _is_migrated(content: dict[str, Any], journal: JournalFile) -> bool:
-    """Return whether the run began with a migration of *content*, which still stands there.
+def _is_migrated(content: dict[str, Any], first: Mapping[str, Any]) -> bool:
+    """Return whether the run began, in *first*, with a migration of *content*, which is still here.
 
     Where state.json can't be replaced, the run goes on in the journal, and perhaps far.
     """
-    first = journal.oldest() or {}
     outcome = first.get("outcome")
     is_noted = isinstance(outcome, dict) and outcome.get("migrated_from") == digest(content)
     return is_noted and first.get("revision") == 1
 
 
-def _is_recorded(raw: RawHead, following: Record) -> bool:
-    """Return whether *following* has recorded *raw*, an edit of the head before it.
+def _is_recorded(content: dict[str, Any], following: Record, redact: Callable[[str], str]) -> bool:
+    """Return whether *following* has recorded *content*, an edit of the head before it.
 
     A writer that is stopped between its append and its rename leaves the edit in place.
     """
-    kept, content = following.data["head"], raw.content or {}
+    kept = following.data["head"]
     # Where an earlier version has recorded it, other fields may have followed from these.
     is_edit = meaning_of(following.data.get("event", "")).is_edit
     names = [*_CHANGED_BY_EDITS, *(content.keys() - Head.model_fields.keys())]
     known = ((kept.get(name), content.get(name)) for name in names)
-    return is_edit and all(new in (old, redacted(old, raw.redact)) for new, old in known)
+    return is_edit and all(new in (old, redacted(old, redact)) for new, old in known)
 
 
 _CHANGED_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")

@@ -33,7 +33,8 @@ from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
 from sequencer.store.ownership import refused
-from sequencer.store.recovery import Witness, in_words, no_witness, recover
+from sequencer.store.reading import RunFiles, Witness, no_witness
+from sequencer.store.recovery import in_words, recover
 
 
 class Choice(StrEnum):
@@ -91,7 +92,9 @@ def repair(
             hint = "free disk space or fix the permissions, then repair again"
             why, hint = refused(error, where, hint)
             raise StorageFailed(f"the repair stopped: {why}", where=where, hint=hint) from error
-        after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
+        after = recover(
+            RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
+        )
         if after.head != head:
             raise CorruptState("the repair did not work", where=str(state_path.parent))
         return Repaired(found, head, kept)
@@ -181,8 +184,8 @@ def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
     note = f"repair from {source} at revision {base.revision}; the originals are in {kept.name}"
     is_appended = found.action is Action.RESTORE
     if is_appended:
-        there = read_regular(journal.path)
-        size, is_torn = len(there), not there.endswith(b"\n")
+        there = found.journals[-1].found
+        size, is_torn = there.size, there.is_torn
         offset = size + len(CLOSING) if is_torn else size
     else:
         is_torn, offset = False, len(lines[-1]) if lines else 0

@@ -13,7 +13,8 @@ from sequencer.model.commands import Accept, Pause, Reset, Resume, Rewind, SetFi
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.checks import check_state
 from sequencer.project.diagnostics import Level
-from sequencer.store.diagnosis import diagnose, misfit
+from sequencer.store.continuity import misfit
+from sequencer.store.diagnosis import diagnose
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import call
 from tests.unit.engine.projects import FAILED, OK, head_of, open_scripted, reopen

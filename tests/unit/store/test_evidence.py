@@ -13,7 +13,7 @@ from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
 from sequencer.store.identity import this_process
 from sequencer.store.journal import checksum
-from sequencer.store.recovery import Trace
+from sequencer.store.reading import Trace
 from sequencer.store.repair import Choice, repair
 from tests.unit.store.broken_runs import begun, go_on, hold, journal_of, lines_of, read_run
 

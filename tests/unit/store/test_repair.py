@@ -21,6 +21,7 @@ from sequencer.store import folder as folders
 from sequencer.store import repair as repairing
 from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
+from sequencer.store.journal import checksum
 from sequencer.store.repair import Choice, repair
 from tests.unit.store.broken_runs import (
     begun,
@@ -402,3 +403,73 @@ def test_without_the_current_journal_and_the_head_a_person_chooses(tmp_path: Pat
     assert diagnose(state_path).action is Action.CHOOSE
     with pytest.raises(CorruptState, match="you have to choose"):
         repair(state_path)
+
+
+def test_a_head_that_outlives_its_journal_is_continued_in_a_new_one(tmp_path: Path) -> None:
+    state_path = begun(tmp_path, 4)
+    journal_of(state_path).rename(state_path.with_name("journal-000001.jsonl"))
+    assert diagnose(state_path).action is Action.REBUILD
+    repair(state_path)
+    holds(state_path, step_index=4, revision=6)
+
+
+@pytest.mark.parametrize("is_head_there", [True, False])
+def test_a_journal_without_its_beginning_is_no_sound_one(
+    tmp_path: Path, is_head_there: bool
+) -> None:
+    state_path = begun(tmp_path, 5)
+    journal = journal_of(state_path)
+    journal.write_bytes(b"".join(lines_of(journal)[2:]))
+    if not is_head_there:
+        state_path.unlink()
+    with pytest.raises(CorruptState, match="revisions 1 to 2 missing before byte 0"):
+        go_on(state_path)
+    assert diagnose(state_path).action is Action.REBUILD
+    repair(state_path)
+    holds(state_path, step_index=5, revision=7)
+
+
+def test_a_closed_journal_that_is_lost_between_two_others_is_named(tmp_path: Path) -> None:
+    state_path = begun(tmp_path, 30, rotate_bytes=8 * 1024)
+    state_path.with_name("journal-000002.jsonl").unlink()
+    found = diagnose(state_path)
+    assert found.refusal is not None
+    assert found.refusal.where == str(state_path.with_name("journal-000003.jsonl"))
+    assert "are missing" in found.refusal.message
+    assert found.action is Action.REBUILD
+    repair(state_path)
+    holds(state_path, step_index=30, revision=32)
+
+
+def test_a_newer_record_in_a_closed_journal_is_not_dropped_as_damaged(tmp_path: Path) -> None:
+    state_path = begun(tmp_path, 3)
+    journal = journal_of(state_path)
+    *lines, last = lines_of(journal)
+    record = json.loads(last)
+    record["head"]["status"] = "levitating"
+    del record["checksum"]
+    body = json.dumps(record).encode()[:-1]
+    sealed = body + b',"checksum":"%s"}\n' % checksum(body).encode()
+    state_path.with_name("journal-000001.jsonl").write_bytes(b"".join(lines) + sealed)
+    journal.unlink()
+    with pytest.raises(NewerSchema, match="not known to this version"):
+        diagnose(state_path)
+
+
+@pytest.mark.parametrize("name", ["state.json", "journal.jsonl"])
+def test_a_file_that_may_not_be_read_is_not_moved_away(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state_path = begun(tmp_path, 2)
+    real = folders.open_file
+
+    def refuse(path: Path, *arguments: int) -> int:
+        if path.name == name:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path, *arguments)
+
+    monkeypatch.setattr(folders, "open_file", refuse)
+    with pytest.raises(CorruptState, match="Permission denied") as refused:
+        repair(state_path)
+    assert refused.value.where == str(state_path.with_name(name))
+    assert not list(state_path.parent.glob("damaged-*"))
