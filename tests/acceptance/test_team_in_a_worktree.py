@@ -74,12 +74,13 @@ def test_a_conflict_there_is_solved_there(tmp_path: Path) -> None:
     branch = git(project, "branch", "--list", "sequencer-team/*", "--format=%(refname:short)")
     assert git(project, "show", f"{branch}:shared.txt") == "two"
     assert git(project, "status", "--porcelain") == ""
+    assert "'sequencer skip two --as-done'" in ran.stderr
     git(here, "merge", "-q", "-X", "theirs", branch)
-    (project / "agent.json").write_text("{}")
-    assert cli(project, "retry").returncode == 0
+    assert cli(project, "skip", "two", "--as-done").returncode == 0
     ran = cli(project, "run")
     assert ran.returncode == 0, ran.stderr
-    assert accepted(project) == ["one", "two", "sum"]
+    assert accepted(project) == ["one", "sum"], "two was done by hand"
+    assert len(told(project, "two")) == 1, "no agent is paid once more"
     assert (project / "shared.txt").read_text() == "two\n"
     assert (project / "own.txt").read_text() == "2"
     assert nothing_is_left(project)

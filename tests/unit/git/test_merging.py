@@ -11,7 +11,7 @@ import pytest
 
 from sequencer.plugins.git.code import checkout as merging
 from sequencer.plugins.git.code import checkout as shared
-from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft, PlaceResult, merge
+from sequencer.plugins.git.code.checkout import Checkout, Merge, PlaceLeft, PlaceResult
 from sequencer.plugins.git.code.places import OwnPlace
 from sequencer.plugins.git.code.worktrees import Worktree
 from sequencer.plugins.git.process import Git, GitFailed
@@ -191,7 +191,7 @@ def with_work(
 
 def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
-    merged = merge(Moving(here, 2), placed, tip, note, "merge\n")
+    merged = Merge(Moving(here, 2), placed, note, "merge\n", None).make(tip)
     assert merged.result is PlaceResult.MERGED
     assert said(here, "rev-parse", "HEAD") == merged.commit
     assert {"x", "by-hand-0", "by-hand-1"} <= set(tree_of(here))
@@ -204,7 +204,7 @@ def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
     here: Path, tmp_path: Path
 ) -> None:
     placed, tip, note = with_work(here, tmp_path)
-    merged = merge(Moving(here, 1000), placed, tip, note, "merge\n")
+    merged = Merge(Moving(here, 1000), placed, note, "merge\n", None).make(tip)
     assert merged.result is PlaceResult.IN_THE_WAY
     assert "keeps committing there" in str(merged.error)
     assert "x" not in tree_of(here)
@@ -215,7 +215,7 @@ def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_p
     git(placed.folder, "checkout", "-q", "--orphan", "alone")
     git(placed.folder, "commit", "-q", "-m", "root")
     alone = said(placed.folder, "rev-parse", "HEAD")
-    merged = merge(checkout_at(here), placed, alone, note, "merge\n")
+    merged = Merge(checkout_at(here), placed, note, "merge\n", None).make(alone)
     assert merged.result is PlaceResult.IN_THE_WAY
     assert "unrelated histories" in str(merged.error)
 
@@ -241,7 +241,9 @@ def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
     git(here, "branch", "release")
     commit(here, {"unreleased": "u\n"})
     placed, tip, note = with_work(here, tmp_path)
-    merged = merge(Switching(folders(here), Git(here, ENVIRONMENT)), placed, tip, note, "merge\n")
+    merged = Merge(
+        Switching(folders(here), Git(here, ENVIRONMENT)), placed, note, "merge\n", None
+    ).make(tip)
     assert merged.result is PlaceResult.IN_THE_WAY
     assert "started on main, but release is checked out" in str(merged.error)
     assert not {"x", "unreleased"} & set(tree_of(here, "release"))
@@ -420,7 +422,7 @@ def test_a_failure_before_anything_has_moved_is_refused(
     def fails(*_: object) -> None:
         raise GitFailed(("merge",), 128, "fatal: out of memory")
 
-    monkeypatch.setattr(merging._Merge, "made", fails)
+    monkeypatch.setattr(merging.Merge, "made", fails)
     left = closed(place)
     assert (left.result, left.folder, left.branch) == (PlaceResult.REFUSED, place.folder, BRANCH)
     assert left.error is not None
@@ -475,3 +477,29 @@ def test_cleaning_is_quiet_where_the_repository_is_gone(site: Path) -> None:
     kept(site)
     (site / ".git").rename(site / "gone")
     assert workplaces(site).clean(()) == ()
+
+
+def test_a_merge_that_was_cut_off_is_no_commit_that_an_agent_has_left(site: Path) -> None:
+    """A kill between the merge in the worktree and the checkout leaves it behind."""
+    place = place_with_work(site)
+    note = place._worktree
+    git(place.cwd, "add", "-A")
+    git(place.cwd, "commit", "-q", "-m", "work")
+    write(site, {"mine": "m\n"})
+    git(site, "add", "-A")
+    git(site, "commit", "-q", "-m", "mine")
+    for argv in (
+        ("checkout", "-q", "--detach", said(site, "rev-parse", "HEAD")),
+        ("merge", "-q", "--no-ff", "-m", place._trees.notes.merge_message(note), note.branch),
+        ("checkout", "-q", note.branch),
+        ("checkout", "-q", "--detach", "HEAD"),
+        ("commit", "-q", "--allow-empty", "-m", "an agent's"),
+        ("checkout", "-q", note.branch),
+    ):
+        git(place.cwd, *argv)
+    left = closed(place)
+    assert left.result is PlaceResult.MERGED
+    refs = f"refs/heads/{note.branch}.left*"
+    kept = said(site, "for-each-ref", "--format=%(contents:subject)", refs)
+
+    assert kept == "an agent's"

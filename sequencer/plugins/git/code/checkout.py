@@ -27,7 +27,7 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from sequencer.engine.attempt import Left
-from sequencer.errors import SequencerError, typed_command
+from sequencer.errors import SequencerError, command, typed_command
 from sequencer.plugins.git.code.tree import (
     LOCK_POLL_S,
     RUN_FILES,
@@ -447,33 +447,31 @@ class PlaceLeft(Struct, frozen=True):
         return Left(error, tuple(notices), found)
 
 
-def merge(checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: str) -> PlaceLeft:
-    """Merge *tip* into *checkout*, in *worktree*, where *git* runs and all is committed.
-
-    Whoever calls holds the lock of merges.
-
-    Raises:
-        GitFailed: git can't; the checkout is as it was.
-    """
-    for _ in range(TRIES):
-        merged = _Merge(checkout, git, worktree, message).tried(tip)
-        if merged is not None:
-            return merged
-    return _Merge(checkout, git, worktree, message).in_the_way(
-        "someone else keeps committing there"
-    )
-
-
-class _Merge(NamedTuple):
-    """One try."""
+class Merge(NamedTuple):
+    """The merge of a worktree into the checkout it came from."""
 
     checkout: Checkout
     git: Git
+    """Runs in the worktree, where all is committed."""
     worktree: Worktree
     message: str
+    run: str | None
+    """Of the worktree; None: the default run."""
+
+    def make(self, tip: str) -> PlaceLeft:
+        """Merge *tip*, which has all of the worktree; the caller holds the lock of merges.
+
+        Raises:
+            GitFailed: git can't; the checkout is as it was.
+        """
+        for _ in range(TRIES):
+            merged = self.tried(tip)
+            if merged is not None:
+                return merged
+        return self.in_the_way("someone else keeps committing there")
 
     def tried(self, tip: str) -> PlaceLeft | None:
-        """Merge *tip*; None: the checkout has another commit by now."""
+        """Merge *tip* once; None: the checkout has another commit by now."""
         checkout = self.checkout
         checkout.ensure_in_place()
         head = checkout.commit()
@@ -540,7 +538,7 @@ class _Merge(NamedTuple):
             return PlaceLeft(
                 PlaceResult.CONFLICT,
                 f"can't be merged: conflicts in {listed(files)}; {self.checkout.kept_on(worktree)}",
-                f"merge it by hand with {self.checkout.by_hand(worktree)}{_or_again(worktree)}",
+                f"merge it by hand with {self.checkout.by_hand(worktree)}{self.then}",
                 files=files,
             )
         made = git.text("rev-parse", "HEAD")
@@ -557,13 +555,17 @@ class _Merge(NamedTuple):
         return PlaceLeft(
             PlaceResult.IN_THE_WAY,
             f"{checkout.called} is in the way of the merge{about} ({reason}); {kept}",
-            f"{first}, then {checkout.by_hand(worktree)}{_or_again(worktree)}",
+            f"{first}, then {checkout.by_hand(worktree)}{self.then}",
             files=files,
         )
 
-
-def _or_again(worktree: Worktree) -> str:
-    return ", or have the task done again" if worktree.task else ""
+    @property
+    def then(self) -> str:
+        """Return what continues a team once a person has merged a task's work."""
+        if not (task := self.worktree.task):
+            return ""
+        done = command(self.run, f"skip {task} --as-done")
+        return f" and then {done}, or have the task done again"
 
 
 def stage(

@@ -113,7 +113,7 @@ class TaskTrees:
         """
         self.checkout = checkout
         self.notes = Worktrees(checkout.folders.state_file.parent, run, redaction.hide_text)
-        self._run = run
+        self.run = run
         self._is_secret = secrets_by(redaction)
 
     # --- adding --------------------------------------------------------------------
@@ -168,7 +168,7 @@ class TaskTrees:
         """Return the note of a worktree whose folder and branch are nobody's."""
         first = name = name_of(task, token) if task else run_worktree_name(ref_part(slug(run_id)))
         number, branches = 1, BRANCHES if task else RUN_BRANCHES
-        while self._tip(branch_of(self._run, name, branches)) or not self.notes.is_free(name):
+        while self._tip(branch_of(self.run, name, branches)) or not self.notes.is_free(name):
             number += 1
             name = f"{first}-again{number}"
         return Worktree(
@@ -177,7 +177,7 @@ class TaskTrees:
             subject=subject,
             token=token,
             run_id=run_id,
-            branch=branch_of(self._run, name, branches),
+            branch=branch_of(self.run, name, branches),
             base=str(status.commit),
             checked_out=status.branch or "",
             owner=this_process(),
@@ -414,12 +414,24 @@ class TaskTrees:
             if left := left_in(worktree.place, start):
                 git, here = self.git_of(worktree), self.checkout.commit()
                 known = [worktree.base, git.text("rev-parse", "HEAD"), *([here] if here else [])]
-                made = keep(git, worktree.branch, stranded(git, left, known), known)
+                lost = stranded(git, left, known)
+                tips = [commit for commit in lost if not self._is_own(commit, worktree)]
+                made = keep(git, worktree.branch, tips, known)
                 told = tuple(f"{one.words}; {one.told().hint}" for one in made)
             told += self._followed(worktree)
         except GitFailed:
             return worktree, ()
         return self.notes.write(worktree.replace(looked_at=size)), told
+
+    def _is_own(self, commit: str, worktree: Worktree) -> bool:
+        """Return whether *commit* is a merge of *worktree* that a kill has cut off.
+
+        It has nothing that the worktree and the checkout do not have, and is made again.
+        """
+        told = self.git_of(worktree).text("show", "--no-patch", "--format=%P%n%B", commit)
+        parents, _, message = told.partition("\n")
+        is_merge = len(parents.split()) > 1
+        return is_merge and message.strip() == self.notes.merge_message(worktree).strip()
 
     def _followed(self, worktree: Worktree) -> tuple[str, ...]:
         """Let the branch of *worktree* follow an agent that has gone on elsewhere, and say so."""

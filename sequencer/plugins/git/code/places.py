@@ -34,9 +34,9 @@ from sequencer.plugins.git.code.checkout import (
     Checkout,
     CheckoutLook,
     CheckoutWatch,
+    Merge,
     PlaceLeft,
     PlaceResult,
-    merge,
 )
 from sequencer.plugins.git.code.gathering import (
     Cleared,
@@ -165,7 +165,8 @@ class OwnPlace(AttemptFolder):
             worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
             self._worktree = worktree
             git, message = self._trees.git_of(worktree), self._trees.notes.merge_message(worktree)
-            merged = merge(self._trees.checkout, git, gathered.tip, worktree, message)
+            made = Merge(self._trees.checkout, git, worktree, message, self._trees.run)
+            merged = made.make(gathered.tip)
         return self._ended(gathered, merged)
 
     def _merged_after_all(self, gathered: Gathered, message: str) -> PlaceLeft:
