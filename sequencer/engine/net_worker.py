@@ -32,8 +32,8 @@ from sequencer.engine.node_prompts import NodePrompts
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
     INLINE_BYTES,
-    chance,
     circumstances,
+    jitter_of,
     journal_record,
     shown_log,
 )
@@ -471,7 +471,7 @@ class NetWorker(Worker):
             ended,
             record=record,
             reference=attempt.reference,
-            jitter=chance(),
+            jitter=jitter_of(ended),
             postponed=None if busy is None else busy.message,
         )
 

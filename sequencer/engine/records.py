@@ -44,9 +44,12 @@ INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
 
-def chance() -> float:
-    """Return a random number below 1; the module `random` would cost each tick its import."""
-    return int.from_bytes(os.urandom(4), "big") / 2**32
+def jitter_of(ended: Ended) -> float:
+    """Return a random number below 1 for the wait after *ended*; one that counts waits for nothing.
+
+    The module `random` would cost each tick its import.
+    """
+    return 0.0 if ended.outcome.is_accepted else int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 def shown_log(path: str | None, project: Path) -> str | None:

@@ -33,8 +33,8 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
     broken,
-    chance,
     ended_record,
+    jitter_of,
     keep_output,
     shown_log,
 )
@@ -456,7 +456,7 @@ class LineWorker(Worker):
         if reason is not None and ended.outcome.status is OutcomeStatus.INTERRUPTED:
             record["reason"] = str(reason)
         postponed = None if busy is None else busy.message
-        return replace(ended, record=record, jitter=chance(), postponed=postponed)
+        return replace(ended, record=record, jitter=jitter_of(ended), postponed=postponed)
 
     def begin(self, attempt: Attempt) -> None:
         """Keep the claim of *attempt* alive until `end`, and tell it when its step must end."""
