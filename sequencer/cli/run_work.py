@@ -19,6 +19,7 @@ from sequencer.cli.context import Invocation, complain, in_short, json_text, nea
 from sequencer.cli.options import hide_in
 from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
 from sequencer.cli.tick_news import explain, need_or_none, news_at_end, tell_left_out
+from sequencer.cli.views.next_command import again
 from sequencer.cli.views.progress import (
     PlainProgress,
     Unseen,
@@ -364,9 +365,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
     text = _tell_end(invocation, run, plan, summary, is_idle=is_idle)
     if workflow.nodes and head is not None and head.status == "complete":
-        invocation.say(
-            "the run was already complete: 'sequencer run FLOW --new' starts another one"
-        )
+        invocation.say(f"the run was already complete: {again(run)} starts it again")
     if is_idle and not tally.noticed:
         _remember(invocation, run, plan.question, summary.head, text)
     return 0

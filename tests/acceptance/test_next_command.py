@@ -100,7 +100,19 @@ def test_a_run_from_its_start_to_its_end(folder: Path) -> None:
     last_line(folder, "run")
     work(folder)
     said = last_line(folder, "report").out
-    assert ("run FLOW --new" in said) == is_net(folder)
+    assert "('sequencer reset' starts it again)" in said
+
+
+def test_a_flowchart_that_is_complete_names_the_file_that_starts_it_again(tmp_path: Path) -> None:
+    made = project(tmp_path, "agent: rehearsal\n")
+    (made / "f.md").write_text(
+        "---\nid: f\n---\n\n```mermaid\nflowchart TD\na[Do it]\n```\n\n### a\nDo it.\n"
+    )
+    assert call(made, "run", "f.md").code == 0
+    again = "'sequencer run f.md --new' starts it again"
+    assert again in call(made, "--run", "f", "status").out
+    assert again in call(made, "run", "f.md").err
+    assert call(made, "run", "f.md", "--new").code == 0
 
 
 def test_a_failed_run_shows_the_first_line_of_the_error(folder: Path) -> None:

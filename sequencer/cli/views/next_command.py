@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.cli.views.text import one_line
+from sequencer.engine.flow_source import flow_source_of
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -23,6 +24,7 @@ from sequencer.errors import (
     command,
     run_option,
     typed,
+    typed_command,
 )
 from sequencer.extensions import PluginUnavailable
 from sequencer.history.words import moment
@@ -69,6 +71,8 @@ class RunSituation(Struct, frozen=True):
     needs_worker: bool = False
     """Its steps wait for a worker."""
     has_nodes: bool = False
+    again: str = ""
+    """The command that starts a complete one again; empty: `reset`."""
     until: str = ""
     """The date of the next try in a graph's run where nothing else may start."""
     starts: str = ""
@@ -195,8 +199,7 @@ def _by_itself(run: RunSituation) -> str:
 
 
 def _again(run: RunSituation) -> str:
-    how = "'sequencer run FLOW --new'" if run.has_nodes else command(run.name, "reset")
-    return f"{how} starts it again"
+    return f"{run.again or command(run.name, 'reset')} starts it again"
 
 
 def _raised(message: str) -> NextCommand:
@@ -240,6 +243,14 @@ def interrupted(run: Run, head: Head) -> InterruptedRun | None:
     return InterruptedRun(run, tuple(gone), next_command(situation_of(run, head)))
 
 
+def again(run: Run) -> str:
+    """Return what starts the complete *run* again: its flowchart, or `reset`."""
+    source = flow_source_of(run.store)
+    if source is None or source.file is None:
+        return command(run.name, "reset")
+    return typed_command("sequencer", "run", source.file, "--new")
+
+
 def situation_of(run: Run, head: Head) -> RunSituation:
     """Return what *run* and its *head* alone say, for those who need not know more."""
     held = [(claim, run.store.liveness(claim)) for claim in head.claims]
@@ -251,8 +262,10 @@ def situation_of(run: Run, head: Head) -> RunSituation:
         here = run.standing_at(head.replace(claims=kept), workflow)
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
-    options, has_nodes = takes_over(run, workflow, held), bool(workflow.nodes)
-    return replace(situation, here=here, has_nodes=has_nodes, takes_over=options)
+    made: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "here": here}
+    if head.status is Status.COMPLETE:
+        made["again"] = again(run)
+    return replace(situation, takes_over=takes_over(run, workflow, held), **made)
 
 
 def takes_over(

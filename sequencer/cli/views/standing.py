@@ -17,6 +17,7 @@ from sequencer.cli.views.facts import look_closely
 from sequencer.cli.views.next_command import (
     NextCommand,
     RunSituation,
+    again,
     next_command,
     run_state,
     takes_over,
@@ -111,6 +112,8 @@ class Snapshot(Struct, frozen=True):
     is_trusted: bool = True
     takes_over: str = ""
     """The options of `run` that continue the step of a process that is gone."""
+    again: str = ""
+    """The command that starts a complete run again."""
 
     more: tuple[tuple[str, str], ...] = ()
     """Labels and texts that packages add."""
@@ -164,6 +167,7 @@ class Snapshot(Struct, frozen=True):
             until="" if self.next_try is None else self.next_try.due or "",
             starts="" if self.starts is None else starts_at(self.starts),
             takes_over=self.takes_over,
+            again=self.again,
             merge=self.unmerged[0].commands[0] if self.unmerged else "",
         )
 
@@ -535,6 +539,7 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         failure=last_failure(run, head, seen),
         problem=problem,
         takes_over=takes_over(run, workflow, holders) if problem is None else "",
+        again=again(run) if is_over else "",
     )
 
 

@@ -104,8 +104,8 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
         ),
         (
             {"status": Status.COMPLETE},
-            {"has_nodes": True},
-            "report ('sequencer run FLOW --new' starts it again)",
+            {"has_nodes": True, "again": "'sequencer run a.md --new'"},
+            "report ('sequencer run a.md --new' starts it again)",
         ),
         ({}, {"lost": CorruptState("older files")}, "repair (accepted steps may be missing)"),
         ({}, {"problem": DefinitionChanged("other steps")}, "adopt (the run then continues"),
