@@ -141,6 +141,8 @@ def _steady(text: str) -> str:
     text = re.sub(r"\b\d+(\.\d+|:\d\d)\b", "N", text)
     # Nobody is told how long a graph took that took no second.
     text = re.sub(r"(?m)^(completed · .*) · N( s)?$", r"\1", text)
+    # Git says how old is what this clone knows; without --json that is on the other stream.
+    text = re.sub(r'"notices": \[[^]]*\]', '"notices": NOTICES', text)
     return re.sub(r'"work": (null|\{[^}]*\})', '"work": WORK', text)
 
 

@@ -539,7 +539,6 @@ def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None)
         failure=last_failure(run, head, seen),
         problem=problem,
         takes_over=takes_over(run, workflow, holders) if problem is None else "",
-        again=again(run) if is_over else "",
     )
 
 
@@ -552,10 +551,14 @@ def _with_holders(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> 
 
 
 def _its_processes(run: Run, head: Head | None) -> dict[str, Any]:
-    """Return who works on *run* if its claims don't say it, by field of `Snapshot`."""
+    """Return who works on *run* if its claims don't say it, and what starts it again if it is over.
+
+    By field of `Snapshot`.
+    """
     if head is None:
         return {}
-    found: dict[str, Any] = {"detached": run.detached()}
+    is_over = head.status is Status.COMPLETE
+    found: dict[str, Any] = {"detached": run.detached(), "again": again(run) if is_over else ""}
     return found | ({"makers": run.makers(), "elsewhere": run.elsewhere()} if head.claims else {})
 
 
