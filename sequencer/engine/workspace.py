@@ -3,7 +3,7 @@
 A workspace is the project's folder, a worktree of the run, a worktree for each task, or a checkout
 that several clones share. The engine asks each of them the same questions, in this order: `begin`
 once, `ready` before a claim, `enter` after it, `open` and the folder's `close` for each attempt,
-`collect` or `keep` when its end is recorded, `leave` behind that, and `end` when the run is
+`collect` or `keep` when its end is recorded, `leave` after that, and `end` when the run is
 complete.
 """
 
@@ -205,7 +205,7 @@ class BranchGuard(Workspace):
 
 
 class InnerWorkspace(Workspace):
-    """A workspace inside of another one: what it does not do itself, the outer one does."""
+    """A workspace inside another one. Whatever it does not override, the outer one does."""
 
     opens = True
 

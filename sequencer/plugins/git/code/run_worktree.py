@@ -104,7 +104,7 @@ class RunWorktree(InnerWorkspace):
     def begin(self, head: Head, stop: Cancellation) -> None:
         """See `Workspace.begin`."""
         with self._alone():
-            # First: what is gone would be put away.
+            # Before `_present`, which puts away a worktree whose folder is gone.
             again = self._again(head)
             if again is not None:
                 try:
@@ -116,7 +116,7 @@ class RunWorktree(InnerWorkspace):
                 return
             present = self._present(head)
             if present is None:
-                # Before anything is made: another branch may be the one on which steps run.
+                # Nothing is made while the branch on which steps run is not checked out.
                 self.outer.ready(head)
                 present = self._prepared(self._made(head), stop)
             self._worktree = present
@@ -267,7 +267,7 @@ class RunWorktree(InnerWorkspace):
             return None
         folder = notes.folder(note)
         if note.phase is Phase.ADDING:
-            # A new one has no commits: this one was made again, and its setup was cut off.
+            # A new worktree has no commits. This one was made again, and a kill cut off its setup.
             remove(folder)
         if os.path.lexists(folder):
             return None
