@@ -56,7 +56,7 @@ class Question(Struct, frozen=True):
         return self.node.options
 
     def over(self, now: datetime) -> str:
-        """Return in words that nobody answered in time; empty: there is time."""
+        """Return the message that this question has expired; empty if it has not."""
         if not is_past(self.expires_at, now):
             return ""
         return f"nobody answered {self.node.named} until {self.expires_at}"

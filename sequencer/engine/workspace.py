@@ -20,7 +20,7 @@ from sequencer.model.outcome import OutcomeStatus
 
 
 class AttemptFolder:
-    """The folder in which the agent of one attempt works; this one is left as it is."""
+    """The folder in which the agent of one attempt works. This one keeps what the agent leaves."""
 
     cwd: Path
     is_own = False
@@ -35,7 +35,7 @@ class AttemptFolder:
         self.cwd = cwd
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        """Bring what the agent has left to where it belongs; closed again, it says the same.
+        """Merge, keep or drop what the agent has left; a second call returns the same result.
 
         *status* is OK for an attempt that is accepted, FAILED for one that has failed, and
         INTERRUPTED for any other. *wait_for_turn* is called before something is merged; it may
@@ -93,7 +93,7 @@ class Workspace:
     # --- a claim -----------------------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """Return if a step may begin here; before it is claimed.
+        """Check, before a claim, that a step may start here.
 
         Raises:
             WorkTreeRefused: there is something that the step would overwrite, mix up with
@@ -107,7 +107,7 @@ class Workspace:
         return None
 
     def enter(self, head: Head) -> None:
-        """Bring the files to the code that *head* goes with; after the claim.
+        """After the claim, check out the code that belongs to *head*.
 
         From now on they are kept for this process, until `leave`.
 
@@ -117,7 +117,7 @@ class Workspace:
         """
 
     def leave(self, head: Head | None) -> None:
-        """Note that no agent of this process works here any more.
+        """Release the folder: no agent of this process works here any more.
 
         *head* is the run as it is now; None: that is not known.
         """
@@ -180,7 +180,7 @@ class BranchGuard(Workspace):
     """The project's folder, while one branch is checked out there."""
 
     def __init__(self, folder: Path, branch: str, checked_out: Callable[[], str | None]) -> None:
-        """Let steps begin while *checked_out* returns *branch*."""
+        """Allow steps to start while *checked_out* returns *branch*."""
         super().__init__(folder)
         self._branch = branch
         self._checked_out = checked_out
@@ -195,7 +195,7 @@ class BranchGuard(Workspace):
             raise WorkTreeRefused(problem[0], where="store.work.branch", hint=problem[1])
 
     def problem(self) -> tuple[str, str] | None:
-        """Return why no step may begin, and what to do about it."""
+        """Return why no step may start, and what to do about it; None if one may."""
         there = self._checked_out()
         if there == self._branch:
             return None

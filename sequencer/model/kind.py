@@ -197,7 +197,7 @@ def _stopped_words(head: Head) -> str:
 
 
 def gate_over(gate: Gate, now: datetime) -> str:
-    """Return in words that nobody decided about *gate* in time; empty: there is time."""
+    """Return the message that *gate* has expired; empty if it has not."""
     if not is_past(gate.expires_at, now):
         return ""
     return f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.acceptance.cli_process import cli, until
 from tests.acceptance.team_projects import accepted, git, make_project, told
-from tests.acceptance.test_teams import DIAMOND, WRITERS, Task, started
+from tests.acceptance.test_teams import DIAMOND, WRITERS, Task, killed, started, wide
 
 
 def made(folder: Path, tasks: list[Task], plan: dict[str, Any], **settings: Any) -> Path:
@@ -88,23 +85,12 @@ def test_a_conflict_there_is_solved_there(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_killed_process_and_another_one_share_it(tmp_path: Path) -> None:
-    wide: list[Task] = [{"id": f"w{n}", "subject": "W", "role": "implementer"} for n in range(4)]
-    tasks: list[Task] = [
-        *wide,
-        {"id": "sum", "subject": "Sum", "blocked_by": [one["id"] for one in wide]},
-    ]
-    plan: dict[str, Any] = {
-        f"w{n}": {"writes": {f"w{n}.txt": f"{n}"}, "until": "go"} for n in range(4)
-    }
+    tasks, plan = wide(4)
     project = made(tmp_path, tasks, plan, size=4, run={"max_parallel": 2})
     workers = [started(project) for _ in range(2)]
     try:
         until(lambda: len(list((project / "seen").glob("w*.pid"))) == 4, 60)
-        victim = workers[0]
-        orphans = psutil.Process(victim.pid).children(recursive=True)
-        os.kill(victim.pid, signal.SIGKILL)
-        victim.wait()
-        psutil.wait_procs(orphans, timeout=20)
+        orphans = killed(workers[0])
         (project / "go").touch()
         assert workers[1].wait(90) == 0, (project / "agent.errors").read_text()
     finally:

@@ -193,16 +193,28 @@ def started(project: Path) -> subprocess.Popen[bytes]:
         return launched(project, "run", "--mode", "sync", stderr=errors, start_new_session=True)
 
 
+def wide(width: int) -> tuple[list[Task], dict[str, Any]]:
+    """Return *width* tasks that write at once until a file ``go`` appears, and what they do."""
+    writers: list[Task] = [
+        {"id": f"w{n}", "subject": "W", "role": "implementer"} for n in range(width)
+    ]
+    last: Task = {"id": "sum", "subject": "Sum", "blocked_by": [one["id"] for one in writers]}
+    plan = {f"w{n}": {"writes": {f"w{n}.txt": f"{n}"}, "until": "go"} for n in range(width)}
+    return [*writers, last], plan
+
+
+def killed(victim: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Kill *victim* alone, and return its children once they had time to end."""
+    orphans = psutil.Process(victim.pid).children(recursive=True)
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    psutil.wait_procs(orphans, timeout=20)
+    return orphans
+
+
 @pytest.mark.timeout(180)
 def test_three_processes_share_a_team_and_one_is_killed(tmp_path: Path) -> None:
-    wide: list[Task] = [{"id": f"w{n}", "subject": "W", "role": "implementer"} for n in range(6)]
-    tasks: list[Task] = [
-        *wide,
-        {"id": "sum", "subject": "Sum", "blocked_by": [one["id"] for one in wide]},
-    ]
-    plan: dict[str, Any] = {
-        f"w{n}": {"writes": {f"w{n}.txt": f"{n}"}, "until": "go"} for n in range(6)
-    }
+    tasks, plan = wide(6)
     project = make_project(
         tmp_path, tasks, plan, size=6, is_repository=True, run={"max_parallel": 2}
     )
@@ -211,11 +223,7 @@ def test_three_processes_share_a_team_and_one_is_killed(tmp_path: Path) -> None:
         until(lambda: len(list((project / "seen").glob("w*.pid"))) == 6, 60)
         claims = {one["owner"]["pid"]: one for one in head(project)["claims"]}
         assert len(claims) == 3, "each has two of the six"
-        victim = workers[1]
-        orphans = psutil.Process(victim.pid).children(recursive=True)
-        os.kill(victim.pid, signal.SIGKILL)
-        victim.wait()
-        psutil.wait_procs(orphans, timeout=20)
+        orphans = killed(workers[1])
         (project / "go").touch()
         for worker in (workers[0], workers[2]):
             assert worker.wait(90) == 0, (project / "agent.errors").read_text()

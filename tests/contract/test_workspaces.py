@@ -11,8 +11,8 @@ from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
 from sequencer.errors import WorkTreeRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.outcome import OutcomeStatus
-from tests.contract.workspace_cases import SITES, Site, at_once, commit, files_of, git
-from tests.unit.git.clones import OPENED, claim, head
+from tests.contract.workspace_cases import SITES, Site, at_once, commit, files_of
+from tests.unit.git.clones import OPENED, claim, head, said
 from tests.unit.saying import attempt
 
 
@@ -29,7 +29,7 @@ def test_accepted_work_arrives_once(site: Site) -> None:
     site.finish()
     assert site.arrived("a.txt")
     assert site.arrived("b.txt")
-    log = git(site.bare or site.home, "log", "--format=%s", "main").splitlines()
+    log = said(site.bare or site.home, "log", "--format=%s", "main").splitlines()
     assert [log.count(name) for name in ("a.txt", "b.txt")] == [1, 1]
 
 
@@ -100,7 +100,7 @@ def test_the_agent_works_where_the_code_is(site: Site) -> None:
     site.worked("a.txt")
     folder = site.opened()
     assert (folder.cwd / "a.txt").is_file(), "what was accepted before"
-    assert git(folder.cwd, "rev-parse", "--is-inside-work-tree") == "true"
+    assert said(folder.cwd, "rev-parse", "--is-inside-work-tree") == "true"
     if site.workspace.opens:
         assert folder.cwd != site.home
     else:
@@ -117,7 +117,7 @@ def test_code_moves_together_with_the_state(site: Site) -> None:
         assert site.workspace.keep(held, "main", site.head) is None
     else:
         assert site.bare is not None
-        assert git(site.bare, "cat-file", "-t", work.commit) == "commit"
+        assert said(site.bare, "cat-file", "-t", work.commit) == "commit"
 
 
 def test_an_inner_workspace_asks_the_outer_one_whatever_it_does_not_do_itself() -> None:

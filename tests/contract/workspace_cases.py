@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +25,7 @@ from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.remote import PushVerdict
 from sequencer.project.settings import load
 from sequencer.project.store_requests import EVERYTHING
-from tests.unit.git.clones import ENVIRONMENT, claim, clone, head, pair
+from tests.unit.git.clones import ENVIRONMENT, claim, clone, head, pair, said
 from tests.unit.git.teams import folders
 from tests.unit.git.teams import project as make_project
 from tests.unit.saying import attempt as make_attempt
@@ -38,19 +37,6 @@ TASK = Node.model_construct(
 
 def at_once() -> None:
     """Wait for no turn."""
-
-
-def git(folder: Path, *argv: str) -> str:
-    environment = {**ENVIRONMENT, "GIT_CONFIG_GLOBAL": "/dev/null"}
-    made = subprocess.run(
-        ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *argv],
-        cwd=folder,
-        env=environment,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return made.stdout.strip()
 
 
 @dataclass
@@ -126,13 +112,13 @@ class Site:
     def arrived(self, name: str) -> bool:
         """Return whether the file called *name* is where people look for accepted work."""
         if self.bare is not None:
-            return name in git(self.bare, "ls-tree", "--name-only", "main").splitlines()
+            return name in said(self.bare, "ls-tree", "--name-only", "main").splitlines()
         return (self.home / name).is_file()
 
     def is_somewhere(self, name: str) -> bool:
         """Return whether the file called *name* is in a ref or in a work tree: it is not lost."""
-        refs = git(self.home, "for-each-ref", "--format=%(objectname)").splitlines()
-        trees = (git(self.home, "ls-tree", "--name-only", one).splitlines() for one in refs)
+        refs = said(self.home, "for-each-ref", "--format=%(objectname)").splitlines()
+        trees = (said(self.home, "ls-tree", "--name-only", one).splitlines() for one in refs)
         return any(name in one for one in trees) or any(self.home.rglob(name))
 
 
@@ -146,8 +132,8 @@ def innermost(workspace: Workspace) -> Workspace:
 def commit(folder: Path, name: str) -> None:
     """Write a file and commit it, as an agent does."""
     (folder / name).write_text(f"{name}\n")
-    git(folder, "add", "--", name)
-    git(folder, "commit", "-q", "-m", name, "--", name)
+    said(folder, "add", "--", name)
+    said(folder, "commit", "-q", "-m", name, "--", name)
 
 
 def _checkout(home: Path) -> Checkout:
@@ -216,5 +202,5 @@ SITES: dict[str, Callable[[Path], Site]] = {
 
 def files_of(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the files of the work tree at *folder* that git does not know."""
-    for name in git(folder, "ls-files", "--others", "--exclude-standard").splitlines():
+    for name in said(folder, "ls-files", "--others", "--exclude-standard").splitlines():
         yield name, (folder / name).read_bytes()

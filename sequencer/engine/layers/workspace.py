@@ -1,4 +1,4 @@
-"""Where the attempt gets a folder from its workspace: the agent works there."""
+"""The layer that opens the folder of an attempt in its workspace, and closes it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
 
 
 def _is_bug(error: BaseException) -> bool:
-    """Return whether *error* says nothing of this machine or of a person's wish."""
+    """Return whether *error* is a bug, not a condition of this machine or a deliberate refusal."""
     is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
     return not is_meant and out_of_resources(error) is None and failed_disk(error) is None
 
@@ -72,7 +72,7 @@ def _status_of(attempt: Attempt) -> OutcomeStatus:
 
 
 def _fail(attempt: Attempt, error: str) -> None:
-    """Let *attempt* end as what it has left says."""
+    """Make *attempt* fail with *error*, which its folder has reported."""
     ended = attempt.ended
     if ended is None:
         return

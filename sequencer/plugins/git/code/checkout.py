@@ -73,7 +73,7 @@ class Checkout(WorkTree):
         self.project_git = git
 
     def ensure_in_place(self) -> None:
-        """Return if the folder still is the work tree that it was.
+        """Check that the folder is still the same work tree.
 
         Raises:
             WorkTreeRefused: it is not.
@@ -101,7 +101,7 @@ class Checkout(WorkTree):
         return f"its work is on branch {worktree.branch}, and none of it is in {self.called}"
 
     def by_hand(self, worktree: Worktree) -> str:
-        """Return the command that brings the work of *worktree*."""
+        """Return the command that merges the work of *worktree*."""
         return self.typed("merge", worktree.branch)
 
     def typed(self, *argv: str) -> str:
@@ -561,7 +561,7 @@ class Merge(NamedTuple):
 
     @property
     def then(self) -> str:
-        """Return what continues a team once a person has merged a task's work."""
+        """Return the command that continues a team after a person has merged a task's work."""
         if not (task := self.worktree.task):
             return ""
         done = command(self.run, f"skip {task} --as-done")

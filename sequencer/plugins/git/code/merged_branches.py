@@ -1,4 +1,4 @@
-"""Branches of attempts that nobody needs any more: the checkout has all that they have."""
+"""Removes branches of attempts that are fully merged into the checkout."""
 
 from __future__ import annotations
 
