@@ -107,9 +107,15 @@ def test_a_run_ends_in_time_whatever_its_server_does(
 
 
 def _is_connected(run: subprocess.Popen[str]) -> bool:
-    """Return whether *run* talks to the server: wherever it is in its work, it has to end."""
-    process = psutil.Process(run.pid)
-    return bool(process.net_connections()) and process.create_time() < time.time() - 3
+    """Return whether *run* talks to the server and takes TERM itself.
+
+    Wherever it is in its work from then on, it has to end. Before that, nothing is claimed, and
+    TERM ends it as any program.
+    """
+    status = Path(f"/proc/{run.pid}/status").read_text(encoding="ascii")
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:")).split()[1]
+    takes_term = int(caught, 16) >> (signal.SIGTERM - 1) & 1
+    return bool(takes_term and psutil.Process(run.pid).net_connections())
 
 
 def test_a_queue_of_strangers_is_refused_and_the_run_goes_on(project: Make, address: str) -> None:
