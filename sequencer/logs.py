@@ -340,7 +340,6 @@ class FileLogs:
         return list(dict.fromkeys((self.folder, *run_folders(self._logs_dir, self._run))))
 
     def left_behind(self) -> Path | None:
-        """See `engine.logs.Logs`."""
         try:
             found = [
                 folder / name
@@ -445,12 +444,10 @@ class FileLog:
         self._to_file(text.encode())
 
     def sent(self, request: StepRequest, to: str) -> None:
-        """See `engine.attempt.StepLog`."""
         texts = (request.system_prompt, request.append_system_prompt, request.prompt)
         self._to_file(_sent_lines(self._redaction, to, *texts))
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
-        """See `Listener.write`."""
         del kind  # the log keeps everything, in the order in which it came
         if self._left:
             self._capped(self._stream.feed(data))
@@ -462,7 +459,6 @@ class FileLog:
         """See `Listener.used`; the final figures are in the last line."""
 
     def close(self, outcome: Outcome) -> None:
-        """See `engine.attempt.StepLog`."""
         if rest := self._stream.finish():
             self._capped(rest)
         if self._dropped:

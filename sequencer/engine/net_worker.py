@@ -107,7 +107,6 @@ class NetWorker(Worker):
             self.attempts.wake()
 
     def interrupt(self) -> None:
-        """See `Worker.interrupt`."""
         self.is_stopped = True
         super().interrupt()
         self.attempts.cancel(StopReason.INTERRUPTED)
@@ -123,7 +122,6 @@ class NetWorker(Worker):
             self.performer.emit(Noticed(text))
 
     def renew_limits(self) -> str:
-        """See `Worker.renew_limits`."""
         text = super().renew_limits()
         self.shares.keep_to(self.limits)
         return text
@@ -198,7 +196,6 @@ class NetWorker(Worker):
         return frozenset(closed) | excluded if excluded else closed
 
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
-        """See `Worker.executors_of`."""
         del head
         prepared = self._prepared.get(claim.step)
         return [None if prepared is None else prepared.executor]

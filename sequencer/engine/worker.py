@@ -283,7 +283,6 @@ class LineWorker(Worker):
             self.performer.emit(Noticed(f"{text}'sequencer set step_index=N'"))
 
     def interrupt(self) -> None:
-        """See `Worker.interrupt`."""
         super().interrupt()
         current = self._current
         if current is not None:
@@ -305,7 +304,6 @@ class LineWorker(Worker):
         )
 
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
-        """See `Worker.executors_of`."""
         del claim
         performer = self.performer
         try:
@@ -376,7 +374,6 @@ class LineWorker(Worker):
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[Ended, BaseException | None]:
-        """See `Worker.attempt`."""
         try:
             with self.code.alone(head, cancellation):
                 prepared = self.performer.prepare(present(self.workflow, head))

@@ -144,7 +144,6 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
     @property
     def wall(self) -> Wall:
-        """See `protocol.Walled`."""
         return self.options.wall
 
     @abstractmethod
@@ -222,7 +221,6 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         return agent_environment(extra=extra, passed=self._passed(os.environ))
 
     def withheld(self, environ: Mapping[str, str]) -> list[str]:
-        """See `protocol.Withholding`."""
         given = agent_environment(
             extra=self.options.env, passed=self._passed(environ), base=environ
         )

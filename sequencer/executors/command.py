@@ -114,7 +114,6 @@ class CommandExecutor:
 
     @property
     def wall(self) -> Wall:
-        """See `protocol.Walled`."""
         return self.options.wall
 
     def objections(self, step: Step) -> list[Objection]:

@@ -350,30 +350,25 @@ class ResolvedRun(Struct, frozen=True, dict=True):
 
     @cached_property
     def definition(self) -> Definition | None:
-        """See `Resolution.definition`."""
         # Only a named run is made from a request.
         return self.given_definition or (None if self.name is None else definition_of(self.store))
 
     @cached_property
     def source(self) -> FlowSource | None:
-        """See `Resolution.source`."""
         return self.given_source or began_with(self.project.settings, self.store, self.head)
 
     @cached_property
     def workflow(self) -> Workflow:
-        """See `Resolution.workflow`."""
         return workflow_of_run(self.project.settings, self.head, self.definition, self.source)
 
     @property
     def capacity(self) -> CapacityRule | None:
-        """See `Resolution.capacity`."""
         if not self.workflow.tasks or (graphs := TASK_GRAPHS.get()) is None:
             return None
         return graphs.capacity(self.project.settings)
 
     @property
     def is_current(self) -> bool:
-        """See `Resolution.is_current`."""
         source, settings = self.source, self.project.settings
         if source is None or source.file is None:
             return True

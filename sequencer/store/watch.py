@@ -105,7 +105,6 @@ class InotifyWatch:
             raise
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        """See `Watch.wait`."""
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             ready = readable((self._inotify.fileno(), *fds), left)
@@ -116,7 +115,6 @@ class InotifyWatch:
         return False
 
     def fileno(self) -> int:
-        """See `Notifier.fileno`."""
         return int(self._inotify.fileno())
 
     def has_changed(self) -> bool:
@@ -130,7 +128,6 @@ class InotifyWatch:
         return any(event.name in (self._name, "") for event in self._parse(data))
 
     def close(self) -> None:
-        """See `Watch.close`."""
         self._inotify.close()
 
 
@@ -164,14 +161,12 @@ class WatchdogWatch:
         self._observer.start()
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        """See `Watch.wait`."""
         ready = readable([self._read_fd, *fds], timeout_s)
         if self._read_fd in ready:
             self.has_changed()
         return not ready.isdisjoint(fds)
 
     def fileno(self) -> int:
-        """See `Notifier.fileno`."""
         return self._read_fd
 
     def has_changed(self) -> bool:
@@ -182,7 +177,6 @@ class WatchdogWatch:
             return False
 
     def close(self) -> None:
-        """See `Watch.close`."""
         self._observer.stop()
         self._observer.join()
         os.close(self._read_fd)
@@ -193,7 +187,6 @@ class SleepingWatch:
     """Wakes by itself every quarter of a second."""
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        """See `Watch.wait`."""
         return bool(readable(fds, min(timeout_s, SLEEP_S)))
 
     def close(self) -> None:

@@ -122,7 +122,6 @@ class Net(Kind):
     # --- one transition ------------------------------------------------------------
 
     def open(self, head: Head, *, at: datetime) -> OpenTransition:
-        """See `Kind.open`."""
         ensure_definition(head, self.workflow)
         marking, chain = self._markings.take(head)
         step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
@@ -172,7 +171,6 @@ class Net(Kind):
         return taken
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        """See `Kind.expire`."""
         return self._made(
             head, lambda step: step.release(token, {"reason": why}, Usage()), None, at
         )
@@ -190,7 +188,6 @@ class Net(Kind):
     # --- by hand -------------------------------------------------------------------
 
     def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
-        """See `Kind.apply`."""
         self.ensure_may(command.verb)
         if (change := hands.CHANGES.get(type(command))) is not None:
             act = partial(change, command=command, by=context.by, outputs=self._outputs)
@@ -250,7 +247,6 @@ class Net(Kind):
         return [describe_node(workflow, name, head.step_index) for name in names]
 
     def workflow_of(self, head: Head) -> Workflow:
-        """See `Kind.workflow_of`."""
         return self.workflow_at(self._markings.look(head)[1])
 
     @staticmethod
@@ -259,7 +255,6 @@ class Net(Kind):
         return head.flow is not None and head.flow.status != FlowStatus.RUNNING
 
     def positions(self, wanted: Collection[str]) -> list[str]:
-        """See `Kind.positions`."""
         if wanted:
             raise UsageRefused(
                 f"workflow {self.workflow.name!r} is a graph, which has no positions",
@@ -269,7 +264,6 @@ class Net(Kind):
 
     @staticmethod
     def refusal(verb: str) -> SequencerError | None:
-        """See `Kind.refusal`."""
         if verb in ("approve", "feedback"):
             return TransitionRefused(
                 f"{verb}: the run follows a graph, and its questions are answered",

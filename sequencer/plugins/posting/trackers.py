@@ -223,7 +223,6 @@ class LinearSink(HttpSink):
         self._session_id = session_id
 
     def post(self, post: Post) -> None:
-        """See `Sink.post`."""
         told: dict[str, Any] = {
             "agentSessionId": self._session_id,
             "content": content_of(post.activity),

@@ -203,7 +203,6 @@ class Systemd(_Files):
         )
 
     def files(self, job: Job) -> dict[Path, str]:
-        """See `_Files.files`."""
         folder, about = _escaped(job.folder), _escaped(job.about)
         pairs = (f"{name}={value}" for name, value in job.variables.items())
         keys = f"\nEnvironmentFile=-{_escaped(job.env_file)}" if job.env_file else ""
@@ -223,7 +222,6 @@ class Systemd(_Files):
         return {path: text, timer: _TIMER.format(about=about, every=job.every)}
 
     def printed(self, job: Job) -> str:
-        """See `_Files.printed`."""
         unit = _unit_of(job)
         return (
             f"{super().printed(job)}\n\n"
@@ -283,7 +281,6 @@ class Launchd(_Files):
         return str(path_at_home("Library/Logs") / f"{name}.log")
 
     def files(self, job: Job) -> dict[Path, str]:
-        """See `_Files.files`."""
         log = self._log(job.name)
         told: dict[str, Any] = {
             "Label": job.name,

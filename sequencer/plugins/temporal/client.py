@@ -140,31 +140,26 @@ class FleetStore(RemoteRun):
         return sorted(found)
 
     def makers(self) -> Mapping[int, str]:
-        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         pending = {} if seen is None else seen.pending
         return {token: process_words(who) for token, who in pending.items()}
 
     def elsewhere(self) -> str:
-        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         place = "" if seen is None else self.options.served_by(seen.queue)[1]
         return "" if place == self.options.place else place
 
     def detached(self) -> list[dict[str, Any]]:
-        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         found: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
         return found
 
     def made(self) -> list[Made]:
-        """See `engine.dispatch.Dispatching`."""
         reader = self.connection.call(self.read())
         return [one for _, one in sorted(reader.made.items())]
 
     @staticmethod
     def ensure_served(worker: Worker) -> None:
-        """See `engine.dispatch.Dispatching`."""
         if worker.performer.tasks is not None and not worker.code.moves:
             raise UsageRefused(
                 "Temporal can share out a team's tasks only if git moves their work",
@@ -184,7 +179,6 @@ class FleetStore(RemoteRun):
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
-        """See `Store.view`."""
         seen = self.look()
         return View(None if seen is None else head_of(seen.memo))
 
@@ -202,7 +196,6 @@ class FleetStore(RemoteRun):
                 yield record
 
     def document(self, name: str) -> bytes | None:
-        """See `Store.document`."""
         if name in self._changed:
             text = self._changed[name]
         else:
@@ -211,11 +204,9 @@ class FleetStore(RemoteRun):
         return None if text is None else str(text).encode()
 
     def keep_document(self, name: str, data: bytes) -> None:
-        """See `Store.keep_document`."""
         self._changed[name] = data.decode()
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        """See `Store.forget_documents`."""
         known = () if self._seen is None else self._seen.memo
         gone = [name for name in known if name.startswith(prefix) and name not in keep]
         self._changed.update(dict.fromkeys(gone))
@@ -223,7 +214,6 @@ class FleetStore(RemoteRun):
     # --- changing ------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
-        """See `Store.update`."""
         for _ in range(MOST_RACES):
             looked, seen, before = self._newest()
             self._changed, self._made = {}, []
@@ -351,7 +341,6 @@ class FleetStore(RemoteRun):
         return owner_of("" if seen is None else seen.memo[RUN]["run_id"])
 
     def liveness(self, claim: Claim) -> Liveness:
-        """See `Store.liveness`."""
         seen = self._seen or self.look()
         if seen is None or claim.token not in seen.pending:
             return Liveness.EXPIRED
@@ -374,7 +363,6 @@ class FleetStore(RemoteRun):
         return folder
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        """See `Store.result_folder`."""
         made = results.folder(self._results, step_index, token)
         if self._made is not None:
             self._made.append(made)
@@ -416,7 +404,6 @@ class FleetStore(RemoteRun):
         *,
         is_detached: bool,
     ) -> Summary:
-        """See `engine.dispatch.Dispatching`."""
         self._newest()
         act = self._serving().detach if is_detached else self._serving().work_on
         made: Summary = act(self, worker, mode, limits, head=head, places=places)

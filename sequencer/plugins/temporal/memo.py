@@ -118,7 +118,6 @@ class HeldNet(NetChanges):
     """A graph's run whose outputs are where its head is."""
 
     def read_output(self, name: str) -> str:
-        """See `NetChanges.read_output`."""
         store = cast("MemoStore", self.store)
         if (found := store.outputs.get(name, store.said.get(name))) is not None:
             return found
@@ -129,7 +128,6 @@ class HeldNet(NetChanges):
         )
 
     def keep_output(self, step_index: int, token: int, output: str) -> str | None:
-        """See `NetChanges.keep_output`."""
         if not output:
             return None
         name = f"{step_index}-{token}"

@@ -339,7 +339,6 @@ class LinePermit(Permit):
     waits_by_default = False
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """See `Permit`."""
         super().__init__(data, store)
         self._changing(changes_of(cast("Store", store), self.workflow))
         self.stint = LineStint(
@@ -369,7 +368,6 @@ class LinePermit(Permit):
         return []
 
     def ticket(self, token: int) -> Ticket:
-        """See `Permit.ticket`."""
         budget = self.stint.budget(self._store.head)
         return Ticket(token, budget.cost_usd, budget.timeout_s, self._has_code)
 
@@ -414,7 +412,6 @@ class NetPermit(Permit):
     waits_by_default = True
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """See `Permit`."""
         super().__init__(data, store)
         rules, capacity, grower = data.get("team"), None, None
         # Every worker has to decide alike, whatever its project disables.

@@ -245,7 +245,6 @@ class AttemptWorkspace(GitWorkspace):
     # --- what people see -----------------------------------------------------------
 
     def publish(self, head: Head) -> None:
-        """See `Workspace.publish`."""
         work = head.work
         if work is None or not is_branch_name(work.branch):
             return

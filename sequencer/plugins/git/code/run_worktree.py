@@ -102,7 +102,6 @@ class RunWorktree(InnerWorkspace):
         return None if self._worktree is None else RunCheckout(self._trees, self._worktree)
 
     def begin(self, head: Head, stop: Cancellation) -> None:
-        """See `Workspace.begin`."""
         with self._alone():
             # Before `_present`, which puts away a worktree whose folder is gone.
             again = self._again(head)
@@ -122,7 +121,6 @@ class RunWorktree(InnerWorkspace):
             self._worktree = present
 
     def ready(self, head: Head) -> None:
-        """See `Workspace.ready`."""
         self.outer.ready(head)
         if self._worktree is not None:
             # Another process of the run may have written it since.
@@ -185,7 +183,6 @@ class RunWorktree(InnerWorkspace):
         return linked
 
     def end(self, head: Head) -> None:
-        """See `Workspace.end`."""
         notes = self._trees.notes
         if not notes.names():
             return
@@ -420,7 +417,6 @@ class RunFolder(AttemptFolder):
         self.notes = () if files is None else files.notes
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        """See `AttemptFolder.close`."""
         del wait_for_turn
         if status is not OutcomeStatus.FAILED or self._files is None:
             return Left()

@@ -45,7 +45,6 @@ class TaskWorktrees(InnerWorkspace):
         self._made: tuple[Path, TaskPlaces] | None = None
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """See `Workspace.open`."""
         if (node := attempt.node) is None or node.task is None:
             return super().open(attempt)
         token, run_id = attempt.claim.token, attempt.run_id
@@ -55,7 +54,6 @@ class TaskWorktrees(InnerWorkspace):
         )
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """See `Workspace.clean`."""
         return (*super().clean(live), *self._places.clean(live))
 
     @property

@@ -78,7 +78,6 @@ class GitWorkspace(Workspace):
 
     @property
     def moves(self) -> bool:
-        """See `Workspace.moves`."""
         return True
 
     @cached_property
@@ -122,7 +121,6 @@ class GitWorkspace(Workspace):
     # --- before a step -------------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """See `Workspace.ready`."""
         self._settle()
         status = self._tree.status()
         commit = self._ensure_branch(status, head)
@@ -234,7 +232,6 @@ class GitWorkspace(Workspace):
         return note.branch if note is not None and note.run_id == head.run_id else None
 
     def enter(self, head: Head) -> None:
-        """See `Workspace.enter`."""
         was_occupied = self._tenancy.is_occupied
         try:
             with self._tenancy.locked() as note:
@@ -294,7 +291,6 @@ class GitWorkspace(Workspace):
     # --- after a step --------------------------------------------------------------
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Workspace.collect`."""
         self.cargo = None
         for _ in range(_TRIES):
             status = self._tree.status()
@@ -444,7 +440,6 @@ class GitWorkspace(Workspace):
     # --- when it was not accepted --------------------------------------------------
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
-        """See `Workspace.keep`."""
         status = self._tree.status()
         commit = status.commit
         if commit is None:
