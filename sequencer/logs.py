@@ -363,11 +363,11 @@ class FileLogs:
         return self._folders[branch]
 
     def open(self, attempt: Attempt) -> FileLog:
-        """See `engine.attempt.Logs`.
+        """Create the log of *attempt*; an existing file is never overwritten.
 
         Raises:
             UnsafeFolder: a part of the path is a link; a log must not reach another file.
-            UnsafePath: the place is taken by something that is no folder.
+            UnsafePath: a part of the path is not a folder.
         """
         folder, fd, claim = self._folder(), -1, attempt.claim
         number = claim.attempt
@@ -456,7 +456,7 @@ class FileLog:
             self._leave_out(self._stream.finish() + data)
 
     def used(self, usage: Usage) -> None:
-        """See `Listener.used`; the final figures are in the last line."""
+        """Ignore *usage*: the last line of the log has the final figures."""
 
     def close(self, outcome: Outcome) -> None:
         if rest := self._stream.finish():

@@ -270,7 +270,13 @@ class LineWorker(Worker):
         return Control(self.store, self.workflow)
 
     def ensure_startable(self, head: Head | None) -> None:
-        """See `Worker.ensure_startable`; the first step is prepared."""
+        """Check that the first step can start; a run that has a *head* has started already.
+
+        A notice says so if an earlier run has left logs.
+
+        Raises:
+            ConfigurationError: a prompt or an agent is missing.
+        """
         if head is not None:
             return
         if self.is_mine(0):

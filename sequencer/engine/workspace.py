@@ -186,7 +186,7 @@ class BranchGuard(Workspace):
         self._checked_out = checked_out
 
     def ready(self, head: Head) -> None:  # noqa: ARG002 - whatever the run has come to
-        """See `Workspace.ready`.
+        """Check, before a claim, that the branch for the steps is checked out.
 
         Raises:
             WorkTreeRefused: another branch is checked out, or none.
@@ -248,7 +248,7 @@ class InnerWorkspace(Workspace):
         self.outer.leave(head)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """See `Workspace.open`; where its folder is another one, that is opened."""
+        """Return the folder for *attempt*: this workspace's own if it has one, else the outer's."""
         if self.folder != self.outer.folder:
             return AttemptFolder(self.folder)
         return self.outer.open(attempt)

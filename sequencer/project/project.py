@@ -376,7 +376,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return settings.registry.is_as_read(path, name=source.workflow.name)
 
     def performer(self, emit: Emit) -> Performer:
-        """See `Resolution.performer`.
+        """Return what performs the run's steps.
 
         Raises:
             NotTrusted: you have not allowed the project to act here.
@@ -389,7 +389,10 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return self.project.performer(self.workflow, emit, self.name, self.definition, self.store)
 
     def agents_may(self, verb: str) -> bool:
-        """See `Resolution.agents_may`; a schedule's date has decided about its run's start."""
+        """Return whether agents may use *verb* too, as the project was trusted.
+
+        The date of a schedule has decided that its run starts, so agents may start it.
+        """
         is_due = self.name in self.project.due and verb in ("start", "reset")
         return (is_due and not self.project.is_set_by_variables) or self.project.agents_may(verb)
 

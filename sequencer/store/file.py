@@ -472,7 +472,11 @@ class FileStore:
         claim: Claim | None = None,
         fds: Sequence[int] = (),
     ) -> bool:
-        """See `Store.wait`; any of *fds* ends it as *wake_fd* does."""
+        """Sleep until the head's revision differs from *revision*; return whether it does.
+
+        False: the time is over, *wake_fd* or one of *fds* became readable, or the holder of *claim*
+        may be gone.
+        """
         if self._watch is None:
             folders.made(self.folder)
             self._watch = watch(self.folder, self._state_path.name)

@@ -118,7 +118,10 @@ class InotifyWatch:
         return int(self._inotify.fileno())
 
     def has_changed(self) -> bool:
-        """See `Notifier.has_changed`; after a long time there are thousands of events."""
+        """Read all events; return whether one is about what is watched.
+
+        After a long time there are thousands, so the bytes are searched before they are parsed.
+        """
         try:
             data = os.read(self._inotify.fileno(), _ALL_EVENTS)
         except BlockingIOError:
@@ -170,7 +173,7 @@ class WatchdogWatch:
         return self._read_fd
 
     def has_changed(self) -> bool:
-        """See `Notifier.has_changed`; only what is watched was written to the pipe."""
+        """Empty the pipe; return whether it had a change, as only what is watched writes to it."""
         try:
             return bool(os.read(self._read_fd, 65536))
         except BlockingIOError:
@@ -190,7 +193,7 @@ class SleepingWatch:
         return bool(readable(fds, min(timeout_s, SLEEP_S)))
 
     def close(self) -> None:
-        """See `Watch.close`; there is nothing to free."""
+        """Do nothing: this watch holds nothing."""
 
 
 RECHECK_S = 5.0

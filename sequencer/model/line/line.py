@@ -265,11 +265,11 @@ class LineChange(Struct):
             self.head = self.head.telling(left)
 
     def settle(self, room: Room | None) -> None:
-        """See `OpenChange.settle`: one step at most.
+        """Claim the next step if the run is ready and *room* has a slot.
 
         Raises:
-            ClaimHeld: somebody holds it who may be alive.
-            TooManyFailures: whoever held it is gone, and it may not be tried again.
+            ClaimHeld: a process that may be alive holds it.
+            TooManyFailures: its process is gone, and it may not be tried again.
         """
         if room is None or not room.slots:
             return

@@ -112,7 +112,11 @@ class Net(Kind):
     def begins_with(
         self, source: FlowSource | None, before: Head | None = None
     ) -> tuple[str, bytes]:
-        """See `Kind.begins_with`: what a person may change meanwhile, as it was."""
+        """Return the document that keeps the workflow as it was when the run started.
+
+        People may edit the workflow's file later. *source* says where it is from. With *before*,
+        the document also keeps what the run of that head was started with.
+        """
         made = (source or FlowSource(workflow=self.workflow)).replace(workflow=self.workflow)
         if before is not None:
             # Both: a crash may leave the head that has the one or the head that has the other.
@@ -130,7 +134,10 @@ class Net(Kind):
         return step
 
     def close(self, change: OpenTransition, work: Work | None = None) -> Transition:
-        """See `Kind.close`; the document is to be kept before the head."""
+        """Return what *change*, opened here, makes of its head; *work* is what moves with it.
+
+        Keep the document of the result before its head.
+        """
         made, rest, before = transition_of(change), rest_of(change.marking), change.before
         operations, keeps = change.course.operations, None
         written = flow_record.write(change.marking, rest, before.flow, change.chain, operations)
@@ -176,7 +183,10 @@ class Net(Kind):
         )
 
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
-        """See `Kind.lapse`: of questions, and of the agents' time."""
+        """Expire unanswered questions, and end the run if its agents have used up their time.
+
+        None: nothing has expired, or the run is on hold.
+        """
         if head.is_on_hold:
             return None
         step = self.open(head, at=at)
@@ -233,10 +243,11 @@ class Net(Kind):
     def upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
     ) -> list[Description]:
-        """See `Kind.upcoming`; several nodes may start at once.
+        """Return at most *count* nodes that come next; several may start at once.
 
         Raises:
             DefinitionChanged: the run of *head* was started with another graph.
+            UsageRefused: *step_index* is given, and a graph has no such order.
         """
         if step_index is not None:
             self.ensure_may("step-index")

@@ -128,7 +128,7 @@ class FleetStore(RemoteRun):
         return self.worker_of(head.run_name, partial(tell, head.run_name))
 
     def run_names(self) -> list[str]:
-        """See `engine.dispatch.Dispatching`; one that has just begun may not be listed yet."""
+        """Return the names of the project's named runs; one that just started may be missing."""
         return self.connection.call(self._names())
 
     async def _names(self) -> list[str]:
@@ -169,11 +169,11 @@ class FleetStore(RemoteRun):
             )
 
     def close(self) -> None:
-        """See `Store.close`: the connection is the process's."""
+        """Free what this run has opened; the connection belongs to the process and stays open."""
         self._mark.close()
 
     def take_notices(self) -> list[str]:
-        """See `Store.take_notices`: nothing is ever restored here."""
+        """Return an empty list: nothing is ever restored here."""
         return []
 
     # --- reading -------------------------------------------------------------------
@@ -190,7 +190,10 @@ class FleetStore(RemoteRun):
         return self._seen
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """See `Store.history`: whole, over all executions that the run has had."""
+        """Yield the accepted facts of all executions that the run has had, oldest first.
+
+        The whole history is read, also for a large *after*.
+        """
         for record in self.connection.call(self.read()).records:
             if record["revision"] > after:
                 yield record
@@ -336,7 +339,7 @@ class FleetStore(RemoteRun):
     # --- claims and waiting --------------------------------------------------------
 
     def owner(self) -> Owner:
-        """See `Store.owner`: the run grants claims to whoever takes them."""
+        """Return the owner of all the run's claims: not this process, but the run itself."""
         seen = self._seen or self.look()
         return owner_of("" if seen is None else seen.memo[RUN]["run_id"])
 
@@ -347,13 +350,20 @@ class FleetStore(RemoteRun):
         return Liveness.DEAD if is_gone(seen.pending[claim.token]) else Liveness.ALIVE
 
     def beat(self, claim: Claim, number: int) -> None:
-        """See `Store.beat`: the activity beats; here shows whether the server can be reached."""
+        """Check that the server can be reached; the activity renews the lease.
+
+        Raises:
+            OSError: it can't.
+        """
         del claim, number
         if not self._is_reached:
             raise OSError("the server does not answer")
 
     def kept_result(self, name: str) -> Path:
-        """See `Store.kept_result`; one of another machine is fetched from the history."""
+        """Return the folder of the attempt called *name*.
+
+        If another machine ran it, its output is fetched from the server's history.
+        """
         folder = results.kept(self._results, name)
         attempt = results.attempt_of(name)
         if attempt is not None and not (folder / results.OUTPUT).exists():
@@ -376,7 +386,10 @@ class FleetStore(RemoteRun):
         wake_fd: int | None = None,
         claim: Claim | None = None,
     ) -> bool:
-        """See `Store.wait`: looks now and then, ever less often."""
+        """Sleep until the head's revision differs from *revision*; return whether it does.
+
+        Asks the server less and less often. False: the time is over, or *wake_fd* became readable.
+        """
         del claim
         until = None if timeout_s is None else time.monotonic() + timeout_s
         pause, longest = LOOKS_S
@@ -391,7 +404,7 @@ class FleetStore(RemoteRun):
             pause = min(2 * pause, longest)
 
     def turnstile(self, positions: Collection[str]) -> FileTurnstile:
-        """See `Store.turnstile`: of this machine; the server keeps the order of all."""
+        """Return this machine's queue for *positions*; the server orders all machines."""
         return FileTurnstile(self.state_path.parent / file_name(positions))
 
     def work(

@@ -91,7 +91,7 @@ class RunWorktree(InnerWorkspace):
 
     @property
     def folder(self) -> Path:
-        """See `Workspace.folder`; the outer one's before `begin`."""
+        """Return the project's folder in the run's worktree, or the outer folder before `begin`."""
         if self._worktree is None:
             return self.outer.folder
         return self._trees.notes.folder(self._worktree) / self._trees.checkout.prefix
@@ -131,7 +131,7 @@ class RunWorktree(InnerWorkspace):
                 self._tell(text)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """See `Workspace.open`; the files are kept as they are before *attempt*."""
+        """Keep the files as they are before *attempt*, and return the folder in which it works."""
         if (worktree := self._worktree) is None:
             return self.outer.open(attempt)
         with self._guard:
@@ -403,7 +403,11 @@ class RunCheckout(Checkout):
         self.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
 
     def ensure_in_place(self) -> None:
-        """See `Checkout.ensure_in_place`: it is this repository's, and no link leads elsewhere."""
+        """Check that the worktree is this repository's, and that no link leads elsewhere.
+
+        Raises:
+            WorkTreeRefused: see `TaskTrees.linked`.
+        """
         self._trees.linked(self._worktree)
 
 

@@ -25,7 +25,11 @@ class SharedFolder(AttemptFolder):
         self.notes = outer.notes
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        """See `AttemptFolder.close`; what a task that only reads has written does not count."""
+        """Close the task's place, then the outer folder.
+
+        The outer folder sees a failed attempt if the place reports an error, or if a task that only
+        reads has written.
+        """
         left = self._place.close(status, wait_for_turn)
         if left.error is not None or self._place.has_written:
             status = OutcomeStatus.FAILED

@@ -197,7 +197,7 @@ class GitStore:
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
-        """See `Store.view`; it is as old as the last contact, and that is not long ago."""
+        """Return the newest head, after asking the remote if the last contact was some time ago."""
         notices = self._freshen()
         seen = self._files.view()
         return View(seen.head, (*notices, *seen.notices), has_edit=seen.has_edit)
@@ -257,10 +257,10 @@ class GitStore:
     # --- writing -------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
-        """See `Store.update`.
+        """Run *change* on the newest head, and let the remote accept its transition.
 
         Raises:
-            RemoteUnreachable: no answer. Where the message says that nobody can tell, calling
+            RemoteUnreachable: no answer. If the message says that no one knows the result, calling
                 this again with the very same *change* finds out, and does nothing twice.
             RemoteRefused: the remote's rules are against it.
         """
