@@ -303,7 +303,7 @@ def _iteration(name: str) -> int:
 
 
 class FileLogs:
-    """Creates the step logs of one run; see `engine.attempt.Logs`."""
+    """Creates the step logs of one run; see `engine.logs.Logs`."""
 
     def __init__(
         self,

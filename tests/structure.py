@@ -8,6 +8,8 @@ each count and the places behind it.
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
@@ -225,6 +227,49 @@ class Program:
             if _parameters(methods[method.name]) <= _parameters(method)
         ]
 
+    def docstrings(self) -> Iterator[Place]:
+        """Yield the text of each docstring, also of fields and constants."""
+        for name, tree in self.trees.items():
+            for node in nodes_of(tree):
+                match node:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        yield Place(name, node.lineno, inspect.cleandoc(text))
+
+    def stale_references(self) -> list[Place]:
+        """Return the names after "see" in docstrings that nothing in the program has."""
+        return [
+            Place(place.module, place.line, name)
+            for place in self.docstrings()
+            for names in _SEEN_NAMES.finditer(place.what)
+            for name in _QUOTED.findall(names[0])
+            if not self._has_name(name)
+        ]
+
+    def _has_name(self, name: str) -> bool:
+        """Return whether *name* is a module, or something in one, in a class or in a function.
+
+        Of what it is in, any part of the path may be left out from the left.
+        """
+        if any(f".{module}".endswith(f".{name}") for module in self.trees):
+            return True
+        if "." not in name:
+            return any(name in names for names in self._names.values())
+        owner, _, last = name.rpartition(".")
+        return any(last in names for names in self._names_of(owner))
+
+    def _names_of(self, owner: str) -> Iterator[frozenset[str]]:
+        for module, names in self._names.items():
+            if f".{module}".endswith(f".{owner}"):
+                yield names
+        for name in self.classes:
+            if f".{name}".endswith(f".{owner}"):
+                yield self._members(name)
+
+    @cached_property
+    def _names(self) -> dict[str, frozenset[str]]:
+        """Return what each module defines, at its top or inside."""
+        return {name: frozenset(_defined_in(tree)) for name, tree in self.trees.items()}
+
     @cached_property
     def _inner_classes(self) -> frozenset[str]:
         return frozenset(
@@ -279,6 +324,19 @@ class Program:
                     for family in _FAMILIES & (bases | marks):
                         found[family] = found.get(family, 0) + 1
         return found
+
+
+_SEEN_NAMES = re.compile(r"\b[Ss]ee\s+(?:also\s+)?`[^`\n]+`(?:(?:,| and|, and| or)\s+`[^`\n]+`)*")
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
+def _defined_in(tree: ast.AST) -> Iterator[str]:
+    for node in nodes_of(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
 
 
 _FAMILIES = frozenset(

@@ -27,7 +27,7 @@ def builtin_texts() -> dict[str, str]:
 
 
 class PromptFolder(PromptReader):
-    """The prompts of a project; see `attempt.Prompts`."""
+    """The prompts of a project; see `engine.prompts.Prompts`."""
 
     def read(self, name: str) -> str:
         try:

@@ -46,11 +46,19 @@ def program() -> Program:
     return Program(ROOT)
 
 
-def lacking(tmp_path: Path, more: str = "") -> list[str]:
-    """Return the methods without docstrings in a program that is `MODULE` and *more*."""
+def written(tmp_path: Path, more: str) -> Program:
+    """Return a program that is `MODULE` and *more*."""
     (tmp_path / "sequencer").mkdir()
     (tmp_path / "sequencer" / "wheels.py").write_text(MODULE + more)
-    return [one.what for one in Program(tmp_path).undocumented()]
+    return Program(tmp_path)
+
+
+def lacking(tmp_path: Path, more: str = "") -> list[str]:
+    return [one.what for one in written(tmp_path, more).undocumented()]
+
+
+def stale(tmp_path: Path, more: str) -> list[str]:
+    return [one.what for one in written(tmp_path, more).stale_references()]
 
 
 def test_every_public_method_has_a_docstring_or_inherits_one(program: Program) -> None:
@@ -78,3 +86,27 @@ def test_a_method_that_nothing_documents_is_found(
     tmp_path: Path, more: str, expected: list[str]
 ) -> None:
     assert lacking(tmp_path, more) == ["Wheel.stop", *expected]
+
+
+def test_no_docstring_says_only_where_to_look(program: Program) -> None:
+    # What the other place says is inherited, or is the first sentence here.
+    assert [one for one in program.docstrings() if one.what.startswith("See `")] == []
+
+
+def test_what_docstrings_name_after_see_exists(program: Program) -> None:
+    assert program.stale_references() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("See `wheels`, `Wheel` and `Wheel.turn`; see also `wheels.Wheel.turn`.", []),
+        ("Raises: see `stop`, of which\n    nothing is known, see\n    `Painted.stop`.", []),
+        ("A wheel; see `Wheel.fall`.", ["Wheel.fall"]),
+        ("A wheel; see `Wheel` and `wagons.Wheel`.", ["wagons.Wheel"]),
+        ("A wheel; see `Axle`.", ["Axle"]),
+        ("A key; see ``axle:`` in docs/wheels.md.", []),
+    ],
+)
+def test_a_name_that_nothing_has_is_found(tmp_path: Path, text: str, expected: list[str]) -> None:
+    assert stale(tmp_path, f'def f() -> None:\n    """{text}"""') == expected

@@ -289,7 +289,7 @@ class Net(Kind):
     def asked(marking: Marking, name: str, said: str) -> int:
         """Return the token of the question of *name*, to which *said* can be the answer.
 
-        Raises: see `hands.asked_at` and `hands.value_said`.
+        Raises: see `net.by_hand.asked_at` and `net.by_hand.value_said`.
         """
         node, token = hands.asked_at(marking, name)
         hands.value_said(node, said)
