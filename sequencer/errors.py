@@ -98,7 +98,6 @@ class ConfigurationErrors(ConfigurationError):
 
     @property
     def each(self) -> tuple[ConfigurationError, ...]:
-        """See `SequencerError.each`."""
         return self.errors
 
     def __str__(self) -> str:

@@ -303,7 +303,7 @@ def _iteration(name: str) -> int:
 
 
 class FileLogs:
-    """Creates the step logs of one run; see `engine.attempt.Logs`."""
+    """Creates the step logs of one run; see `engine.logs.Logs`."""
 
     def __init__(
         self,
@@ -340,7 +340,6 @@ class FileLogs:
         return list(dict.fromkeys((self.folder, *run_folders(self._logs_dir, self._run))))
 
     def left_behind(self) -> Path | None:
-        """See `engine.logs.Logs`."""
         try:
             found = [
                 folder / name
@@ -364,11 +363,11 @@ class FileLogs:
         return self._folders[branch]
 
     def open(self, attempt: Attempt) -> FileLog:
-        """See `engine.attempt.Logs`.
+        """Create the log of *attempt*; an existing file is never overwritten.
 
         Raises:
             UnsafeFolder: a part of the path is a link; a log must not reach another file.
-            UnsafePath: the place is taken by something that is no folder.
+            UnsafePath: a part of the path is not a folder.
         """
         folder, fd, claim = self._folder(), -1, attempt.claim
         number = claim.attempt
@@ -445,12 +444,10 @@ class FileLog:
         self._to_file(text.encode())
 
     def sent(self, request: StepRequest, to: str) -> None:
-        """See `engine.attempt.StepLog`."""
         texts = (request.system_prompt, request.append_system_prompt, request.prompt)
         self._to_file(_sent_lines(self._redaction, to, *texts))
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
-        """See `Listener.write`."""
         del kind  # the log keeps everything, in the order in which it came
         if self._left:
             self._capped(self._stream.feed(data))
@@ -459,10 +456,9 @@ class FileLog:
             self._leave_out(self._stream.finish() + data)
 
     def used(self, usage: Usage) -> None:
-        """See `Listener.used`; the final figures are in the last line."""
+        """Ignore *usage*: the last line of the log has the final figures."""
 
     def close(self, outcome: Outcome) -> None:
-        """See `engine.attempt.StepLog`."""
         if rest := self._stream.finish():
             self._capped(rest)
         if self._dropped:

@@ -8,6 +8,8 @@ each count and the places behind it.
 from __future__ import annotations
 
 import ast
+import inspect
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
@@ -20,6 +22,9 @@ STORES = {"git": f"{PLUGINS}.git", "temporal": f"{PLUGINS}.temporal", "file": "s
 """Kinds of stores, and the room of each: elsewhere nobody asks for one by its name."""
 STORE_CLASSES = frozenset(("Dispatching", "FileStore", "GitStore", "TemporalStore"))
 TEAMS = f"{PLUGINS}.teams"
+
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Arrow(NamedTuple):
@@ -143,35 +148,170 @@ class Program:
             if not any(is_below(name, home) for home in homes) and _interprets_events(tree)
         )
 
-    def lonely_protocols(self) -> list[str]:
-        """Return the protocols that one class has all methods of, and no other class."""
-        classes = {
+    @cached_property
+    def classes(self) -> dict[str, ast.ClassDef]:
+        """Return every class, by its full name; classes inside of others are below their module."""
+        return {
             f"{name}.{node.name}": node
             for name, tree in self.trees.items()
             for node in nodes_of(tree)
             if isinstance(node, ast.ClassDef)
         }
-        methods = {name: _methods(node) for name, node in classes.items()}
-        by_name: dict[str, list[str]] = {}
-        for name in classes:
-            by_name.setdefault(name.rpartition(".")[2], []).append(name)
 
-        def whole(name: str) -> frozenset[str]:
-            """Return the methods of the class, with those of the bases that are ours."""
-            found = set(methods[name])
-            for base in classes[name].bases:
-                for one in by_name.get(ast.unparse(base).rpartition(".")[2], ()):
-                    found |= whole(one) if one != name else set()
-            return frozenset(found)
+    @cached_property
+    def _by_name(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for name in self.classes:
+            found.setdefault(name.rpartition(".")[2], []).append(name)
+        return found
 
-        every = {name: whole(name) for name, node in classes.items() if not _is_protocol(node)}
+    def bases(self, name: str) -> Iterator[str]:
+        """Yield the direct bases of the class *name* that are ours; a name stands for all alike."""
+        for base in self.classes[name].bases:
+            written = base.value if isinstance(base, ast.Subscript) else base
+            for one in self._by_name.get(ast.unparse(written).rpartition(".")[2], ()):
+                if one != name:
+                    yield one
+
+    def whole(self, name: str) -> frozenset[str]:
+        """Return the methods of the class *name*, with those of the bases that are ours."""
+        found = set(_methods(self.classes[name]))
+        for base in self.bases(name):
+            found |= self.whole(base)
+        return frozenset(found)
+
+    def lonely_protocols(self) -> list[str]:
+        """Return the protocols that one class has all methods of, and no other class."""
+        every = [self.whole(name) for name, node in self.classes.items() if not _is_protocol(node)]
         return sorted(
             name
-            for name, node in classes.items()
+            for name, node in self.classes.items()
             if _is_protocol(node)
-            and methods[name]
-            and sum(methods[name] <= own for own in every.values()) == 1
+            and (methods := _methods(node))
+            and sum(methods <= own for own in every) == 1
         )
+
+    def undocumented(self) -> list[Place]:
+        """Return the public methods that neither have a docstring nor inherit one.
+
+        The helpers below say what inherits. As with ruff's D102, whose work this is, a setter, an
+        overload and a class inside of a function need none.
+        """
+        return [
+            Place(name.rpartition(".")[0], method.lineno, f"{node.name}.{method.name}")
+            for name, node in self.classes.items()
+            if not node.name.startswith("_") and name not in self._inner_classes
+            for method in _functions(node)
+            if _needs_docstring(method) and not ast.get_docstring(method)
+            if not self.documented_by(name, method)
+        ]
+
+    def documented_by(self, name: str, method: Function) -> list[str]:
+        """Return our classes that document *method* of the class *name*.
+
+        They are its bases, and the protocols that it implements: it has all their methods, and
+        *method* takes what theirs takes.
+        """
+        above = [
+            base
+            for base in self._ancestors(name)
+            for other in _functions(self.classes[base])
+            if other.name == method.name and ast.get_docstring(other)
+        ]
+        members = self._members(name)
+        return above + [
+            protocol
+            for protocol, methods in self._protocols.items()
+            if method.name in methods and protocol != name and methods.keys() <= members
+            if ast.get_docstring(methods[method.name])
+            if _parameters(methods[method.name]) <= _parameters(method)
+        ]
+
+    def docstrings(self) -> Iterator[Place]:
+        """Yield the text of each docstring, also of fields and constants."""
+        for name, tree in self.trees.items():
+            for node in nodes_of(tree):
+                match node:
+                    case ast.Expr(value=ast.Constant(value=str(text))):
+                        yield Place(name, node.lineno, inspect.cleandoc(text))
+
+    def stale_references(self) -> list[Place]:
+        """Return the names after "see" in docstrings that nothing in the program has."""
+        return [
+            Place(place.module, place.line, name)
+            for place in self.docstrings()
+            for names in _SEEN_NAMES.finditer(place.what)
+            for name in _QUOTED.findall(names[0])
+            if not self._has_name(name)
+        ]
+
+    def _has_name(self, name: str) -> bool:
+        """Return whether *name* is a module, or something in one, in a class or in a function.
+
+        Of what it is in, any part of the path may be left out from the left.
+        """
+        if any(f".{module}".endswith(f".{name}") for module in self.trees):
+            return True
+        if "." not in name:
+            return any(name in names for names in self._names.values())
+        owner, _, last = name.rpartition(".")
+        return any(last in names for names in self._names_of(owner))
+
+    def _names_of(self, owner: str) -> Iterator[frozenset[str]]:
+        for module, names in self._names.items():
+            if f".{module}".endswith(f".{owner}"):
+                yield names
+        for name in self.classes:
+            if f".{name}".endswith(f".{owner}"):
+                yield self._members(name)
+
+    @cached_property
+    def _names(self) -> dict[str, frozenset[str]]:
+        """Return what each module defines, at its top or inside."""
+        return {name: frozenset(_defined_in(tree)) for name, tree in self.trees.items()}
+
+    @cached_property
+    def _inner_classes(self) -> frozenset[str]:
+        return frozenset(
+            f"{name}.{node.name}"
+            for name, tree in self.trees.items()
+            for function in nodes_of(tree)
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+            for node in ast.walk(function)
+            if isinstance(node, ast.ClassDef)
+        )
+
+    @cached_property
+    def _protocols(self) -> dict[str, dict[str, Function]]:
+        """Return the methods of every protocol, with those of the protocols it extends."""
+        return {
+            name: {
+                method.name: method
+                for one in (*self._ancestors(name), name)
+                for method in _functions(self.classes[one])
+            }
+            for name, node in self.classes.items()
+            if _is_protocol(node)
+        }
+
+    def _ancestors(self, name: str) -> Iterator[str]:
+        for base in self.bases(name):
+            yield base
+            yield from self._ancestors(base)
+
+    def _members(self, name: str) -> frozenset[str]:
+        """Return the methods and fields of the class *name* and of its bases that are ours."""
+        found = set()
+        for one in (name, *self._ancestors(name)):
+            for node in nodes_of(self.classes[one]):
+                match node:
+                    case ast.FunctionDef(name=member) | ast.AsyncFunctionDef(name=member):
+                        found.add(member)
+                    case ast.AnnAssign(target=ast.Name(id=member)):
+                        found.add(member)
+                    case ast.Attribute(value=ast.Name(id="self"), attr=member, ctx=ast.Store()):
+                        found.add(member)
+        return frozenset(found)
 
     def families(self) -> dict[str, int]:
         """Return how many classes of data there are of each family."""
@@ -186,18 +326,49 @@ class Program:
         return found
 
 
+_SEEN_NAMES = re.compile(r"\b[Ss]ee\s+(?:also\s+)?`[^`\n]+`(?:(?:,| and|, and| or)\s+`[^`\n]+`)*")
+_QUOTED = re.compile(r"`([^`]+)`")
+
+
+def _defined_in(tree: ast.AST) -> Iterator[str]:
+    for node in nodes_of(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                yield name
+
+
 _FAMILIES = frozenset(
     ("Struct", "NamedTuple", "dataclass", "TypedDict", "BaseModel", "Frozen", "Section")
 )
 
 
+def _functions(node: ast.ClassDef) -> Iterator[Function]:
+    for one in node.body:
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield one
+
+
 def _methods(node: ast.ClassDef) -> frozenset[str]:
     return frozenset(
         one.name
-        for one in node.body
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
-        and not (one.name.startswith("__") and one.name != "__call__")
+        for one in _functions(node)
+        if not (one.name.startswith("__") and one.name != "__call__")
     )
+
+
+def _needs_docstring(method: Function) -> bool:
+    marks = {ast.unparse(one).rpartition(".")[2] for one in method.decorator_list}
+    is_public = not method.name.startswith("_") or method.name == "__call__"
+    return is_public and not marks & {"setter", "deleter", "overload"}
+
+
+def _parameters(method: Function) -> frozenset[str]:
+    """Return the names that *method* takes; one that it doesn't use may begin with `_`."""
+    given = method.args
+    names = (one.arg.lstrip("_") for one in (*given.posonlyargs, *given.args, *given.kwonlyargs))
+    return frozenset(names) - {"self", "cls"}
 
 
 def _is_protocol(node: ast.ClassDef) -> bool:

@@ -88,7 +88,7 @@ def read(path: Path) -> Document:
     """Return the content of the YAML file *path*.
 
     Raises:
-        ConfigurationError: see `file.read_bytes` and `parse`.
+        ConfigurationError: see `regular.read_bytes` and `parse`.
     """
     return parse(read_bytes(path), path)
 

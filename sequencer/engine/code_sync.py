@@ -91,7 +91,10 @@ class CodeSync:
             self.is_ready = False
 
     def enter(self, head: Head) -> None:
-        """See `Workspace.enter`."""
+        """Check out the code that belongs to *head*, once the store is reachable.
+
+        Raises: see `Workspace.enter`.
+        """
         self._patience.reach(lambda: self._workspace.enter(head))
         self._here = set() if head.work is None else {head.work.commit}
 
@@ -162,11 +165,14 @@ class CodeSync:
                 self._turn.release()
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """See `Workspace.merged`."""
+        """Return *work* of an attempt merged with what *head* has accepted since it started.
+
+        A text says why they conflict. Raises: see `Workspace.merged`.
+        """
         return self._workspace.merged(claim, head, work)
 
     def publish(self, head: Head, *, wait: bool = False) -> None:
-        """See `Workspace.publish`; an attempt that works here does it itself.
+        """Let people see the code of *head*, unless an attempt works here: it does that itself.
 
         With *wait*, wait for a thread that is publishing: this process is about to end.
         """

@@ -30,7 +30,11 @@ class Chooses(Protocol):
     """What `fitted` needs of a project's agents."""
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-        """See `prepared.Agents.choose`."""
+        """Return the agent's name and its executor for *step*.
+
+        Raises:
+            ConfigurationError: see `Agents.choose`.
+        """
         ...
 
 

@@ -153,7 +153,6 @@ class NetChanges(Changes):
         return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
     def _keep(self, change: OpenTransition, head: Head) -> None:
-        """See `Changes._keep`."""
         # Entries may have tokens but no room to start: as if there were nothing.
         if change.facts or not change.course.operations:
             self._keeper.keep(head, change.marking, change.chain)
@@ -209,7 +208,6 @@ class Keeper:
         self._kept = (head.run_id, self._flow_of(head), marking, chain)
 
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
-        """See `Markings.begun`."""
         before = source_of(self._store).as_of(head.workflow_digest)
         return before, *Keeper(self._store, graph_of(before)).take(head)
 

@@ -107,7 +107,6 @@ class NetWorker(Worker):
             self.attempts.wake()
 
     def interrupt(self) -> None:
-        """See `Worker.interrupt`."""
         self.is_stopped = True
         super().interrupt()
         self.attempts.cancel(StopReason.INTERRUPTED)
@@ -123,7 +122,6 @@ class NetWorker(Worker):
             self.performer.emit(Noticed(text))
 
     def renew_limits(self) -> str:
-        """See `Worker.renew_limits`."""
         text = super().renew_limits()
         self.shares.keep_to(self.limits)
         return text
@@ -153,10 +151,13 @@ class NetWorker(Worker):
         return self.performer.prepare_step(step, name, Place(0, name, step.prompt_name))
 
     def ensure_startable(self, head: Head | None) -> None:
-        """See `Worker.ensure_startable`; every node is prepared.
+        """Check that every node can start.
+
+        A run without a *head* has not started; only then are fields that are left out reported.
 
         Raises:
-            ConfigurationError: see `prepare`; `ConfigurationErrors`: several nodes can't start.
+            ConfigurationError: a node can't start, see `prepare`.
+            ConfigurationErrors: several nodes can't.
         """
         self._honouring.is_silent = head is not None
         wrong: list[ConfigurationError] = []
@@ -198,13 +199,15 @@ class NetWorker(Worker):
         return frozenset(closed) | excluded if excluded else closed
 
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
-        """See `Worker.executors_of`."""
         del head
         prepared = self._prepared.get(claim.step)
         return [None if prepared is None else prepared.executor]
 
     def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
-        """See `Worker.gone`; those of running attempts are this process's as well."""
+        """Return the tokens of claims that may be taken over.
+
+        Claims in *mine* and those of attempts that run in this process may not.
+        """
         return super().gone(head, {*mine, *self.attempts.running})
 
     def update(self, act: Act | None, slots: Slots, run_id: str) -> Head:
@@ -325,7 +328,11 @@ class NetWorker(Worker):
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[Ended, BaseException | None]:
-        """See `Worker.attempt`; *budget* is in the claim's share."""
+        """Run the attempt that *head* grants *token* for; someone else records its end.
+
+        Only the time in *budget* counts: the claim's share limits the cost. For the result and
+        the errors see `Worker.attempt`.
+        """
         claim, work = held_claim(head, token), None
         try:
             with self.code.alone(head, cancellation):

@@ -146,7 +146,6 @@ class FolderTree(Struct, frozen=True):
     """Folders that do not count."""
 
     def state(self, deadline: Deadline) -> TreeState:
-        """See `WatchedTree.state`."""
         entries, newest = dict[str, str](), 0.0
         for path, found in self._files(deadline):
             newest = max(newest, last_change(found))
@@ -156,7 +155,6 @@ class FolderTree(Struct, frozen=True):
         return TreeState(entries, newest=newest)
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
-        """See `WatchedTree.changes`."""
         del deadline
         return TreeChanges(len(differing(before, after)))
 

@@ -270,7 +270,13 @@ class LineWorker(Worker):
         return Control(self.store, self.workflow)
 
     def ensure_startable(self, head: Head | None) -> None:
-        """See `Worker.ensure_startable`; the first step is prepared."""
+        """Check that the first step can start; a run that has a *head* has started already.
+
+        A notice says so if an earlier run has left logs.
+
+        Raises:
+            ConfigurationError: a prompt or an agent is missing.
+        """
         if head is not None:
             return
         if self.is_mine(0):
@@ -283,7 +289,6 @@ class LineWorker(Worker):
             self.performer.emit(Noticed(f"{text}'sequencer set step_index=N'"))
 
     def interrupt(self) -> None:
-        """See `Worker.interrupt`."""
         super().interrupt()
         current = self._current
         if current is not None:
@@ -305,7 +310,6 @@ class LineWorker(Worker):
         )
 
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
-        """See `Worker.executors_of`."""
         del claim
         performer = self.performer
         try:
@@ -376,7 +380,6 @@ class LineWorker(Worker):
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[Ended, BaseException | None]:
-        """See `Worker.attempt`."""
         try:
             with self.code.alone(head, cancellation):
                 prepared = self.performer.prepare(present(self.workflow, head))

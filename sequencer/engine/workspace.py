@@ -186,7 +186,7 @@ class BranchGuard(Workspace):
         self._checked_out = checked_out
 
     def ready(self, head: Head) -> None:  # noqa: ARG002 - whatever the run has come to
-        """See `Workspace.ready`.
+        """Check, before a claim, that the branch for the steps is checked out.
 
         Raises:
             WorkTreeRefused: another branch is checked out, or none.
@@ -216,65 +216,51 @@ class InnerWorkspace(Workspace):
 
     @property
     def folder(self) -> Path:
-        """See `Workspace.folder`."""
         return self.outer.folder
 
     @property
     def moves(self) -> bool:
-        """See `Workspace.moves`."""
         return self.outer.moves
 
     @property
     def refs(self) -> dict[str, str]:
-        """See `Workspace.refs`."""
         return self.outer.refs
 
     def begin(self, head: Head, stop: Cancellation) -> None:
-        """See `Workspace.begin`."""
         self.outer.begin(head, stop)
 
     def end(self, head: Head) -> None:
-        """See `Workspace.end`."""
         self.outer.end(head)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """See `Workspace.clean`."""
         return self.outer.clean(live)
 
     def ready(self, head: Head) -> None:
-        """See `Workspace.ready`."""
         self.outer.ready(head)
 
     def obstacle(self, head: Head) -> SequencerError | None:
-        """See `Workspace.obstacle`."""
         return self.outer.obstacle(head)
 
     def enter(self, head: Head) -> None:
-        """See `Workspace.enter`."""
         self.outer.enter(head)
 
     def leave(self, head: Head | None) -> None:
-        """See `Workspace.leave`."""
         self.outer.leave(head)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """See `Workspace.open`; where its folder is another one, that is opened."""
+        """Return the folder for *attempt*: this workspace's own if it has one, else the outer's."""
         if self.folder != self.outer.folder:
             return AttemptFolder(self.folder)
         return self.outer.open(attempt)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Workspace.collect`."""
         return self.outer.collect(claim, step, head)
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
-        """See `Workspace.keep`."""
         return self.outer.keep(claim, step, head)
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """See `Workspace.merged`."""
         return self.outer.merged(claim, head, work)
 
     def publish(self, head: Head) -> None:
-        """See `Workspace.publish`."""
         self.outer.publish(head)

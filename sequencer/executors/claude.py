@@ -333,7 +333,10 @@ class ClaudeParser(JsonEventParser):
         self._reset_epoch_s: float | None = None
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
-        """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
+        """Take one event; return whether it has text, a tool call or its result.
+
+        Pieces of a text or of a call count, as they are streamed.
+        """
         self.session_id = event.text("session_id") or self.session_id
         self._turns.take(event)
         self.refused = self._turns.refused

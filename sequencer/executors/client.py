@@ -144,7 +144,6 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
     @property
     def wall(self) -> Wall:
-        """See `protocol.Walled`."""
         return self.options.wall
 
     @abstractmethod
@@ -156,7 +155,10 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         """
 
     def missing(self, folder: Path | None) -> str | None:
-        """See `protocol.Installed`; a path in `program` is relative to *folder*."""
+        """Return why the client can't be started, and how to install it; None: it can.
+
+        A path in `program` is relative to *folder*.
+        """
         program = self.options.program
         found = program if folder is None else located(program, folder)
         if shutil.which(found, path=self.options.env.get("PATH")):
@@ -169,7 +171,10 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         return [*filter(None, [self.missing(None)])]
 
     def answering(self, project: Path) -> Executor | Objection:
-        """See `protocol.Answering`; the options in `plain` allow nothing."""
+        """Return the same client as one that only answers, or why it can't be that.
+
+        The options in `plain`, which allow nothing, replace those of the entry.
+        """
         program = located(self.options.program, project)
         options = self.options.replace(program=program, **self.plain)
         objection = tools_objection(self, self.options.extra_args)
@@ -222,7 +227,6 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         return agent_environment(extra=extra, passed=self._passed(os.environ))
 
     def withheld(self, environ: Mapping[str, str]) -> list[str]:
-        """See `protocol.Withholding`."""
         given = agent_environment(
             extra=self.options.env, passed=self._passed(environ), base=environ
         )

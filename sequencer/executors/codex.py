@@ -239,7 +239,7 @@ class CodexParser(JsonEventParser):
             self.denials.append(one_line(match["what"], 160))
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
-        """See `JsonEventParser`; each item but an error is progress."""
+        """Take one event; return whether it shows progress, as each item but an error does."""
         item = event.sub("item")
         kind = item.get("type")
         if isinstance(kind, str) and kind not in _NO_CALLS:

@@ -114,7 +114,6 @@ class CommandExecutor:
 
     @property
     def wall(self) -> Wall:
-        """See `protocol.Walled`."""
         return self.options.wall
 
     def objections(self, step: Step) -> list[Objection]:
@@ -125,7 +124,10 @@ class CommandExecutor:
         return [Objection(reason, "add model, or leave provider out")]
 
     def missing(self, folder: Path | None) -> str | None:
-        """See `protocol.Installed`; a path in `argv` is relative to *folder*."""
+        """Return why `argv` can't be started, and what to do; None: nothing is missing.
+
+        A path in `argv` is relative to *folder*; None: that is not known yet.
+        """
         program, at = _program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
             found = shutil.which(program, path=self._environment().get("PATH"))
@@ -143,10 +145,10 @@ class CommandExecutor:
         return [] if missing is None else [missing]
 
     def answering(self, project: Path) -> CommandExecutor:
-        """See `protocol.Answering`: it is the person's own program, with what it can do.
+        """Return the same command, ready for another folder; it can do there what it always can.
 
-        A whole argument that names a file of *project* is the path of that file, as `trust`
-        has compared it.
+        It is the person's own program. An argument that names a file of *project* becomes the
+        path of that file, whose content `trust` has compared.
         """
         first, *others = self.options.argv
         found = [str(project / one) if os.path.isfile(project / one) else one for one in others]  # noqa: PTH113 - of any text

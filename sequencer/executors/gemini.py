@@ -203,7 +203,6 @@ class GeminiParser(JsonEventParser):
         self._charged = Usage()
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
-        """See `JsonEventParser`."""
         match event.get("type"):
             case "init":
                 self.session_id = event.text("session_id") or None

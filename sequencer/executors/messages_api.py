@@ -62,11 +62,9 @@ class MessagesExecutor:
 
     @property
     def wall(self) -> Wall:
-        """See `protocol.Walled`."""
         return self.options.wall
 
     def missing(self, _folder: Path | None) -> str | None:
-        """See `protocol.Installed`."""
         if self._environ.get(self.options.api_key_env):
             return None
         return f"agents.{self.name}: the variable {self.options.api_key_env} is not set"

@@ -306,7 +306,6 @@ class OpencodeParser(JsonEventParser):
         self._sum = Usage()
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
-        """See `JsonEventParser`."""
         self.session_id = event.text("sessionID") or self.session_id
         part = event.sub("part")
         text = str(part.get("text", ""))

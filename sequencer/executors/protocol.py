@@ -105,7 +105,7 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     """The project's folder, where the agent works."""
     result_path: Path
     """Where the agent may write its JSON result. Neither the file nor its folder exists:
-    an executor that starts an agent makes the folder, see `answers.make_folder`."""
+    an executor that starts an agent makes the folder, see `result_file.make_folder`."""
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     resume_session: str | None = None

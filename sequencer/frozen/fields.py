@@ -198,11 +198,9 @@ class LazySpec(FieldSpec):
 
     @property
     def annotation(self) -> Any:
-        """See `FieldSpec.annotation`."""
         return self._kind()
 
     def get_default(self) -> Any:
-        """See `FieldSpec.get_default`."""
         return self._default()
 
 

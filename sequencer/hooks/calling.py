@@ -55,39 +55,49 @@ class PluggedHooks:
         self._points = points
 
     def procedure(self, request: Request, chosen: str) -> str:
-        """See `Hooks`; the first that has an opinion wins."""
+        """Return the procedure for *request*: the first answer of a hook, or else *chosen*."""
         facts = {"request": request, "chosen": chosen}
         return self._first("sequencer_procedure", facts, as_procedure) or chosen
 
     def steps(self, request: Request, workflow: Workflow) -> Workflow:
-        """See `Hooks`; each gets what the last one made."""
+        """Return *workflow* with the run's steps; each hook gets the result of the last one."""
         facts = {"request": request, "workflow": workflow}
         return self._chained("sequencer_steps", facts, "workflow", as_workflow)
 
     def prompt(self, context: HookContext, text: str) -> str:
-        """See `Hooks`; each gets what the last one made."""
+        """Return the prompt of a step; each hook gets the result of the last one."""
         return self._chained(
             "sequencer_prompt", {"context": context, "text": text}, "text", as_prompt
         )
 
     def system_prompt(self, context: HookContext, text: str | None) -> str | None:
-        """See `Hooks`; each gets what the last one made, and "" takes it away."""
+        """Return what is added to the client's system prompt.
+
+        Each hook gets the result of the last one, and "" removes it.
+        """
         facts = {"context": context, "text": text}
         return self._chained("sequencer_system_prompt", facts, "text", as_system_prompt)
 
     def model(self, context: HookContext, model: str | None) -> str | None:
-        """See `Hooks`; the first that has an opinion wins."""
+        """Return the model for a step: the first answer of a hook, or else *model*."""
         facts = {"context": context, "model": model}
         return self._first("sequencer_model", facts, as_model) or model
 
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
-        """See `Hooks`; the first that has an opinion wins."""
+        """Return where the run goes after *outcome*: the first answer of a hook.
+
+        None: no hook has one, so the run goes where the workflow says.
+        """
         facts = {"context": context, "outcome": outcome}
         taken = partial(as_decision, context=context)
         return self._first("sequencer_transition", facts, taken)
 
     def completed(self, context: HookContext, head: Head) -> None:
-        """See `Hooks`; all are called, and the first that failed is raised behind the last."""
+        """Call all hooks for the completed run of *head*, also after one has failed.
+
+        Raises:
+            HookFailed: the first failure, with the tracebacks of all.
+        """
         failures = []
         for hook in self._points["sequencer_completed"]:
             try:

@@ -186,10 +186,9 @@ class _Modules(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """See `importlib.abc.MetaPathFinder`.
+        """Return how to load a module of the project; None: this finder does not have it.
 
-        Raises:
-            ImportError: nobody trusted the file.
+        The module loads only if its file was trusted, see `_TrustedSource`.
         """
         if (path is None) != self._is_last:
             return None
@@ -214,11 +213,11 @@ class _TrustedSource(SourceFileLoader):
         self._trusted = trusted
 
     def get_code(self, fullname: str) -> CodeType:
-        """See `importlib.abc.InspectLoader`; byte code that is there is not read.
+        """Return the code compiled from the source; byte code beside it is not read.
 
         Raises:
-            ImportError: nobody trusted the file.
-            NotTrusted: it has another content by now.
+            ImportError: the file was not trusted.
+            NotTrusted: its content has changed since.
         """
         file = self.get_filename(fullname)
         source = self.get_data(file)

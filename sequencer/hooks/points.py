@@ -90,7 +90,7 @@ class Implementation(Struct, frozen=True):
     function: Callable[..., Any]
     arguments: tuple[str, ...]
     package: str | None = None
-    """See `Plugin`."""
+    """The distribution of its plug-in; None: it is in a file of the project."""
 
     def __call__(self, **facts: Any) -> Any:
         """Return what the function makes of those *facts* that it asks for."""

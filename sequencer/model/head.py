@@ -24,7 +24,7 @@ Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER, strict=True)]
 
 
 FLOW_DOCUMENT = "flow.json"
-"""The document that says what the run of a graph was begun with, see `model.flow_source`."""
+"""The document that says what the run of a graph was started with, see `model.net.source`."""
 MARKINGS = "marking-"
 """How the names of documents begin that have a graph's marking."""
 USUAL_COSTS, MOST_COSTED = 5, 20
@@ -141,7 +141,7 @@ class Flow(Frozen):
     """
 
     status: str = "running"
-    """See `marking.FlowStatus`."""
+    """A value of `FlowStatus`: where the graph's run is, or how it ended."""
     rest: Status = Status.WAITING_NEXT
     """What the run's status is while nobody works on it."""
     begun_at: str | None = None

@@ -135,7 +135,6 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return {}
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-        """See `Agents.choose`."""
         chosen = choose_agent(self.settings, step, position, self.overrides)
         name = chosen.name
         if self.rehearses:
@@ -155,7 +154,6 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return executor
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
-        """See `Agents.ensure_folder`."""
         if self.rehearses or folder == self.settings.project_dir:
             return
         kind = self.build(agent).kind
@@ -169,7 +167,6 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return agent.options if agent else {}
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
-        """See `Agents.ready`."""
         name, executor = self.choose(step, position)
         if self._away and self._is_away(name) and (other := self.instead(step, name)) is not None:
             return *other, f"{other[0]} instead of {name}: its usage limit ends {self._away[name]}"
@@ -185,13 +182,11 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
 
     @property
     def has_fallback(self) -> bool:
-        """See `Agents.has_fallback`."""
         return bool(self.settings.agent.fallback) and not self.rehearses
 
     def instead(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
-        """See `Agents.instead`."""
         if self.rehearses or self.build(agent).kind in STEADY:
             return None
         if not_before is not None:
@@ -204,7 +199,6 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return None
 
     def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
-        """See `Agents.unfit`."""
         if not self.settings.agent.fallback or self.rehearses:
             return []
         if self.build(agent).kind in STEADY:
@@ -278,11 +272,9 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return None if kind in MODELLESS else name
 
     def warm_up(self) -> None:
-        """See `Agents.warm_up`."""
         self.core.prepare()
 
     def close(self) -> None:
-        """See `Agents.close`."""
         if "core" in self.__dict__:
             self.core.close()
 

@@ -350,30 +350,25 @@ class ResolvedRun(Struct, frozen=True, dict=True):
 
     @cached_property
     def definition(self) -> Definition | None:
-        """See `Resolution.definition`."""
         # Only a named run is made from a request.
         return self.given_definition or (None if self.name is None else definition_of(self.store))
 
     @cached_property
     def source(self) -> FlowSource | None:
-        """See `Resolution.source`."""
         return self.given_source or began_with(self.project.settings, self.store, self.head)
 
     @cached_property
     def workflow(self) -> Workflow:
-        """See `Resolution.workflow`."""
         return workflow_of_run(self.project.settings, self.head, self.definition, self.source)
 
     @property
     def capacity(self) -> CapacityRule | None:
-        """See `Resolution.capacity`."""
         if not self.workflow.tasks or (graphs := TASK_GRAPHS.get()) is None:
             return None
         return graphs.capacity(self.project.settings)
 
     @property
     def is_current(self) -> bool:
-        """See `Resolution.is_current`."""
         source, settings = self.source, self.project.settings
         if source is None or source.file is None:
             return True
@@ -381,7 +376,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return settings.registry.is_as_read(path, name=source.workflow.name)
 
     def performer(self, emit: Emit) -> Performer:
-        """See `Resolution.performer`.
+        """Return what performs the run's steps.
 
         Raises:
             NotTrusted: you have not allowed the project to act here.
@@ -394,7 +389,10 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return self.project.performer(self.workflow, emit, self.name, self.definition, self.store)
 
     def agents_may(self, verb: str) -> bool:
-        """See `Resolution.agents_may`; a schedule's date has decided about its run's start."""
+        """Return whether agents may use *verb* too, as the project was trusted.
+
+        The date of a schedule has decided that its run starts, so agents may start it.
+        """
         is_due = self.name in self.project.due and verb in ("start", "reset")
         return (is_due and not self.project.is_set_by_variables) or self.project.agents_may(verb)
 

@@ -27,10 +27,9 @@ def builtin_texts() -> dict[str, str]:
 
 
 class PromptFolder(PromptReader):
-    """The prompts of a project; see `attempt.Prompts`."""
+    """The prompts of a project; see `engine.prompts.Prompts`."""
 
     def read(self, name: str) -> str:
-        """See `attempt.Prompts.read`."""
         try:
             return super().read(name)
         except UnknownName:
@@ -40,7 +39,6 @@ class PromptFolder(PromptReader):
             return builtin_texts()[key]
 
     def read_for(self, step: Step, executor: Executor) -> str:
-        """See `attempt.Prompts.read_for`."""
         if step.text is not None:
             return step.text
         # A rehearsal also replaces a command, whose step needs no prompt.

@@ -55,7 +55,7 @@ class CodeRequest(Struct, frozen=True):
     store: Store
     redaction: Redaction
     allowed: Callable[[], Mapping[str, str] | None]
-    """See `StoreRequest.allowed`."""
+    """As in `StoreRequest`: which settings of the repository git may act on."""
     emit: Emit
 
 

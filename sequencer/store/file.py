@@ -127,7 +127,6 @@ class FileStore:
 
     @property
     def state_path(self) -> Path:
-        """See `Store.state_path`."""
         return self._state_path
 
     def close(self) -> None:
@@ -160,7 +159,6 @@ class FileStore:
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
-        """See `Store.view`."""
         try:
             view = self._view()
         except OSError as error:
@@ -207,20 +205,16 @@ class FileStore:
         return View(head, notices, has_edit=found.edited is not None or found.keep_as == "edited")
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """See `Store.history`."""
         for record in self._journal.records(after):
             yield from facts_of(record.data)
 
     def document(self, name: str) -> bytes | None:
-        """See `Store.document`."""
         return documents.read(self.folder, name)
 
     def keep_document(self, name: str, data: bytes) -> None:
-        """See `Store.keep_document`."""
         documents.keep(self.folder, name, data)
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        """See `Store.forget_documents`."""
         documents.forget(self.folder, prefix, keep)
 
     def _signature(self) -> _Signature:
@@ -229,7 +223,6 @@ class FileStore:
     # --- writing -------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
-        """See `Store.update`."""
         try:
             return self._update(change)
         except OSError as error:
@@ -456,23 +449,18 @@ class FileStore:
     # --- claims and waiting --------------------------------------------------------
 
     def owner(self) -> Owner:
-        """See `Store.owner`."""
         return this_process()
 
     def liveness(self, claim: Claim) -> Liveness:
-        """See `Store.liveness`."""
         return self.leases.liveness(claim)
 
     def beat(self, claim: Claim, number: int) -> None:
-        """See `Store.beat`."""
         self.leases.beat(claim, number)
 
     def kept_result(self, name: str) -> Path:
-        """See `Store.kept_result`."""
         return results.kept(self._results, name)
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        """See `Store.result_folder`."""
         return results.folder(self._results, step_index, token)
 
     def wait(
@@ -484,7 +472,11 @@ class FileStore:
         claim: Claim | None = None,
         fds: Sequence[int] = (),
     ) -> bool:
-        """See `Store.wait`; any of *fds* ends it as *wake_fd* does."""
+        """Sleep until the head's revision differs from *revision*; return whether it does.
+
+        False: the time is over, *wake_fd* or one of *fds* became readable, or the holder of *claim*
+        may be gone.
+        """
         if self._watch is None:
             folders.made(self.folder)
             self._watch = watch(self.folder, self._state_path.name)
@@ -503,5 +495,4 @@ class FileStore:
         return head.revision if head else 0
 
     def turnstile(self, positions: Collection[str]) -> FileTurnstile:
-        """See `Store.turnstile`."""
         return FileTurnstile(self.folder / file_name(positions))

@@ -67,7 +67,6 @@ class TicketQueue:
         self._number = 0
 
     def ask(self, fd: int) -> bool:
-        """See `FileQueue.ask`."""
         number = self._above(fd, _FIRST)
         while not self._take(fd, number):
             number = self._above(fd, number)
@@ -105,19 +104,16 @@ class TicketQueue:
         return below
 
     def stand(self, fd: int) -> None:
-        """See `FileQueue.stand`."""
         while (below := self._just_below(fd)) is not None:
             # For reading, which nobody who looks for holders takes for a number.
             _lock(fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, below, 1)
 
     def give_back(self, fd: int) -> None:
-        """See `FileQueue.give_back`."""
         self._number = 0
         with contextlib.suppress(OSError):
             _lock(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, _TO_THE_END)
 
     def is_awaited(self, fd: int) -> bool:
-        """See `FileQueue.is_awaited`."""
         return _found(fd, fcntl.F_RDLCK, _FIRST, _TO_THE_END) is not None
 
 
@@ -127,7 +123,6 @@ class FlockQueue:
     flags = os.O_RDONLY
 
     def ask(self, fd: int) -> bool:
-        """See `FileQueue.ask`."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -135,16 +130,13 @@ class FlockQueue:
         return True
 
     def stand(self, fd: int) -> None:
-        """See `FileQueue.stand`."""
         fcntl.flock(fd, fcntl.LOCK_EX)
 
     def give_back(self, fd: int) -> None:
-        """See `FileQueue.give_back`."""
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
 
     def is_awaited(self, fd: int) -> bool:
-        """See `FileQueue.is_awaited`."""
         is_free = self.ask(fd)
         self.give_back(fd)
         return not is_free
@@ -202,7 +194,6 @@ class FileTurnstile:
         self._place: _Place | None = None
 
     def is_awaited(self) -> bool:
-        """See `Turnstile.is_awaited`."""
         try:
             # Not for writing: closing it would wake who watches the folder.
             fd = folders.open_file(self._path, os.O_RDONLY)
@@ -216,13 +207,11 @@ class FileTurnstile:
             os.close(fd)
 
     def enter(self) -> bool:
-        """See `Turnstile.enter`."""
         if self._place is None:
             self._place = _Place(self._path, self._new_queue())
         return self._place.is_first
 
     def wait(self, timeout_s: float, wake_fd: int) -> bool:
-        """See `Turnstile.wait`."""
         if not self.enter() and self._place is not None:
             poller = select.poll()
             for fd in (self._place.first_fd, wake_fd):
@@ -231,7 +220,6 @@ class FileTurnstile:
         return self.enter()
 
     def leave(self) -> None:
-        """See `Turnstile.leave`."""
         place, self._place = self._place, None
         if place is not None:
             place.leave()

@@ -105,7 +105,6 @@ class InotifyWatch:
             raise
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        """See `Watch.wait`."""
         deadline = time.monotonic() + timeout_s
         while (left := deadline - time.monotonic()) > 0:
             ready = readable((self._inotify.fileno(), *fds), left)
@@ -116,11 +115,13 @@ class InotifyWatch:
         return False
 
     def fileno(self) -> int:
-        """See `Notifier.fileno`."""
         return int(self._inotify.fileno())
 
     def has_changed(self) -> bool:
-        """See `Notifier.has_changed`; after a long time there are thousands of events."""
+        """Read all events; return whether one is about what is watched.
+
+        After a long time there are thousands, so the bytes are searched before they are parsed.
+        """
         try:
             data = os.read(self._inotify.fileno(), _ALL_EVENTS)
         except BlockingIOError:
@@ -130,7 +131,6 @@ class InotifyWatch:
         return any(event.name in (self._name, "") for event in self._parse(data))
 
     def close(self) -> None:
-        """See `Watch.close`."""
         self._inotify.close()
 
 
@@ -164,25 +164,22 @@ class WatchdogWatch:
         self._observer.start()
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        """See `Watch.wait`."""
         ready = readable([self._read_fd, *fds], timeout_s)
         if self._read_fd in ready:
             self.has_changed()
         return not ready.isdisjoint(fds)
 
     def fileno(self) -> int:
-        """See `Notifier.fileno`."""
         return self._read_fd
 
     def has_changed(self) -> bool:
-        """See `Notifier.has_changed`; only what is watched was written to the pipe."""
+        """Empty the pipe; return whether it had a change, as only what is watched writes to it."""
         try:
             return bool(os.read(self._read_fd, 65536))
         except BlockingIOError:
             return False
 
     def close(self) -> None:
-        """See `Watch.close`."""
         self._observer.stop()
         self._observer.join()
         os.close(self._read_fd)
@@ -193,11 +190,10 @@ class SleepingWatch:
     """Wakes by itself every quarter of a second."""
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
-        """See `Watch.wait`."""
         return bool(readable(fds, min(timeout_s, SLEEP_S)))
 
     def close(self) -> None:
-        """See `Watch.close`; there is nothing to free."""
+        """Do nothing: this watch holds nothing."""
 
 
 RECHECK_S = 5.0

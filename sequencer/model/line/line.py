@@ -265,11 +265,11 @@ class LineChange(Struct):
             self.head = self.head.telling(left)
 
     def settle(self, room: Room | None) -> None:
-        """See `OpenChange.settle`: one step at most.
+        """Claim the next step if the run is ready and *room* has a slot.
 
         Raises:
-            ClaimHeld: somebody holds it who may be alive.
-            TooManyFailures: whoever held it is gone, and it may not be tried again.
+            ClaimHeld: a process that may be alive holds it.
+            TooManyFailures: its process is gone, and it may not be tried again.
         """
         if room is None or not room.slots:
             return
@@ -399,26 +399,21 @@ class Line(Kind):
         return replace(ended, outcome=outcome, ending=ending)
 
     def open(self, head: Head, *, at: datetime) -> LineChange:
-        """See `Kind.open`."""
         return LineChange(self.workflow, head, at)
 
     @staticmethod
     def take(change: LineChange, ended: Ended) -> None:
-        """See `Kind.take`."""
         change.end(ended)
 
     @staticmethod
     def close(change: LineChange, work: Work | None = None) -> Transition:
-        """See `Kind.close`."""
         head = change.head if work is None else change.head.replace(work=work)
         return Transition(head, tuple(change.facts))
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        """See `Kind.expire`."""
         return transitions.release(head, token, at=utc(at), record={"reason": why})
 
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
-        """See `Kind.lapse`."""
         gate = head.gate
         if gate is None or not gate.is_open or not is_past(gate.expires_at, at):
             return None
@@ -431,7 +426,6 @@ class Line(Kind):
         return gates.approve(head, following, note, at=when, by=BY_TIMEOUT)
 
     def positions(self, wanted: Collection[str]) -> list[str]:
-        """See `Kind.positions`."""
         names = [step.name for step in self.workflow.steps]
         found = []
         for position in wanted:
@@ -447,7 +441,6 @@ class Line(Kind):
     def upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
     ) -> list[Description]:
-        """See `Kind.upcoming`."""
         here = 0 if head is None else head.step_index
         first = here if step_index is None else step_index
         found: list[Description] = []
@@ -461,7 +454,6 @@ class Line(Kind):
         return found
 
     def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
-        """See `Kind.apply`."""
         if isinstance(command, Tell):
             node, text, at = command.node, command.text, utc(context.at)
             return gates.tell(head, self.workflow, node, text, at=at, by=context.by)

@@ -61,7 +61,7 @@ class Rejection(Struct, frozen=True):
     outcome: Outcome
     fix: Growth | None
     more: Mapping[str, Any]
-    """See `Acceptance.more`."""
+    """What the record of the attempt gets besides what its agent said."""
 
 
 class Failure(Struct, frozen=True):
@@ -74,7 +74,7 @@ class Failure(Struct, frozen=True):
     is_replaced: bool = False
     """Whether that try is by somebody else."""
     more: Mapping[str, Any] = {}
-    """See `Acceptance.more`."""
+    """What the record of the attempt gets besides what its agent said."""
 
 
 NodeEnd = Acceptance | Rejection | Failure

@@ -112,7 +112,11 @@ class Net(Kind):
     def begins_with(
         self, source: FlowSource | None, before: Head | None = None
     ) -> tuple[str, bytes]:
-        """See `Kind.begins_with`: what a person may change meanwhile, as it was."""
+        """Return the document that keeps the workflow as it was when the run started.
+
+        People may edit the workflow's file later. *source* says where it is from. With *before*,
+        the document also keeps what the run of that head was started with.
+        """
         made = (source or FlowSource(workflow=self.workflow)).replace(workflow=self.workflow)
         if before is not None:
             # Both: a crash may leave the head that has the one or the head that has the other.
@@ -122,7 +126,6 @@ class Net(Kind):
     # --- one transition ------------------------------------------------------------
 
     def open(self, head: Head, *, at: datetime) -> OpenTransition:
-        """See `Kind.open`."""
         ensure_definition(head, self.workflow)
         marking, chain = self._markings.take(head)
         step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
@@ -131,7 +134,10 @@ class Net(Kind):
         return step
 
     def close(self, change: OpenTransition, work: Work | None = None) -> Transition:
-        """See `Kind.close`; the document is to be kept before the head."""
+        """Return what *change*, opened here, makes of its head; *work* is what moves with it.
+
+        Keep the document of the result before its head.
+        """
         made, rest, before = transition_of(change), rest_of(change.marking), change.before
         operations, keeps = change.course.operations, None
         written = flow_record.write(change.marking, rest, before.flow, change.chain, operations)
@@ -172,13 +178,15 @@ class Net(Kind):
         return taken
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        """See `Kind.expire`."""
         return self._made(
             head, lambda step: step.release(token, {"reason": why}, Usage()), None, at
         )
 
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
-        """See `Kind.lapse`: of questions, and of the agents' time."""
+        """Expire unanswered questions, and end the run if its agents have used up their time.
+
+        None: nothing has expired, or the run is on hold.
+        """
         if head.is_on_hold:
             return None
         step = self.open(head, at=at)
@@ -190,7 +198,6 @@ class Net(Kind):
     # --- by hand -------------------------------------------------------------------
 
     def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
-        """See `Kind.apply`."""
         self.ensure_may(command.verb)
         if (change := hands.CHANGES.get(type(command))) is not None:
             act = partial(change, command=command, by=context.by, outputs=self._outputs)
@@ -236,10 +243,11 @@ class Net(Kind):
     def upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
     ) -> list[Description]:
-        """See `Kind.upcoming`; several nodes may start at once.
+        """Return at most *count* nodes that come next; several may start at once.
 
         Raises:
             DefinitionChanged: the run of *head* was started with another graph.
+            UsageRefused: *step_index* is given, and a graph has no such order.
         """
         if step_index is not None:
             self.ensure_may("step-index")
@@ -250,7 +258,6 @@ class Net(Kind):
         return [describe_node(workflow, name, head.step_index) for name in names]
 
     def workflow_of(self, head: Head) -> Workflow:
-        """See `Kind.workflow_of`."""
         return self.workflow_at(self._markings.look(head)[1])
 
     @staticmethod
@@ -259,7 +266,6 @@ class Net(Kind):
         return head.flow is not None and head.flow.status != FlowStatus.RUNNING
 
     def positions(self, wanted: Collection[str]) -> list[str]:
-        """See `Kind.positions`."""
         if wanted:
             raise UsageRefused(
                 f"workflow {self.workflow.name!r} is a graph, which has no positions",
@@ -269,7 +275,6 @@ class Net(Kind):
 
     @staticmethod
     def refusal(verb: str) -> SequencerError | None:
-        """See `Kind.refusal`."""
         if verb in ("approve", "feedback"):
             return TransitionRefused(
                 f"{verb}: the run follows a graph, and its questions are answered",
@@ -284,7 +289,7 @@ class Net(Kind):
     def asked(marking: Marking, name: str, said: str) -> int:
         """Return the token of the question of *name*, to which *said* can be the answer.
 
-        Raises: see `hands.asked_at` and `hands.value_said`.
+        Raises: see `net.by_hand.asked_at` and `net.by_hand.value_said`.
         """
         node, token = hands.asked_at(marking, name)
         hands.value_said(node, said)

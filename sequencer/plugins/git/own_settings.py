@@ -274,7 +274,7 @@ class SettingsKeeper(Struct, frozen=True):
     folder: Path
     environment: Mapping[str, str]
     allowed: Mapping[str, str] | None
-    """See `Git`."""
+    """The repository's own settings that may act; None: nothing may, and no remote is reached."""
     git_dir: Path | None
     ask: Callable[[Mapping[str, str]], bytes]
     """Lists git's settings."""

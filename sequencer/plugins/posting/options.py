@@ -186,7 +186,7 @@ class ActivityOptions(Frozen):
     )
     """Tools that are taken from the agent in a step with ``no_comment``."""
     drain_s: float = Field(default=5.0, ge=0, le=300, allow_inf_nan=False)
-    """Seconds in which the end of an invocation starts further posts; see `activities`."""
+    """Seconds in which the end of an invocation still starts posts."""
 
 
 class SinkPlace(Struct, frozen=True):

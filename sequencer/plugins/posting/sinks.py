@@ -201,7 +201,11 @@ class JsonlSink:
         self.path = path
 
     def post(self, post: Post) -> None:
-        """See `Sink.post`; never through a link, and never into anything but a plain file."""
+        """Append *post* as a line of JSON; never through a link, and only to a plain file.
+
+        Raises:
+            Unreachable: it can't be written.
+        """
         text = json.dumps(post.document(), ensure_ascii=False)
         line = text.encode("utf-8", "replace") + b"\n"
         try:

@@ -85,7 +85,10 @@ class GithubSink(HttpSink):
         )
 
     def post(self, post: Post) -> None:
-        """See `Sink.post`; a thought or an action is left out."""
+        """Post a result as a comment, unless it is there; thoughts and actions are left out.
+
+        Raises: see `Sink.post`.
+        """
         if post.key is None:
             return
         if post.may_be_there and self._is_there(mark(post.key), post.activity.at):
@@ -223,7 +226,6 @@ class LinearSink(HttpSink):
         self._session_id = session_id
 
     def post(self, post: Post) -> None:
-        """See `Sink.post`."""
         told: dict[str, Any] = {
             "agentSessionId": self._session_id,
             "content": content_of(post.activity),
@@ -253,7 +255,10 @@ class LinearCommentSink(HttpSink):
         self._issue = issue
 
     def post(self, post: Post) -> None:
-        """See `Sink.post`; a thought or an action is left out."""
+        """Post a result as a comment; thoughts and actions are left out.
+
+        Raises: see `Sink.post`.
+        """
         if post.key is None:
             return
         known_id = activity_id(post.key)

@@ -188,7 +188,7 @@ class HttpSink:
         return self._web.send("POST", self._url, headers, json.dumps(fields).encode())
 
     def close(self) -> None:
-        """See `Sink.close`."""
+        """Close the connections; the sink may be used again."""
         self._web.close()
 
 
@@ -212,7 +212,10 @@ class WebhookSink(HttpSink):
         self._secret = secret
 
     def post(self, post: Post) -> None:
-        """See `Sink.post`; every 2xx is taken for yes."""
+        """Send *post* in one request, signed if there is a secret; any 2xx means success.
+
+        Raises: see `Sink.post`.
+        """
         body = json.dumps(post.document(), ensure_ascii=False).encode("utf-8", "replace")
         headers = {**self._headers, "Content-Type": "application/json; charset=utf-8"}
         if post.key is not None:

@@ -203,7 +203,6 @@ class Systemd(_Files):
         )
 
     def files(self, job: Job) -> dict[Path, str]:
-        """See `_Files.files`."""
         folder, about = _escaped(job.folder), _escaped(job.about)
         pairs = (f"{name}={value}" for name, value in job.variables.items())
         keys = f"\nEnvironmentFile=-{_escaped(job.env_file)}" if job.env_file else ""
@@ -223,7 +222,6 @@ class Systemd(_Files):
         return {path: text, timer: _TIMER.format(about=about, every=job.every)}
 
     def printed(self, job: Job) -> str:
-        """See `_Files.printed`."""
         unit = _unit_of(job)
         return (
             f"{super().printed(job)}\n\n"
@@ -283,7 +281,6 @@ class Launchd(_Files):
         return str(path_at_home("Library/Logs") / f"{name}.log")
 
     def files(self, job: Job) -> dict[Path, str]:
-        """See `_Files.files`."""
         log = self._log(job.name)
         told: dict[str, Any] = {
             "Label": job.name,
@@ -300,7 +297,7 @@ class Launchd(_Files):
         return {self._paths(job.name)[0]: plistlib.dumps(told).decode()}
 
     def installed(self, job: Job) -> Sequence[str]:
-        """See `Systemd.installed`."""
+        """Write the agent of *job* and load it; return what people should know."""
         domain = f"gui/{os.getuid()}"
         _run("launchctl", "bootout", f"{domain}/{job.name}")
         said = self._write(job)
@@ -308,25 +305,25 @@ class Launchd(_Files):
         return f"{said} and started", f"its messages: {self._log(job.name)}"
 
     def shown(self, name: str) -> tuple[bool, str]:
-        """See `Systemd.shown`."""
+        """Return whether the agent *name* is installed, and whether it is active."""
         if not self._is_there(name):
             return False, "not installed"
         runs = _run("launchctl", "print", f"gui/{os.getuid()}/{name}").returncode == 0
         return True, f"installed, {'active' if runs else 'inactive'} ({self._paths(name)[0]})"
 
     def interval(self, name: str) -> int | None:
-        """See `Systemd.interval`."""
+        """Return the minutes between two starts of *name*; None: it runs always, or is gone."""
         found = _found_in(
             self._paths(name)[0], r"<key>StartInterval</key>\s*<integer>(\d+)</integer>"
         )
         return None if found is None else int(found) // 60
 
     def next(self, name: str, last: float | None) -> float | None:
-        """See `Systemd.next`."""
+        """Return when *name* starts next if it did *last*, both in seconds since 1970."""
         return _after(last, self.interval(name))
 
     def removed(self, name: str) -> bool:
-        """See `Systemd.removed`."""
+        """Unload and remove the agent *name*; return whether it was there."""
         if not self._is_there(name):
             return False
         _run("launchctl", "bootout", f"gui/{os.getuid()}/{name}")
@@ -378,7 +375,7 @@ class Cron:
         return left, len(left) < len(lines)
 
     def installed(self, job: Job) -> Sequence[str]:
-        """See `Systemd.installed`."""
+        """Add the line of *job* to the crontab, or replace it; return what people should know."""
         line = self.printed(job)
         lines, was_there = self._without(job.name)
         _ensured("crontab", "-", text="\n".join([*lines, line]) + "\n")
@@ -389,12 +386,12 @@ class Cron:
         return (said,)
 
     def interval(self, name: str) -> int | None:
-        """See `Systemd.interval`."""
+        """Return the minutes between two starts of *name*; None: they differ, or it is gone."""
         known = {fields: every for every, fields in REGULAR.items()}
         return known.get(self._times(name) or "")
 
     def next(self, name: str, last: float | None) -> float | None:
-        """See `Systemd.next`."""
+        """Return when the line of *name* starts it next, in seconds since 1970."""
         del last
         fields = self._times(name)
         return None if fields is None else Schedule(workflow=name, at=fields).next(time.time())
@@ -412,14 +409,14 @@ class Cron:
         return fields if fields in REGULAR.values() else None
 
     def shown(self, name: str) -> tuple[bool, str]:
-        """See `Systemd.shown`."""
+        """Return whether the crontab has a line for *name*, and say so in words."""
         if shutil.which("crontab") is None:
             return False, "not installed; this machine has no crontab"
         is_there = self._without(name)[1]
         return is_there, "installed (crontab)" if is_there else "not installed"
 
     def removed(self, name: str) -> bool:
-        """See `Systemd.removed`."""
+        """Remove the line of *name* from the crontab; return whether it was there."""
         lines, was_there = self._without(name)
         if was_there:
             _ensured("crontab", "-", text="".join(f"{line}\n" for line in lines))

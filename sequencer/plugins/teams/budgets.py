@@ -174,18 +174,15 @@ class TeamBudgets:
         return "; ".join(reached) + ": nothing more starts" if reached else None
 
     def caps(self, marking: Marking) -> Iterator[UsageCap]:
-        """See `CapacityRule.caps`."""
         yield from _caps_of(self.of_team(marking))
         for role, use in self.of_roles(marking):
             yield from _caps_of(use, marking.graph.by_role.get(role, ()))
 
     def own_caps(self, marking: Marking, name: str) -> Iterator[UsageCap]:
-        """See `CapacityRule.own_caps`."""
         if own := self.of_task(marking, name):
             yield from _caps_of(own, (name,))
 
     def reasons(self, marking: Marking) -> list[str]:
-        """See `CapacityRule.reasons`."""
         broken = self.broken(marking)
         return [*self.reached(marking), *([] if broken is None else [broken])]
 

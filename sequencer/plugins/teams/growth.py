@@ -1,6 +1,6 @@
 """What is added to a team's graph while it runs: what a lead asks for, and what mends a task.
 
-See `model.net.ending.Grower`, which this is. An answer is somebody else's text: it may say
+It implements `model.net.ends.Grower`. An answer is somebody else's text: it may say
 what is to be done, by which role and in which order; who performs it, with which permissions
 and limits is not its to say.
 """
@@ -46,7 +46,7 @@ class TeamGrower(Struct, frozen=True):
     redact: Callable[[str], str] = str
     """Of what a refusal says, which may quote an answer as it was once parsed."""
     has_fallback: bool = False
-    """See `TeamRules.has_fallback`."""
+    """Whether another agent or model gets one more try after the last failed one."""
 
     def of_answer(self, workflow: Workflow, name: str, answer: str) -> Growth | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*.

@@ -49,7 +49,7 @@ def execution(rules: TeamRules, grower: Grower) -> TaskExecution:
 
 
 def _context(values: NodeValues, marking: Marking, **more: Any) -> Callable[[str], str]:
-    """See `PromptContext`."""
+    """Return a function from the text of a task's prompt file to its whole prompt."""
     return brief_of(values, marking, **more).compose
 
 
@@ -75,7 +75,7 @@ def _cost_caps(settings: Settings, workflow: Workflow) -> Iterator[str]:
 
 
 def dump(execution: TaskExecution) -> dict[str, Any]:
-    """See `TaskGraphs.dump`."""
+    """Return the rules of *execution* as JSON data, for a process that runs no tasks itself."""
     found: dict[str, Any] = {}
     if isinstance(execution.capacity, TeamBudgets):
         rules = execution.capacity.rules
@@ -88,7 +88,7 @@ def dump(execution: TaskExecution) -> dict[str, Any]:
 
 
 def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamGrower]:
-    """See `TaskGraphs.load`."""
+    """Return the limits and the expansion of tasks from what `dump` returned."""
     rules = TeamRules.model_validate(data["rules"])
     roles = {name: Role.model_validate(one) for name, one in data.get("roles", {}).items()}
     agent, more = data.get("agent"), rules.has_fallback

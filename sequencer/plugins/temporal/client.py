@@ -128,7 +128,7 @@ class FleetStore(RemoteRun):
         return self.worker_of(head.run_name, partial(tell, head.run_name))
 
     def run_names(self) -> list[str]:
-        """See `engine.dispatch.Dispatching`; one that has just begun may not be listed yet."""
+        """Return the names of the project's named runs; one that just started may be missing."""
         return self.connection.call(self._names())
 
     async def _names(self) -> list[str]:
@@ -140,31 +140,26 @@ class FleetStore(RemoteRun):
         return sorted(found)
 
     def makers(self) -> Mapping[int, str]:
-        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         pending = {} if seen is None else seen.pending
         return {token: process_words(who) for token, who in pending.items()}
 
     def elsewhere(self) -> str:
-        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         place = "" if seen is None else self.options.served_by(seen.queue)[1]
         return "" if place == self.options.place else place
 
     def detached(self) -> list[dict[str, Any]]:
-        """See `engine.dispatch.Dispatching`."""
         seen = self._seen or self.look()
         found: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
         return found
 
     def made(self) -> list[Made]:
-        """See `engine.dispatch.Dispatching`."""
         reader = self.connection.call(self.read())
         return [one for _, one in sorted(reader.made.items())]
 
     @staticmethod
     def ensure_served(worker: Worker) -> None:
-        """See `engine.dispatch.Dispatching`."""
         if worker.performer.tasks is not None and not worker.code.moves:
             raise UsageRefused(
                 "Temporal can share out a team's tasks only if git moves their work",
@@ -174,17 +169,16 @@ class FleetStore(RemoteRun):
             )
 
     def close(self) -> None:
-        """See `Store.close`: the connection is the process's."""
+        """Free what this run has opened; the connection belongs to the process and stays open."""
         self._mark.close()
 
     def take_notices(self) -> list[str]:
-        """See `Store.take_notices`: nothing is ever restored here."""
+        """Return an empty list: nothing is ever restored here."""
         return []
 
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
-        """See `Store.view`."""
         seen = self.look()
         return View(None if seen is None else head_of(seen.memo))
 
@@ -196,13 +190,15 @@ class FleetStore(RemoteRun):
         return self._seen
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """See `Store.history`: whole, over all executions that the run has had."""
+        """Yield the accepted facts of all executions that the run has had, oldest first.
+
+        The whole history is read, also for a large *after*.
+        """
         for record in self.connection.call(self.read()).records:
             if record["revision"] > after:
                 yield record
 
     def document(self, name: str) -> bytes | None:
-        """See `Store.document`."""
         if name in self._changed:
             text = self._changed[name]
         else:
@@ -211,11 +207,9 @@ class FleetStore(RemoteRun):
         return None if text is None else str(text).encode()
 
     def keep_document(self, name: str, data: bytes) -> None:
-        """See `Store.keep_document`."""
         self._changed[name] = data.decode()
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        """See `Store.forget_documents`."""
         known = () if self._seen is None else self._seen.memo
         gone = [name for name in known if name.startswith(prefix) and name not in keep]
         self._changed.update(dict.fromkeys(gone))
@@ -223,7 +217,6 @@ class FleetStore(RemoteRun):
     # --- changing ------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
-        """See `Store.update`."""
         for _ in range(MOST_RACES):
             looked, seen, before = self._newest()
             self._changed, self._made = {}, []
@@ -346,25 +339,31 @@ class FleetStore(RemoteRun):
     # --- claims and waiting --------------------------------------------------------
 
     def owner(self) -> Owner:
-        """See `Store.owner`: the run grants claims to whoever takes them."""
+        """Return the owner of all the run's claims: not this process, but the run itself."""
         seen = self._seen or self.look()
         return owner_of("" if seen is None else seen.memo[RUN]["run_id"])
 
     def liveness(self, claim: Claim) -> Liveness:
-        """See `Store.liveness`."""
         seen = self._seen or self.look()
         if seen is None or claim.token not in seen.pending:
             return Liveness.EXPIRED
         return Liveness.DEAD if is_gone(seen.pending[claim.token]) else Liveness.ALIVE
 
     def beat(self, claim: Claim, number: int) -> None:
-        """See `Store.beat`: the activity beats; here shows whether the server can be reached."""
+        """Check that the server can be reached; the activity renews the lease.
+
+        Raises:
+            OSError: it can't.
+        """
         del claim, number
         if not self._is_reached:
             raise OSError("the server does not answer")
 
     def kept_result(self, name: str) -> Path:
-        """See `Store.kept_result`; one of another machine is fetched from the history."""
+        """Return the folder of the attempt called *name*.
+
+        If another machine ran it, its output is fetched from the server's history.
+        """
         folder = results.kept(self._results, name)
         attempt = results.attempt_of(name)
         if attempt is not None and not (folder / results.OUTPUT).exists():
@@ -374,7 +373,6 @@ class FleetStore(RemoteRun):
         return folder
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        """See `Store.result_folder`."""
         made = results.folder(self._results, step_index, token)
         if self._made is not None:
             self._made.append(made)
@@ -388,7 +386,10 @@ class FleetStore(RemoteRun):
         wake_fd: int | None = None,
         claim: Claim | None = None,
     ) -> bool:
-        """See `Store.wait`: looks now and then, ever less often."""
+        """Sleep until the head's revision differs from *revision*; return whether it does.
+
+        Asks the server less and less often. False: the time is over, or *wake_fd* became readable.
+        """
         del claim
         until = None if timeout_s is None else time.monotonic() + timeout_s
         pause, longest = LOOKS_S
@@ -403,7 +404,7 @@ class FleetStore(RemoteRun):
             pause = min(2 * pause, longest)
 
     def turnstile(self, positions: Collection[str]) -> FileTurnstile:
-        """See `Store.turnstile`: of this machine; the server keeps the order of all."""
+        """Return this machine's queue for *positions*; the server orders all machines."""
         return FileTurnstile(self.state_path.parent / file_name(positions))
 
     def work(
@@ -416,7 +417,6 @@ class FleetStore(RemoteRun):
         *,
         is_detached: bool,
     ) -> Summary:
-        """See `engine.dispatch.Dispatching`."""
         self._newest()
         act = self._serving().detach if is_detached else self._serving().work_on
         made: Summary = act(self, worker, mode, limits, head=head, places=places)

@@ -47,11 +47,11 @@ class MemoStore:
         self._changed: dict[str, str | None] = {}
 
     def view(self) -> View:
-        """See `Store.view`."""
+        """Return the head that this process holds; no one else changes it."""
         return View(self.head)
 
     def update(self, change: Change) -> Head:
-        """See `Store.update`."""
+        """Run *change* on the head, and publish what it makes as the next revision."""
         made = change(self.head)
         if made is None:
             return self.head
@@ -70,21 +70,21 @@ class MemoStore:
         return head
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """See `Store.history`: nobody asks for it here."""
+        """Yield nothing: the server has the facts, and no one asks for them here."""
         del after
         return iter(())
 
     def document(self, name: str) -> bytes | None:
-        """See `Store.document`."""
+        """Return the document *name* of the run, or None if there is none."""
         found = self.documents.get(name)
         return None if found is None else found.encode()
 
     def keep_document(self, name: str, data: bytes) -> None:
-        """See `Store.keep_document`."""
+        """Keep *data* as the document *name*; the next `write` publishes it."""
         self.change_documents({name: data.decode()})
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        """See `Store.forget_documents`."""
+        """Remove the documents whose names start with *prefix*, except those in *keep*."""
         gone = [name for name in self.documents if name.startswith(prefix) and name not in keep]
         self.change_documents(dict.fromkeys(gone))
 
@@ -118,7 +118,6 @@ class HeldNet(NetChanges):
     """A graph's run whose outputs are where its head is."""
 
     def read_output(self, name: str) -> str:
-        """See `NetChanges.read_output`."""
         store = cast("MemoStore", self.store)
         if (found := store.outputs.get(name, store.said.get(name))) is not None:
             return found
@@ -129,7 +128,6 @@ class HeldNet(NetChanges):
         )
 
     def keep_output(self, step_index: int, token: int, output: str) -> str | None:
-        """See `NetChanges.keep_output`."""
         if not output:
             return None
         name = f"{step_index}-{token}"

@@ -217,7 +217,7 @@ class Permit(ABC):
         return granted
 
     def _advanced(self) -> list[int]:
-        """See `advance`."""
+        """Do what can be done now; return the tokens of the claims that this grants."""
         granted: list[int] = []
         # A graph finds out whether it can claim only by trying; if it may not claim, it must
         # not try.
@@ -277,7 +277,7 @@ class Permit(ABC):
 
     @abstractmethod
     def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
-        """See `record`."""
+        """Record the end of an attempt; return the tokens of the claims that this grants."""
 
     def give_back(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
         """Give the claim with *token* back, whose attempt could not start; that ends it."""
@@ -339,7 +339,6 @@ class LinePermit(Permit):
     waits_by_default = False
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """See `Permit`."""
         super().__init__(data, store)
         self._changing(changes_of(cast("Store", store), self.workflow))
         self.stint = LineStint(
@@ -369,7 +368,6 @@ class LinePermit(Permit):
         return []
 
     def ticket(self, token: int) -> Ticket:
-        """See `Permit.ticket`."""
         budget = self.stint.budget(self._store.head)
         return Ticket(token, budget.cost_usd, budget.timeout_s, self._has_code)
 
@@ -414,7 +412,6 @@ class NetPermit(Permit):
     waits_by_default = True
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """See `Permit`."""
         super().__init__(data, store)
         rules, capacity, grower = data.get("team"), None, None
         # Every worker has to decide alike, whatever its project disables.
@@ -459,7 +456,10 @@ class NetPermit(Permit):
         return granted
 
     def ticket(self, token: int) -> Ticket:
-        """See `Permit.ticket`; what it may cost is its claim's share."""
+        """Return what the worker of the attempt with *token* gets.
+
+        It sets no limit on the cost: the claim's share does.
+        """
         return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 
     def _room(self, head: Head) -> Room:

@@ -86,7 +86,7 @@ class RemoteRun:
         return client.get_workflow_handle(self.id, run_id=execution)
 
     async def described(self) -> RunSeen | None:
-        """See `look`, for who is on the loop."""
+        """Return what the server says about the newest execution; None: the run never started."""
         handle = await self.handle()
         try:
             found = await handle.describe(rpc_timeout=CALL_S)

@@ -210,7 +210,7 @@ class ImpatientProtocol(H11Protocol):
     _was_idle = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`; where there are too many, one that asks for nothing goes."""
+        """Serve a new connection; if there are too many, close one that asks for nothing."""
         super().connection_made(transport)
         self.loop.call_later(HEADERS_S, self._look)
         if len(self.connections) >= MOST_CONNECTIONS:
@@ -239,7 +239,7 @@ class CalmServer(uvicorn.Server):
     """Looks once a second whether it is to end, instead of ten times: rest costs nothing."""
 
     async def main_loop(self) -> None:
-        """See `uvicorn.Server`."""
+        """Run until the server is to end; look for that once a second."""
         while not await self.on_tick(0):  # noqa: ASYNC110 - a signal sets a flag and no event
             await asyncio.sleep(1.0)
 

@@ -154,7 +154,7 @@ class _Body:
     def sections(
         self, names: Collection[str] | None, keys: Collection[str]
     ) -> tuple[NodeSection, ...]:
-        """See `Parts.sections`; tells charts and text that are in no section."""
+        """Return the sections in the order of the file; report charts and text that are in none."""
         begins = {one for one in self._headings if self._begins_section(one, names, keys)}
         ends = [one for one in self._headings if one in begins or one is self._charted]
         end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))

@@ -74,7 +74,6 @@ class GitTree(Struct, frozen=True):
     """Folders that do not count, relative to the folder in which git runs."""
 
     def state(self, deadline: Deadline) -> TreeState:
-        """See `WatchedTree.state`."""
         found = parse_status(self._told(deadline, *STATUS, *self._counted))
         entries, log = dict[str, str](), self._moves()
         newest = 0.0 if log is None else last_change(log)
@@ -93,7 +92,6 @@ class GitTree(Struct, frozen=True):
         return ["--", ":(top)", *(f":(exclude,literal){name}" for name in self.own)]
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
-        """See `WatchedTree.changes`."""
         paths = differing(before, after)
         commits = self._commits(before, after, deadline)
         old, new = before.commit, after.commit

@@ -83,7 +83,7 @@ class AttemptWorkspace(GitWorkspace):
 
     @property
     def refs(self) -> dict[str, str]:
-        """See `Workspace.refs`: of the branch and of what was accepted those that are there."""
+        """Return where to fetch the branch and the accepted code to, if the remote has them."""
         found = {self._visible: self._local}
         if self._accepted is not None:
             local = f"refs/worktree/sequencer-work/accepted/{slug(self._remote.name)}"
@@ -102,7 +102,10 @@ class AttemptWorkspace(GitWorkspace):
     # --- before an attempt ---------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """See `Workspace.ready`; on what was accepted, which people can see then."""
+        """Check that a step may start on the accepted code, and move the branch there for people.
+
+        Raises: see `Workspace.ready`.
+        """
         self._settle()
         self._ensure_branch(self._tree.status(), head)
         self._look(head)
@@ -142,10 +145,10 @@ class AttemptWorkspace(GitWorkspace):
     # --- after an attempt ----------------------------------------------------------
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Workspace.collect`; it is on the remote then, and nobody else's concern.
+        """Commit what is declared, push it to the attempt's own ref, and return it for the head.
 
         Raises:
-            RemoteUnreachable: nobody knows whether the remote has it; the same again finds out.
+            RemoteUnreachable: the remote may have it or not; call this again to find out.
         """
         work = super().collect(claim, step, head)
         if work is None:
@@ -194,7 +197,10 @@ class AttemptWorkspace(GitWorkspace):
             )
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """See `Workspace.merged`; no work tree is needed for it."""
+        """Return *work* merged with what *head* has accepted since, or a text about the conflict.
+
+        It needs no work tree. Raises: see `Workspace.merged`.
+        """
         folder, accepted = self._attempts(head), head.work
         ref, has = f"{folder}{claim.token}", self._accepted_by(head)
         visible = f"refs/heads/{work.branch}"
@@ -245,7 +251,6 @@ class AttemptWorkspace(GitWorkspace):
     # --- what people see -----------------------------------------------------------
 
     def publish(self, head: Head) -> None:
-        """See `Workspace.publish`."""
         work = head.work
         if work is None or not is_branch_name(work.branch):
             return

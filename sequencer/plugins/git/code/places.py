@@ -88,7 +88,6 @@ class SharedPlace(AttemptFolder):
         self.notices = notices
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        """See `AttemptFolder.close`."""
         left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
         return left.told(fails_on_write=self._fails_on_write)
 
@@ -120,7 +119,6 @@ class OwnPlace(AttemptFolder):
         self.notices = notices
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        """See `AttemptFolder.close`."""
         left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
         return left.told(fails_on_write=False)
 

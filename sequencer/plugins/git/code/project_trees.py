@@ -29,7 +29,7 @@ from sequencer.workflows.finding import GraphFile
 def run_worktree(
     project: Project, run: str | None, outer: Workspace, tell: Callable[[str], None]
 ) -> RunWorktree:
-    """See `WorktreeProvider.run_worktree`."""
+    """Return the worktree in which all steps of the run called *run* work; *tell* gets its news."""
     settings, trusted = project.settings, project.trust.files_of("setup")
     folder = settings.project_dir
 
@@ -70,7 +70,10 @@ def forget_attempts(project: Project, run: str | None) -> None:
 def task_worktrees(
     project: Project, run: str | None, outer: Workspace, *, fails_on_write: bool
 ) -> TaskWorktrees:
-    """See `WorktreeProvider.task_worktrees`."""
+    """Return the worktrees for the tasks of the run called *run*; other steps work in *outer*.
+
+    With *fails_on_write*, an attempt at a task that only reads fails if it has written.
+    """
 
     def made() -> TaskPlaces:
         # Of a worktree of ours we know git's own files, whatever agents do to the others.

@@ -91,7 +91,7 @@ class RunWorktree(InnerWorkspace):
 
     @property
     def folder(self) -> Path:
-        """See `Workspace.folder`; the outer one's before `begin`."""
+        """Return the project's folder in the run's worktree, or the outer folder before `begin`."""
         if self._worktree is None:
             return self.outer.folder
         return self._trees.notes.folder(self._worktree) / self._trees.checkout.prefix
@@ -102,7 +102,6 @@ class RunWorktree(InnerWorkspace):
         return None if self._worktree is None else RunCheckout(self._trees, self._worktree)
 
     def begin(self, head: Head, stop: Cancellation) -> None:
-        """See `Workspace.begin`."""
         with self._alone():
             # Before `_present`, which puts away a worktree whose folder is gone.
             again = self._again(head)
@@ -122,7 +121,6 @@ class RunWorktree(InnerWorkspace):
             self._worktree = present
 
     def ready(self, head: Head) -> None:
-        """See `Workspace.ready`."""
         self.outer.ready(head)
         if self._worktree is not None:
             # Another process of the run may have written it since.
@@ -133,7 +131,7 @@ class RunWorktree(InnerWorkspace):
                 self._tell(text)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """See `Workspace.open`; the files are kept as they are before *attempt*."""
+        """Keep the files as they are before *attempt*, and return the folder in which it works."""
         if (worktree := self._worktree) is None:
             return self.outer.open(attempt)
         with self._guard:
@@ -185,7 +183,6 @@ class RunWorktree(InnerWorkspace):
         return linked
 
     def end(self, head: Head) -> None:
-        """See `Workspace.end`."""
         notes = self._trees.notes
         if not notes.names():
             return
@@ -406,7 +403,11 @@ class RunCheckout(Checkout):
         self.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
 
     def ensure_in_place(self) -> None:
-        """See `Checkout.ensure_in_place`: it is this repository's, and no link leads elsewhere."""
+        """Check that the worktree is this repository's, and that no link leads elsewhere.
+
+        Raises:
+            WorkTreeRefused: see `TaskTrees.linked`.
+        """
         self._trees.linked(self._worktree)
 
 
@@ -420,7 +421,6 @@ class RunFolder(AttemptFolder):
         self.notes = () if files is None else files.notes
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        """See `AttemptFolder.close`."""
         del wait_for_turn
         if status is not OutcomeStatus.FAILED or self._files is None:
             return Left()

@@ -25,7 +25,11 @@ class SharedFolder(AttemptFolder):
         self.notes = outer.notes
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        """See `AttemptFolder.close`; what a task that only reads has written does not count."""
+        """Close the task's place, then the outer folder.
+
+        The outer folder sees a failed attempt if the place reports an error, or if a task that only
+        reads has written.
+        """
         left = self._place.close(status, wait_for_turn)
         if left.error is not None or self._place.has_written:
             status = OutcomeStatus.FAILED
@@ -45,7 +49,6 @@ class TaskWorktrees(InnerWorkspace):
         self._made: tuple[Path, TaskPlaces] | None = None
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """See `Workspace.open`."""
         if (node := attempt.node) is None or node.task is None:
             return super().open(attempt)
         token, run_id = attempt.claim.token, attempt.run_id
@@ -55,7 +58,6 @@ class TaskWorktrees(InnerWorkspace):
         )
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """See `Workspace.clean`."""
         return (*super().clean(live), *self._places.clean(live))
 
     @property

@@ -78,7 +78,6 @@ class GitWorkspace(Workspace):
 
     @property
     def moves(self) -> bool:
-        """See `Workspace.moves`."""
         return True
 
     @cached_property
@@ -88,7 +87,7 @@ class GitWorkspace(Workspace):
 
     @property
     def refs(self) -> dict[str, str]:
-        """See `Workspace.refs`: the branch, as it is on the remote."""
+        """Return where to fetch the remote's branch to."""
         if self.branch is None:
             return {}
         return {f"refs/heads/{self.branch}": self._local}
@@ -122,7 +121,6 @@ class GitWorkspace(Workspace):
     # --- before a step -------------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """See `Workspace.ready`."""
         self._settle()
         status = self._tree.status()
         commit = self._ensure_branch(status, head)
@@ -234,7 +232,6 @@ class GitWorkspace(Workspace):
         return note.branch if note is not None and note.run_id == head.run_id else None
 
     def enter(self, head: Head) -> None:
-        """See `Workspace.enter`."""
         was_occupied = self._tenancy.is_occupied
         try:
             with self._tenancy.locked() as note:
@@ -294,7 +291,6 @@ class GitWorkspace(Workspace):
     # --- after a step --------------------------------------------------------------
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Workspace.collect`."""
         self.cargo = None
         for _ in range(_TRIES):
             status = self._tree.status()
@@ -327,12 +323,12 @@ class GitWorkspace(Workspace):
         )
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """See `Workspace.merged`: what has not moved with the state is not accepted."""
+        """Return *work* as it is: only code that moves with the state is accepted."""
         del claim, head
         return work
 
     def obstacle(self, head: Head) -> SequencerError | None:
-        """See `Workspace.obstacle`; the remote is not asked."""
+        """Return why the next step of *head* can't start here; the remote is not asked."""
         try:
             self._ensure_clean(self._tree.status(), head, self._tenancy.note())
         except SequencerError as error:
@@ -340,10 +336,10 @@ class GitWorkspace(Workspace):
         return None
 
     def publish(self, head: Head) -> None:
-        """See `Workspace.publish`: the code has moved with the state."""
+        """Do nothing: the code has moved with the state."""
 
     def leave(self, head: Head | None) -> None:
-        """See `Workspace.leave`; where the step stays, what it has left is remembered."""
+        """Release the folder, and note what the step left there if it is still the current one."""
         if not self._tenancy.is_occupied:
             return
         try:
@@ -444,7 +440,6 @@ class GitWorkspace(Workspace):
     # --- when it was not accepted --------------------------------------------------
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
-        """See `Workspace.keep`."""
         status = self._tree.status()
         commit = status.commit
         if commit is None:
@@ -489,13 +484,16 @@ class StoreWorkspace(GitWorkspace):
         branch.code_refs = lambda: self.refs
 
     def ready(self, head: Head) -> None:
-        """See `Workspace.ready`; on the newest code, somebody may have pushed some."""
+        """Fetch the newest code, which others may have pushed; check that a step may start on it.
+
+        Raises: see `Workspace.ready`.
+        """
         self._store.branch.carried = self.refs
         self._store.bring()
         super().ready(self._store.view().head or head)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """See `Workspace.collect`; the code moves with the next state that names it."""
+        """Commit what is declared, and push it together with the next state that names it."""
         work = super().collect(claim, step, head)
         self._store.branch.cargo = self.cargo
         return work

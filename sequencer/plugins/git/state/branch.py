@@ -184,7 +184,6 @@ class Branch:
         return None if stand is None else stand.commit
 
     def before(self) -> None:
-        """See `Peer.before`."""
         if self.is_first_look or self.unsettled is not None:
             self.follow(self.look())
             self.unsettled = None
@@ -345,7 +344,6 @@ class Branch:
     # --- moving --------------------------------------------------------------------
 
     def agree(self, draft: Draft) -> Agreed:
-        """See `Peer.agree`."""
         if self._brought_up(draft):
             return Agreed.LOST
         stand = self._stand()
@@ -394,7 +392,6 @@ class Branch:
         return None
 
     def appended(self) -> None:
-        """See `Peer.appended`."""
         if self._ahead is not None:
             self._stand_at(self._ahead)
             self._ahead = None

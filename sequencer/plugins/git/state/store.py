@@ -176,7 +176,6 @@ class GitStore:
 
     @property
     def state_path(self) -> Path:
-        """See `Store.state_path`."""
         return self._files.state_path
 
     def __repr__(self) -> str:
@@ -184,14 +183,12 @@ class GitStore:
         return f"<GitStore {self.state_path}>"
 
     def close(self) -> None:
-        """See `Store.close`."""
         if (refs := self.__dict__.get("_refs")) is not None:
             refs.close()
         self.branch.objects.close()
         self._files.close()
 
     def take_notices(self) -> list[str]:
-        """See `Store.take_notices`."""
         told = [*self.branch.replica.notices, *self._told]
         self.branch.replica.notices.clear()
         self._told.clear()
@@ -200,18 +197,16 @@ class GitStore:
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
-        """See `Store.view`; it is as old as the last contact, and that is not long ago."""
+        """Return the newest head, after asking the remote if the last contact was some time ago."""
         notices = self._freshen()
         seen = self._files.view()
         return View(seen.head, (*notices, *seen.notices), has_edit=seen.has_edit)
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """See `Store.history`."""
         self._freshen()
         yield from self._files.history(after)
 
     def document(self, name: str) -> bytes | None:
-        """See `Store.document`."""
         self._freshen()
         return self._files.document(name)
 
@@ -262,10 +257,10 @@ class GitStore:
     # --- writing -------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
-        """See `Store.update`.
+        """Run *change* on the newest head, and let the remote accept its transition.
 
         Raises:
-            RemoteUnreachable: no answer. Where the message says that nobody can tell, calling
+            RemoteUnreachable: no answer. If the message says that no one knows the result, calling
                 this again with the very same *change* finds out, and does nothing twice.
             RemoteRefused: the remote's rules are against it.
         """
@@ -377,7 +372,6 @@ class GitStore:
     # --- claims and waiting --------------------------------------------------------
 
     def liveness(self, claim: Claim) -> Liveness:
-        """See `Store.liveness`."""
         first = self._files.liveness(claim)
         if self._only_looks:
             return first
@@ -392,7 +386,6 @@ class GitStore:
         return confirmed(first, look, lambda: self._files.liveness(claim))
 
     def beat(self, claim: Claim, number: int) -> None:
-        """See `Store.beat`."""
         head = self._files.view().head
         standing = {one.token for one in head.claims} if head else set()
         self._beats.beat(claim, number, standing)
@@ -405,7 +398,6 @@ class GitStore:
         wake_fd: int | None = None,
         claim: Claim | None = None,
     ) -> bool:
-        """See `Store.wait`."""
         if self._only_looks:
             return self._files.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
         if not self._looking.acquire(timeout=LOOKING_S):

@@ -163,7 +163,10 @@ class SharedWait(Struct):
         wake_fd: int | None = None,
         claim: Claim | None = None,
     ) -> bool:
-        """See `Store.wait`."""
+        """Sleep until the head changes here or on the remote; return whether it does.
+
+        False: the time is over, *wake_fd* became readable, or the holder of *claim* may be gone.
+        """
         if self.local.wait(revision, 0.0):
             return True
         now = time.monotonic()
