@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from bench.project import Fixed
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
+from sequencer.engine.logs import StepLogs
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint
 from sequencer.engine.net_worker import NetWorker, Slots
@@ -25,7 +26,6 @@ from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, Listener, StepRequest
 from sequencer.history.trace import trace_line
-from sequencer.logs import FileLogs
 from sequencer.model.commands import AnswerQuestion
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -218,7 +218,7 @@ class Lab:
             workflow=made,
             agents=Cast(self.actor),
             prompts=Texts(self.prompts),
-            logs=FileLogs(self.folder / "logs", self.folder, warn=lambda text: emit(Noticed(text))),
+            logs=StepLogs(self.folder / "logs", self.folder, warn=lambda text: emit(Noticed(text))),
             emit=emit,
             project=self.folder,
             workspace=self.workspace or Workspace(self.folder),
