@@ -16,7 +16,7 @@ from sequencer.engine.attempt import Prepared
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.logs import StepLogs
-from sequencer.engine.prompts import Prompts
+from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.records import without_comments
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError
@@ -38,7 +38,7 @@ class Performer(Struct, frozen=True):
 
     workflow: Workflow
     agents: Agents
-    prompts: Prompts
+    prompts: PromptFolder
     logs: StepLogs
     emit: Emit
     project: Path

@@ -23,6 +23,7 @@ from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.logs import StepLogs, current_branch
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.workspace import BranchGuard, Workspace
 from sequencer.errors import ConfigurationError, SequencerError
@@ -32,7 +33,6 @@ from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.live_limits import LiveLimits
-from sequencer.project.prompt_folder import PromptFolder
 from sequencer.project.runs import (
     began_with,
     definition_of,

@@ -19,6 +19,7 @@ from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint
 from sequencer.engine.net_worker import NetWorker, Slots
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.workspace import Workspace
@@ -177,11 +178,12 @@ class Cast:
         """Do nothing."""
 
 
-@dataclass
-class Texts:
-    """Prompts by their nodes; those that are missing are empty."""
+class Texts(PromptFolder):
+    """Prompts by their nodes and from no files; those that are missing are empty."""
 
-    texts: Mapping[str, str]
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__(Path("no-prompts"))
+        self.texts = texts
 
     def read(self, name: str) -> str:
         return self.texts[name]
