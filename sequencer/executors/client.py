@@ -222,7 +222,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         return agent_environment(extra=extra, passed=self._passed(os.environ))
 
     def withheld(self, environ: Mapping[str, str]) -> list[str]:
-        """See `protocol.Withholding`."""
+        """See `protocol.Permitting`."""
         given = agent_environment(
             extra=self.options.env, passed=self._passed(environ), base=environ
         )
