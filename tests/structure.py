@@ -20,6 +20,15 @@ STORES = {"git": f"{PLUGINS}.git", "temporal": f"{PLUGINS}.temporal", "file": "s
 """Kinds of stores, and the room of each: elsewhere nobody asks for one by its name."""
 STORE_CLASSES = frozenset(("Dispatching", "FileStore", "GitStore", "TemporalStore"))
 TEAMS = f"{PLUGINS}.teams"
+EXTENSION_POINTS = {
+    "sequencer.engine.capacity.CapacityRule": "a plug-in of ours has the budgets of teams",
+    "sequencer.engine.dispatch.Dispatching": "a plug-in of ours has a store that gives work orders",
+    "sequencer.executors.protocol.Executor": "other packages have kinds of agents",
+    "sequencer.project.posting.Posting": "a plug-in of ours posts activity",
+    "sequencer.store.protocol.Peer": "a plug-in of ours agrees on transitions with a git remote",
+    "sequencer.store.protocol.Store": "other packages have kinds of stores",
+}
+"""Protocols that may have one class: the core must not import it, or others write theirs."""
 
 
 class Arrow(NamedTuple):
@@ -144,6 +153,10 @@ class Program:
         )
 
     def lonely_protocols(self) -> list[str]:
+        """Return the protocols that are no `EXTENSION_POINTS` and have one implementation."""
+        return [name for name in self.protocols_of_one_class() if name not in EXTENSION_POINTS]
+
+    def protocols_of_one_class(self) -> list[str]:
         """Return the protocols that one class has all methods of, and no other class."""
         classes = {
             f"{name}.{node.name}": node
@@ -160,7 +173,7 @@ class Program:
             """Return the methods of the class, with those of the bases that are ours."""
             found = set(methods[name])
             for base in classes[name].bases:
-                for one in by_name.get(ast.unparse(base).rpartition(".")[2], ()):
+                for one in by_name.get(_name_of(base), ()):
                     found |= whole(one) if one != name else set()
             return frozenset(found)
 
@@ -200,8 +213,13 @@ def _methods(node: ast.ClassDef) -> frozenset[str]:
     )
 
 
+def _name_of(base: ast.expr) -> str:
+    """Return the name of a class from what a subclass calls it: ``Generic`` of ``a.Generic[T]``."""
+    return ast.unparse(base).partition("[")[0].rpartition(".")[2]
+
+
 def _is_protocol(node: ast.ClassDef) -> bool:
-    return any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+    return any(_name_of(base) == "Protocol" for base in node.bases)
 
 
 _WRITERS = frozenset({"Fact", "fact_at", "tell", "str"})
