@@ -11,6 +11,7 @@ import argparse
 import ast
 import contextlib
 import cProfile
+import importlib
 import inspect
 import json
 import os
@@ -189,7 +190,7 @@ def in_child(root: Path, what: str, *arguments: str) -> Any:
 def steps(folder: Path) -> dict[str, float]:
     """Count the calls of one step of a run whose agent does nothing."""
     from bench.project import Marks, make_project, no_op_run  # noqa: PLC0415
-    from sequencer import logs  # noqa: PLC0415
+    from sequencer.engine import logs  # noqa: PLC0415
     from sequencer.model.limits import InvocationLimits  # noqa: PLC0415
 
     with contextlib.suppress(ImportError):  # an earlier working copy has none
@@ -198,6 +199,8 @@ def steps(folder: Path) -> dict[str, float]:
         # The prompts of a project are older than a moment, those of this one are not.
         prompts.SETTLED_NS = -1_000_000_000
     # What is asked again after a second is no call of a step: a busy machine would have more.
+    with contextlib.suppress(ModuleNotFoundError):  # an earlier working copy asks there
+        vars(importlib.import_module("sequencer.logs"))["GIT_KNOWN_S"] = float("inf")
     logs.GIT_KNOWN_S = float("inf")
     run = no_op_run(make_project(folder), Marks())
     run.work(limits=InvocationLimits(max_steps=20))

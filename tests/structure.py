@@ -22,6 +22,15 @@ STORES = {"git": f"{PLUGINS}.git", "temporal": f"{PLUGINS}.temporal", "file": "s
 """Kinds of stores, and the room of each: elsewhere nobody asks for one by its name."""
 STORE_CLASSES = frozenset(("Dispatching", "FileStore", "GitStore", "TemporalStore"))
 TEAMS = f"{PLUGINS}.teams"
+EXTENSION_POINTS = {
+    "sequencer.engine.capacity.CapacityRule": "a plug-in of ours has the budgets of teams",
+    "sequencer.engine.dispatch.Dispatching": "a plug-in of ours has a store that gives work orders",
+    "sequencer.executors.protocol.Executor": "other packages have kinds of agents",
+    "sequencer.project.posting.Posting": "a plug-in of ours posts activity",
+    "sequencer.store.protocol.Peer": "a plug-in of ours agrees on transitions with a git remote",
+    "sequencer.store.protocol.Store": "other packages have kinds of stores",
+}
+"""Protocols that may have one class: the core must not import it, or others write theirs."""
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -168,8 +177,7 @@ class Program:
     def bases(self, name: str) -> Iterator[str]:
         """Yield the direct bases of the class *name* that are ours; a name stands for all alike."""
         for base in self.classes[name].bases:
-            written = base.value if isinstance(base, ast.Subscript) else base
-            for one in self._by_name.get(ast.unparse(written).rpartition(".")[2], ()):
+            for one in self._by_name.get(_name_of(base), ()):
                 if one != name:
                     yield one
 
@@ -181,6 +189,10 @@ class Program:
         return frozenset(found)
 
     def lonely_protocols(self) -> list[str]:
+        """Return the protocols that are no `EXTENSION_POINTS` and have one implementation."""
+        return [name for name in self.protocols_of_one_class() if name not in EXTENSION_POINTS]
+
+    def protocols_of_one_class(self) -> list[str]:
         """Return the protocols that one class has all methods of, and no other class."""
         every = [self.whole(name) for name, node in self.classes.items() if not _is_protocol(node)]
         return sorted(
@@ -371,8 +383,13 @@ def _parameters(method: Function) -> frozenset[str]:
     return frozenset(names) - {"self", "cls"}
 
 
+def _name_of(base: ast.expr) -> str:
+    """Return the name of a class from what a subclass calls it: ``Generic`` of ``a.Generic[T]``."""
+    return ast.unparse(base).partition("[")[0].rpartition(".")[2]
+
+
 def _is_protocol(node: ast.ClassDef) -> bool:
-    return any(ast.unparse(base).partition("[")[0] == "Protocol" for base in node.bases)
+    return any(_name_of(base) == "Protocol" for base in node.bases)
 
 
 _WRITERS = frozenset({"Fact", "fact_at", "tell", "str"})

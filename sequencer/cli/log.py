@@ -15,7 +15,7 @@ from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, written_at
 from sequencer.cli.views.text import Sanitiser, one_line
 from sequencer.documents.textfile import slug
-from sequencer.logs import sent_texts, token_of
+from sequencer.engine.logs import sent_texts, token_of
 from sequencer.store.watch import watch
 
 DEFAULT_LOGS = 3

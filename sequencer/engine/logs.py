@@ -1,18 +1,535 @@
-"""Opens the step logs, one for each attempt."""
+"""Step logs: one file an attempt, named after its iteration and its step.
+
+A log starts with lines that say what it is, and with the prompt as the agent got it. Then it
+holds what the agent wrote, as bytes, without secrets and up to a cap; an existing
+file is never opened again. Not promised: that a log survives a power loss, or that it is
+complete when the disk is full. A log that can't be written never fails a step.
+"""
 
 from __future__ import annotations
 
+import heapq
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple
 
-from sequencer.engine.attempt import Attempt, StepLog
+from sequencer.documents.textfile import slug
+from sequencer.engine.attempt import Attempt
+from sequencer.errors import UnsafePath
+from sequencer.executors.protocol import Piece, StepRequest
+from sequencer.executors.redaction import Redaction
+from sequencer.model.evidence import evidence_words
+from sequencer.model.head import Head
+from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words
+from sequencer.store import folder as folders
+from sequencer.store.folder import Folder
+from sequencer.store.identity import utc_now
+from sequencer.store.reading import Trace, Witness, names_in
+
+_LONGEST_SECRET = 64 * 1024
+"""Bytes of a key in a text; longer ones are not looked for behind the cap of a log."""
+DEFAULT_MAX_BYTES = 64 * 1024 * 1024
+MOST_NEWEST = 256 * 1024
+"""Bytes of the end of an attempt that its log has even where it is capped before."""
+NO_BRANCH = "local"
+MAX_LOOKS = 100
+"""Step logs that are opened to find one of a run; mode async writes its logs beside them."""
+_LOG = re.compile(r"iter-.*\.log")
+_FIRST_LINE_BYTES = 4096
+_TOKEN_DIGITS = 19
+_END_BYTES = 16 * 1024
+"""In which the last line of a log is, with what its agent was refused behind it."""
+MOST_SENT = 1024 * 1024
+"""Of a prompt, in a log."""
+_QUOTE = b"#> "
+_MOST_BLOCK = (MOST_SENT + 100) * (len(_QUOTE) + 1)
+"""All lines of the longest prompt may be empty."""
+_SENT = re.compile(rb"# sent: (prompt|(?:added )?system prompt|router's prompt), (\d{1,9}) bytes\n")
+_HEAD_LINES = 3
+MAX_WITNESSES = 8
+"""Newest step logs of each branch that are asked how far their run came."""
+_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+GIT_KNOWN_S = 1.0
+"""How long it is believed that a project has a git folder or has none; HEAD is always read."""
 
 
-class Logs(Protocol):
-    """Makes step logs."""
+def current_branch(project: Path) -> str | None:
+    """Return the git branch that is checked out in *project*; None without git.
 
-    def open(self, attempt: Attempt) -> StepLog:
-        """Create the log of *attempt*; an existing file is never overwritten."""
+    Read from the files, because a git process a step costs more than the step's own
+    bookkeeping. A detached HEAD is named by the first 12 digits of its commit.
+    """
+    git = git_folder(project)
+    return None if git is None else branch_of(git)
+
+
+def git_folder(project: Path) -> Path | None:
+    """Return the folder in which git keeps the HEAD of *project*; None without git."""
+    folder = str(project)
+    while True:
+        git = os.path.join(folder, ".git")  # noqa: PTH118 (on every step's path)
+        try:
+            mode = os.stat(git).st_mode  # noqa: PTH116 (same)
+        except OSError:
+            mode = 0
+        if stat.S_ISDIR(mode):
+            return Path(git)
+        if mode:
+            # A work tree or a submodule: the file names the real folder.
+            return _named_by(Path(git))
+        parent = os.path.dirname(folder)  # noqa: PTH120 (same)
+        if parent == folder:
+            return None
+        folder = parent
+
+
+def _named_by(file: Path) -> Path | None:
+    line = _line(file)
+    return None if line is None else file.parent / line.partition("gitdir:")[2].strip()
+
+
+def _line(file: Path | str) -> str | None:
+    """Return the one line of *file*; None: it is no plain, short file, whatever it names."""
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        return os.read(fd, _FIRST_LINE_BYTES).decode("utf-8", "surrogateescape").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def branch_of(git: Path) -> str | None:
+    """Return the branch that is checked out where git keeps its files in *git*."""
+    head = _line(f"{git}/HEAD")
+    if head is None or not head.startswith("ref: "):
+        # Of anything else that a file may hold nothing is shown.
+        return None if head is None or not _OID.fullmatch(head) else head[:12]
+    return head.removeprefix("ref: ").removeprefix("refs/heads/")
+
+
+class SentText(NamedTuple):
+    """One of the texts that an attempt's agent got."""
+
+    name: str
+    """``prompt``, ``system prompt``, ``added system prompt``, or ``router's prompt``."""
+    data: bytes
+    """Without secrets, and little more than `MOST_SENT` bytes."""
+
+
+class SentTexts(NamedTuple):
+    """What an attempt's agent got, and where that stands in its log."""
+
+    texts: tuple[SentText, ...]
+    start: int
+    end: int
+
+
+def sent_texts(fd: int) -> SentTexts | None:
+    """Return what the agent of the attempt with the log *fd* got; None: its log does not say.
+
+    Only what stands before the agent's first word is believed. A router speaks before the step's
+    agent is asked, so that of such an attempt only the router's prompt is known for sure.
+    """
+    try:
+        head = os.pread(fd, _FIRST_LINE_BYTES, 0)
+        place = start = len(head) - len(head.split(b"\n", _HEAD_LINES)[-1])
+        texts: list[SentText] = []
+        while found := _SENT.match(os.pread(fd, _FIRST_LINE_BYTES, place)):
+            size, place = min(int(found[2]), _MOST_BLOCK), place + found.end()
+            data = os.pread(fd, size, place)
+            if len(data) < size:
+                return None
+            place += size
+            text = data.removesuffix(b"\n").removeprefix(_QUOTE).replace(b"\n" + _QUOTE, b"\n")
+            texts.append(SentText(found[1].decode(), text))
+            if not found[1].endswith(b"system prompt"):
+                return SentTexts(tuple(texts), start, place)
+    except OSError:
+        pass
+    return None
+
+
+@lru_cache(maxsize=4)  # a cycle sends the same prompts again and again
+def _sent_lines(
+    redaction: Redaction, to: str, system: str | None, added: str | None, prompt: str
+) -> bytes:
+    """Return how the log tells of what is sent *to* the agent or the router."""
+    # The prompt stands there always, and as the last: behind it the agent itself speaks.
+    name = "prompt" if to == "agent" else "router's prompt"
+    found = []
+    for what, text in (("system prompt", system), ("added system prompt", added), (name, prompt)):
+        if text or what is name:
+            data = redaction.hide((text or "").encode("utf-8", "replace"))
+            if len(data) > MOST_SENT:
+                data = data[:MOST_SENT] + b"\n(%d bytes more)" % (len(data) - MOST_SENT)
+            lines = data and b"#> %b\n" % data.replace(b"\n", b"\n#> ")
+            found.append(b"# sent: %b, %d bytes\n%b" % (what.encode(), len(lines), lines))
+    return b"".join(found)
+
+
+def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
+    """Return the folder of a run's step logs on *branch*."""
+    folder = logs_dir / (slug(branch) if branch else NO_BRANCH)
+    return folder / "runs" / slug(run) / "steps" if run else folder / "steps"
+
+
+def run_folders(logs_dir: Path, run: str | None, *, has_links: bool = False) -> list[Path]:
+    """Return where step logs of a run may be: a folder for each branch that was checked out.
+
+    *has_links*: with links in the place of one, which whoever looks there refuses.
+
+    Raises:
+        UnsafeFolder: a part of the path is a link.
+    """
+    below = Path("runs", slug(run), "steps") if run else Path("steps")
+    try:
+        found = folders.opened(logs_dir).entries()
+        branches = [
+            one.name
+            for one in found
+            if one.is_dir(follow_symlinks=False) or (has_links and one.is_symlink())
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [logs_dir / branch / below for branch in sorted(branches)]
+
+
+def log_name(step_index: int, step: str, attempt: int) -> str:
+    """Return a log's file name.
+
+    >>> log_name(11, "supervisor", 1), log_name(11, "supervisor", 2)
+    ('iter-00012_supervisor.log', 'iter-00012_supervisor.2.log')
+    """
+    suffix = "" if attempt <= 1 else f".{attempt}"
+    return f"iter-{step_index + 1:05d}_{slug(step)}{suffix}.log"
+
+
+def token_of(path: Path) -> int | None:
+    """Return the token of the attempt that the log at *path* is of, if it says so."""
+    told = _told(path)
+    return None if told is None else told[0]
+
+
+def _told(path: Path) -> tuple[int, bytes, bytes] | None:
+    """Return the token in the log at *path*, its second line and its end.
+
+    None: it can't be read, or is of no step that was claimed.
+    """
+    try:
+        fd = folders.open_file(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        size = os.fstat(fd).st_size
+        first, _, rest = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")
+        end = os.pread(fd, _END_BYTES, max(size - _END_BYTES, len(first)))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    _, found, token = first.rpartition(b" token ")
+    if not found or not token.isdigit() or len(token) > _TOKEN_DIGITS or not int(token):
+        return None
+    return int(token), rest.partition(b"\n")[0], end
+
+
+def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
+    """Return what tells which tokens the newest logs of a run show.
+
+    *run_folder* is the slug of a named run; None for the default run. What is returned
+    raises CorruptState where permissions forbid a look.
+    """
+    below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
+
+    def witness(run_id: str) -> Iterator[Trace]:
+        for branch in list(names_in(logs_dir)):
+            folder = logs_dir / branch / below
+            # Not by iteration alone: steps that run side by side, and attempts, share it.
+            newest = heapq.nlargest(MAX_LOOKS, names_in(folder), _iteration)
+            found = ((folder / name, told) for name in newest if (told := _told(folder / name)))
+            its = (one for one in found if f" run {run_id} ".encode() in one[1][1])
+            for path, (token, _, end) in islice(its, MAX_WITNESSES):
+                yield Trace(path, token=token, has_ended=b"\n# ended " in end)
+
+    return witness
+
+
+def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[Trace]:
+    """Yield what shows that the attempt that *head* has still to begin was begun before.
+
+    One small read in each folder, where `witness_of` looks at many logs.
+    """
+    name = log_name(head.step_index, head.expected_step, head.attempt + 1)
+    for path in (folder / name for folder in folders_of_logs):
+        told = _told(path)
+        if told is not None and f" run {head.run_id} ".encode() in told[1]:
+            yield Trace(path, token=told[0])
+
+
+def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:
+    """Return the step logs in *folder* that were last written *before* a time (Unix).
+
+    The newest *keep* are left out: a witness looks at them.
+
+    Raises:
+        UnsafeFolder: a part of the path is a link.
+    """
+    listed = sorted(filter(_LOG.fullmatch, folders.names(folder)), key=_iteration)
+    if not listed:
+        return []
+    fd, found = folders.opened(folder), []
+    for name in listed[: max(len(listed) - keep, 0)]:
+        about = os.stat(name, dir_fd=fd.fd, follow_symlinks=False)
+        if stat.S_ISREG(about.st_mode) and about.st_mtime < before:
+            found.append(folder / name)
+    return found
+
+
+def _iteration(name: str) -> int:
+    number = name.removeprefix("iter-").partition("_")[0]
+    return int(number) if number.isdigit() and len(number) <= _TOKEN_DIGITS else 0
+
+
+class StepLogs:
+    """Creates the step logs of one run."""
+
+    def __init__(
+        self,
+        logs_dir: Path,
+        project: Path,
+        run: str | None = None,
+        *,
+        warn: Callable[[str], None],
+        redaction: Redaction | None = None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        """Write below *logs_dir*; *warn* hears of logs that can't be written."""
+        self._logs_dir = logs_dir
+        self._project = project
+        self._run = run
+        self._redaction = redaction or Redaction()
+        self._max_bytes = max_bytes
+        self._warn = warn
+        self._git: Path | None = None
+        self._git_known_until = 0.0
+        self._folders: dict[str | None, Path] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Return where the next log goes; it depends on the branch that is checked out."""
+        return self._folder()
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return where logs of the run may be, on whatever branch they were written.
+
+        That of the next log is the first. An agent may have checked out another branch.
+        """
+        return list(dict.fromkeys((self.folder, *run_folders(self._logs_dir, self._run))))
 
     def left_behind(self) -> Path | None:
         """Return the log of the latest step of any run that has logged here, if there is one."""
+        try:
+            found = [
+                folder / name
+                for folder in self.folders
+                for name in folders.names(folder)
+                if _LOG.fullmatch(name)
+            ]
+        except OSError:
+            return None
+        newest = sorted(found, key=lambda path: path.name, reverse=True)[:MAX_LOOKS]
+        return next((path for path in newest if _told(path)), None)
+
+    def _folder(self) -> Path:
+        """Return the folder of the next log."""
+        now = time.monotonic()
+        if now >= self._git_known_until:
+            self._git, self._git_known_until = git_folder(self._project), now + GIT_KNOWN_S
+        branch = None if self._git is None else branch_of(self._git)
+        if branch not in self._folders:
+            self._folders[branch] = steps_folder(self._logs_dir, branch, self._run)
+        return self._folders[branch]
+
+    def open(self, attempt: Attempt) -> FileLog:
+        """Create the log of *attempt*; an existing file is never overwritten.
+
+        Raises:
+            UnsafeFolder: a part of the path is a link; a log must not reach another file.
+            UnsafePath: the place is taken by something that is no folder.
+        """
+        folder, fd, claim = self._folder(), -1, attempt.claim
+        number = claim.attempt
+        try:
+            fd, name, number = self._create(folders.made(folder), attempt)
+        except NotADirectoryError as error:
+            raise UnsafePath(
+                "is no plain folder",
+                where=str(error.filename),
+                hint="move it away, or set logs_dir",
+            ) from error
+        except OSError as error:
+            name = log_name(claim.step_index, attempt.step.name, number)
+            self._warn(f"the step log {folder / name} can't be written: {error.strerror}")
+        log = FileLog(fd, folder / name, self._redaction, self._max_bytes, self._warn)
+        log.begin(attempt, number)
+        return log
+
+    @staticmethod
+    def _create(folder: Folder, attempt: Attempt) -> tuple[int, str, int]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        claim, step = attempt.claim, attempt.prepared.step
+        number = max(claim.attempt, 1)
+        while True:
+            name = log_name(claim.step_index, step.name, number)
+            try:
+                return folder.open(name, flags), name, number
+            except FileExistsError:
+                # An earlier run, or one that was rewound, has been here.
+                number += 1
+
+
+class FileLog:
+    """One step log; see `engine.attempt.StepLog`."""
+
+    def __init__(
+        self,
+        fd: int,
+        path: Path,
+        redaction: Redaction,
+        max_bytes: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Write to *fd*, or nowhere if it is negative."""
+        self.path = path
+        self._fd = fd
+        self._redaction = redaction
+        self._stream = redaction.stream()
+        self._left = max_bytes
+        self._max_bytes = max_bytes
+        self._dropped = 0
+        self._newest = bytearray()
+        """Of what came behind the cap: its end, and somewhat more."""
+        self._warn = warn
+
+    @property
+    def _most_newest(self) -> int:
+        return min(MOST_NEWEST, self._max_bytes // 4)
+
+    def begin(self, attempt: Attempt, number: int) -> None:
+        """Write the lines that say what this is: the log of the *number*-th try, as its name is.
+
+        The attempt itself may count from 1 again: the run was rewound, or a person let it retry.
+        """
+        name, made, head = self._redaction.hide_name, attempt.prepared, attempt.head
+        step, step_index = made.step, attempt.claim.step_index
+        text = (
+            f"# step {name(step.name)!a} · iteration {step_index + 1} · step_index "
+            f"{step_index} · attempt {number} · token {attempt.token}\n"
+            f"# workflow {name(head.workflow_name)!a} · run {head.run_id} · agent "
+            f"{name(made.agent)!a} · prompt {name(step.prompt_name)!a}\n"
+            f"# started {utc_now()}\n"
+        )
+        self._to_file(text.encode())
+
+    def sent(self, request: StepRequest, to: str) -> None:
+        """See `engine.attempt.StepLog`."""
+        texts = (request.system_prompt, request.append_system_prompt, request.prompt)
+        self._to_file(_sent_lines(self._redaction, to, *texts))
+
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
+        """See `Listener.write`."""
+        del kind  # the log keeps everything, in the order in which it came
+        if self._left:
+            self._capped(self._stream.feed(data))
+        else:
+            # Looking for secrets in what nobody will read would hold the agent up.
+            self._leave_out(self._stream.finish() + data)
+
+    def used(self, usage: Usage) -> None:
+        """See `Listener.used`; the final figures are in the last line."""
+
+    def close(self, outcome: Outcome) -> None:
+        """See `engine.attempt.StepLog`."""
+        if rest := self._stream.finish():
+            self._capped(rest)
+        if self._dropped:
+            self._write_newest()
+        usage = outcome.usage
+        # Whether the run accepts it is decided later, and its journal says that.
+        parts = ["ended", utc_now(), f"{usage.seconds:.1f} s"]
+        if outcome.status not in ACCEPTED:
+            parts[0] += f" {outcome.status}"
+        if usage.input_tokens or usage.cost_usd:
+            parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
+        if usage.cost_usd or usage.unpriced:
+            parts.append(cost_words(usage))
+        self._to_file(f"\n# {' · '.join(parts)}\n".encode())
+        if outcome.evidence is not None and (words := evidence_words(outcome.evidence)):
+            self._raw(f"# shown: {words}\n")
+        for denial in outcome.denials:
+            self._raw(f"# refused by the agent's permissions: {denial}\n")
+        if outcome.error:
+            self._raw("".join(f"# {text}\n" for text in outcome.error.splitlines()))
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _capped(self, data: bytes) -> None:
+        if not data:
+            return
+        kept, rest = data[: self._left], data[self._left :]
+        self._left -= len(kept)
+        if kept:
+            self._to_file(kept)
+        if rest:
+            # What the stream holds back may be the beginning of a secret that ends in `_newest`.
+            self._leave_out(rest + self._stream.finish())
+
+    def _leave_out(self, data: bytes) -> None:
+        """Keep *data* for the end, as far as there is room; at the first time, say so at once."""
+        if not self._dropped and data:
+            # Who follows the log must not take its silence for the agent's.
+            self._raw(
+                f"\n# log capped at {self._max_bytes} bytes: the step continues, "
+                "and its newest lines are added when it ends\n"
+            )
+        self._dropped += len(data)
+        self._newest += data
+        # More than is shown: a secret of several lines may begin before that.
+        most = self._most_newest + _LONGEST_SECRET
+        if len(self._newest) > 2 * most:
+            del self._newest[:-most]
+
+    def _write_newest(self) -> None:
+        """Write the end of what was left out, by whole lines, and how much is not there."""
+        found = self._redaction.hide(bytes(self._newest))
+        # Its first line has begun before, perhaps as the other half of a secret.
+        newest = found[-self._most_newest :].partition(b"\n")[2] if self._most_newest else b""
+        self._raw(f"\n# {max(self._dropped - len(newest), 0)} bytes are left out here\n")
+        self._to_file(newest)
+
+    def _raw(self, text: str) -> None:
+        self._to_file(self._redaction.hide(text.encode("utf-8", "backslashreplace")))
+
+    def _to_file(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self._fd >= 0:
+            try:
+                view = view[os.write(self._fd, view) :]
+            except OSError as error:
+                self._warn(f"the step log {self.path} ends early: {error.strerror}")
+                os.close(self._fd)
+                self._fd = -1

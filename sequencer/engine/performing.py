@@ -15,8 +15,8 @@ from sequencer.engine.agents import Agents
 from sequencer.engine.attempt import Prepared
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.logs import Logs
-from sequencer.engine.prompts import Prompts
+from sequencer.engine.logs import StepLogs
+from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.records import without_comments
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError
@@ -38,8 +38,8 @@ class Performer(Struct, frozen=True):
 
     workflow: Workflow
     agents: Agents
-    prompts: Prompts
-    logs: Logs
+    prompts: PromptFolder
+    logs: StepLogs
     emit: Emit
     project: Path
     workspace: Workspace

@@ -1,18 +1,55 @@
-"""Prompts: the text of a step's prompt, by name."""
+"""The prompts of a project: its own files, and behind them those of the built-in procedures."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import cache
+from importlib.resources import files
 
+from sequencer.errors import UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
+from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
+
+BUILTIN_FOLDERS = ("subroutines", "system", "team")
+"""Below the prompts folder; a project's prompts there override the built-in ones."""
 
 
-class Prompts(Protocol):
-    """Reads prompts by name."""
+@cache
+def builtin_texts() -> dict[str, str]:
+    """Return the prompts of the built-in procedures, by name below the prompts folder."""
+    root = files("sequencer").joinpath("builtin", "prompts")
+    return {
+        f"{folder}/{entry.name}": entry.read_text(encoding="utf-8")
+        for folder in BUILTIN_FOLDERS
+        for entry in sorted(root.joinpath(folder).iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".md")
+    }
+
+
+class PromptFolder(PromptReader):
+    """Reads the prompts of a project by name."""
 
     def read(self, name: str) -> str:
-        """Return the text of prompt *name*; see `workflows.prompts`."""
+        """Return the text of prompt *name*; see `PromptReader.read`."""
+        try:
+            return super().read(name)
+        except UnknownName:
+            key = relative_name(self.folder, name)
+            if key.split("/", 1)[0] not in BUILTIN_FOLDERS or key not in builtin_texts():
+                raise
+            return builtin_texts()[key]
 
     def read_for(self, step: Step, executor: Executor) -> str:
-        """Return the step's prompt; empty for a command without one."""
+        """Return the prompt of *step*; empty for a command without one."""
+        if step.text is not None:
+            return step.text
+        # A rehearsal also replaces a command, whose step needs no prompt.
+        stands_in = executor.kind in ("rehearsal", "scripted") and step.agent is not None
+        stands_in = getattr(executor, "is_for_command", stands_in)
+        is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
+        if is_optional:
+            try:
+                prompt_path(self.folder, step.prompt_name)
+            except UnknownName:
+                return ""
+        return self.read(step.prompt_name)

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Collection
 
 from sequencer.model.head import Claim, Head
-from sequencer.store.protocol import Store, Turnstile
+from sequencer.store.protocol import Store
+from sequencer.store.queue import Turnstile
 
 PATIENCE_S = 5.0
 """How long a step that could be begun is left to those who have waited longer; on a machine

@@ -86,6 +86,10 @@ class MessagesExecutor:
             return Permits(says, can_write=can_write)
         return Permits(says, ("tools: [read, glob, grep, edit, write]",), can_write)
 
+    def withheld(self, _environ: Mapping[str, str]) -> list[str]:
+        """Return nothing: this process asks the model, and has all of its own variables."""
+        return []
+
     def objections(self, step: Step) -> list[Objection]:
         """Return what of the step's tools and temperature can't be had."""
         found = objections(step, MESSAGES, self.name)

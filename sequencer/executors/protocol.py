@@ -237,10 +237,13 @@ class Permits(NamedTuple):
 
 @runtime_checkable
 class Permitting(Protocol):
-    """What an executor has beside `Executor` if its client has permissions of its own."""
+    """What an executor has beside `Executor` if its client decides what its agent may do."""
 
     def permits(self) -> Permits:
         """Return what the agent may do in a step that says nothing about it."""
+
+    def withheld(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the names in *environ* that look like a provider's and that it does not get."""
 
 
 @runtime_checkable
@@ -288,14 +291,6 @@ class Walled(Protocol):
     @property
     def wall(self) -> Wall:
         """Return what keeps them away from other processes of their user."""
-
-
-@runtime_checkable
-class Withholding(Protocol):
-    """What an executor has beside `Executor` if its agent gets a part of the environment only."""
-
-    def withheld(self, environ: Mapping[str, str]) -> list[str]:
-        """Return the names in *environ* that look like a provider's and that it does not get."""
 
 
 _PROVIDERS = ("ANTHROPIC_", "AWS_", "AZURE_", "GOOGLE_", "OPENAI_")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import Walled, Withholding
+from sequencer.executors.protocol import Permitting, Walled
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
     PRIVILEGED,
@@ -102,11 +102,11 @@ def check_variables(project: Project, steps: Iterable[Step] | None = None) -> It
         chosen = project.settings.agent
         asked = {*project.settings.agents, chosen.default, *chosen.fallback}
         steps = [Step(name="check", agent=name) for name in asked]
-    executors = dict[str, Withholding]()
+    executors = dict[str, Permitting]()
     for step in steps:
         with suppress(ConfigurationError):
             name, executor = project.agents.choose(step, step.name)
-            if isinstance(executor, Withholding):
+            if isinstance(executor, Permitting):
                 executors[name] = executor
     for name, found in sorted(executors.items()):
         withheld = found.withheld(project.agents.environment)

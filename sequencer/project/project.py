@@ -21,18 +21,18 @@ from sequencer.engine.by_hand import ensure_may_decide
 from sequencer.engine.dispatch import dispatch_of
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
+from sequencer.engine.logs import StepLogs, current_branch
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.workspace import BranchGuard, Workspace
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.redaction import Redaction
-from sequencer.logs import FileLogs, current_branch
 from sequencer.model.head import Head, Status
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import AgentOverrides, ConfiguredAgents
 from sequencer.project.live_limits import LiveLimits
-from sequencer.project.prompt_folder import PromptFolder
 from sequencer.project.runs import (
     began_with,
     definition_of,
@@ -290,9 +290,9 @@ class Project(Struct, frozen=True, dict=True):
             max_attempts=settings.limits.attempts,
         )
 
-    def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:
+    def logs(self, run: str | None, warn: Callable[[str], None]) -> StepLogs:
         """Return the step logs of the run called *run*."""
-        return FileLogs(
+        return StepLogs(
             self.settings.logs_dir,
             self.settings.project_dir,
             run,

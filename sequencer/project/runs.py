@@ -12,6 +12,7 @@ from typing import Any
 
 from sequencer.documents.textfile import leads_out, slug
 from sequencer.engine.flow_source import flow_source_of
+from sequencer.engine.logs import later_logs, witness_of
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -21,7 +22,6 @@ from sequencer.errors import (
     command,
 )
 from sequencer.frozen.fields import ValidationError
-from sequencer.logs import later_logs, witness_of
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.line.order import place
 from sequencer.model.net.source import FlowSource, with_state

@@ -42,7 +42,7 @@ from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
 from sequencer.store.ownership import refused
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
-from sequencer.store.queue import FileTurnstile, file_name
+from sequencer.store.queue import Turnstile, file_name
 from sequencer.store.reading import READ_ATTEMPTS, RunFiles, Witness, changing, no_witness
 from sequencer.store.recovery import Recovered, digest, ensure_no_older_copy, follow, recover
 from sequencer.store.watch import Watch, wait_for_another, watch
@@ -494,5 +494,5 @@ class FileStore:
             return NOT_RECORDED
         return head.revision if head else 0
 
-    def turnstile(self, positions: Collection[str]) -> FileTurnstile:
-        return FileTurnstile(self.folder / file_name(positions))
+    def turnstile(self, positions: Collection[str]) -> Turnstile:
+        return Turnstile(self.folder / file_name(positions))

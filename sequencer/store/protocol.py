@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
+from sequencer.store.queue import Turnstile
 
 Change = Callable[[Head | None], Transition | None]
 """From the present head (None: no run yet) to a transition; None changes nothing. May be
@@ -47,28 +48,6 @@ class View(Struct, frozen=True):
     """What was found on the way: restored from the journal, edited by hand, …"""
     has_edit: bool = False
     """Somebody has edited the head by hand, and that is not recorded yet."""
-
-
-class Turnstile(Protocol):
-    """Where processes queue that wait for the same steps; the first alone watches the run.
-
-    A courtesy and no exclusion: whoever passes by it breaks nothing.
-    """
-
-    def is_awaited(self) -> bool:
-        """Return whether anybody is in the queue; for who is not in it itself."""
-
-    def enter(self) -> bool:
-        """Be in the queue from now on, at its end; return whether that is the front."""
-
-    def wait(self, timeout_s: float, wake_fd: int) -> bool:
-        """Enter and sleep until this is the first, *wake_fd* wakes or the time is over.
-
-        Returns whether this is the first; it stays so until it leaves.
-        """
-
-    def leave(self) -> None:
-        """Give the place back, at the front or not; a process that ends does so too."""
 
 
 @runtime_checkable

@@ -184,8 +184,11 @@ def file_name(positions: Collection[str]) -> str:
     return f"turnstile-{sha256(names).hexdigest()[:_DIGEST_CHARS]}.lock"
 
 
-class FileTurnstile:
-    """One process's way into the queue of a file; see `protocol.Turnstile`."""
+class Turnstile:
+    """Where processes queue that wait for the same steps; the first alone watches the run.
+
+    A courtesy and no exclusion: a process that doesn't queue breaks nothing.
+    """
 
     def __init__(self, path: Path, queue: Callable[[], FileQueue] = new_queue) -> None:
         """Queue at *path*, which is made when somebody has to wait; *queue* says how."""
@@ -194,6 +197,7 @@ class FileTurnstile:
         self._place: _Place | None = None
 
     def is_awaited(self) -> bool:
+        """Return whether any process is in the queue; for a process that is not in it itself."""
         try:
             # Not for writing: closing it would wake who watches the folder.
             fd = folders.open_file(self._path, os.O_RDONLY)
@@ -207,11 +211,16 @@ class FileTurnstile:
             os.close(fd)
 
     def enter(self) -> bool:
+        """Be in the queue from now on, at its end; return whether that is the front."""
         if self._place is None:
             self._place = _Place(self._path, self._new_queue())
         return self._place.is_first
 
     def wait(self, timeout_s: float, wake_fd: int) -> bool:
+        """Enter and sleep until this is the first, *wake_fd* wakes or the time is over.
+
+        Returns whether this is the first; it stays so until it leaves.
+        """
         if not self.enter() and self._place is not None:
             poller = select.poll()
             for fd in (self._place.first_fd, wake_fd):
@@ -220,6 +229,7 @@ class FileTurnstile:
         return self.enter()
 
     def leave(self) -> None:
+        """Leave the queue, from the front or not; a process that ends does so too."""
         place, self._place = self._place, None
         if place is not None:
             place.leave()

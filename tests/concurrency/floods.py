@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequencer.engine.logs import MOST_NEWEST
 from sequencer.executors.client import LINE_CAP
-from sequencer.logs import MOST_NEWEST
 from tests.long.report import Report, Size
 
 MIB = 1024 * 1024

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.file import FileStore
-from sequencer.store.protocol import Turnstile
-from sequencer.store.queue import FileTurnstile, FlockQueue, file_name
+from sequencer.store.queue import FlockQueue, Turnstile, file_name
 
 Peers = Callable[..., Turnstile]
 Come = Callable[[Turnstile, int], None]
@@ -32,7 +31,7 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     def one_more(positions: frozenset[str]) -> Turnstile:
         if request.param == "file":
             return FileStore(tmp_path / "state.json").turnstile(positions)
-        return FileTurnstile(tmp_path / file_name(positions), FlockQueue)
+        return Turnstile(tmp_path / file_name(positions), FlockQueue)
 
     yield make
     for turnstile in made:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.logs import current_branch
 from sequencer.engine.workspace import AttemptFolder, BranchGuard, InnerWorkspace, Workspace
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.redaction import Redaction
-from sequencer.logs import current_branch
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import Marking

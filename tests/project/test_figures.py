@@ -14,6 +14,7 @@ import pytest
 from sequencer import errors
 from tests.figures import broken, counted_steps, written
 from tests.project.documents import ROOT
+from tests.structure import EXTENSION_POINTS, Program
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
 MAX_MOCKS_PER_TEST = 0.2
@@ -73,6 +74,11 @@ def test_no_function_is_too_long() -> None:
 def test_nothing_grew() -> None:
     """Whoever raises a figure of `RATCHET` changes that file, and says why."""
     assert broken(written(ROOT) | counted_steps(ROOT)) == []
+
+
+def test_no_extension_point_is_excepted_without_need() -> None:
+    """One that is gone or renamed, or has a second class by now, leaves the table."""
+    assert EXTENSION_POINTS.keys() - Program(ROOT).protocols_of_one_class() == set()
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:

@@ -10,9 +10,9 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
+from sequencer.engine.logs import StepLogs
 from sequencer.errors import TooManyFailures
 from sequencer.executors.redaction import MIN_VALUE, Redaction
-from sequencer.logs import FileLogs
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import describe, resolve
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -142,7 +142,7 @@ def ensure_no_secret_is_logged(folder: Path) -> None:
         text = b"".join(
             forms[one % len(forms)].encode() if isinstance(one, int) else one for one in order
         )
-        logs = FileLogs(folder / "logs", folder, warn=warnings.append, redaction=redaction)
+        logs = StepLogs(folder / "logs", folder, warn=warnings.append, redaction=redaction)
         log = logs.open(
             attempt(
                 Step(name="s"),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 
 from sequencer.documents.textfile import slug
+from sequencer.engine.logs import StepLogs, log_name, steps_folder
 from sequencer.errors import UnknownName, UnsafePath
-from sequencer.logs import FileLogs, log_name, steps_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.workflows.prompts import PromptReader
@@ -97,7 +97,7 @@ def ensure_logs_stay_in_their_folder(folder: Path) -> None:
         git.write_text(f"ref: refs/heads/{branch}\n", errors="surrogateescape")
         shutil.rmtree(project / "logs", ignore_errors=True)
         before = tree(folder)
-        log = FileLogs(project / "logs", project, step, warn=warnings.append).open(
+        log = StepLogs(project / "logs", project, step, warn=warnings.append).open(
             attempt(
                 Step.model_construct(name=step),
                 agent="a",

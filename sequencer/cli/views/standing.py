@@ -27,6 +27,7 @@ from sequencer.cli.views.states import StateLook, look_of
 from sequencer.cli.views.tails import heard_of, last_failure
 from sequencer.cli.views.text import age_s, one_line, plural
 from sequencer.engine.by_hand import fresh_head
+from sequencer.engine.logs import StepLogs
 from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
@@ -39,7 +40,6 @@ from sequencer.errors import (
 from sequencer.history.facts import read
 from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.history.words import moment
-from sequencer.logs import FileLogs
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, tried_again
@@ -471,7 +471,7 @@ def in_project(project: Project, run: Run, snapshot: Snapshot) -> Snapshot:
     )
 
 
-def _lost(project: Project, run: Run, head: Head, logs: FileLogs) -> SequencerError | None:
+def _lost(project: Project, run: Run, head: Head, logs: StepLogs) -> SequencerError | None:
     found = lost_steps(project.settings, run.store.state_path, head, [logs.folder])
     if found is None:
         return None
@@ -490,7 +490,7 @@ def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow
     return None if configured is None or configured.nodes else configured
 
 
-def take(run: Run, logs: FileLogs | None = None, known: list[Any] | None = None) -> Snapshot:
+def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None) -> Snapshot:
     """Look at *run* and at its nodes' *logs*; facts that are *known* are not read again.
 
     Raises:

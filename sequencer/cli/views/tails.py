@@ -10,11 +10,11 @@ from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.runs import newest_failure
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, one_line, plain
+from sequencer.engine.logs import log_name, sent_texts
 from sequencer.engine.run import Run
 from sequencer.errors import in_one_line
 from sequencer.history.story import LINE_CHARS
 from sequencer.history.view import FlowView, NodeState
-from sequencer.logs import log_name, sent_texts
 from sequencer.model.head import Claim, Head
 from sequencer.store import folder as folders
 

@@ -19,8 +19,8 @@ from sequencer.cli.options import (
     said,
     with_options,
 )
+from sequencer.engine.logs import current_branch
 from sequencer.errors import UnsafePath, UsageRefused
-from sequencer.logs import current_branch
 from sequencer.model.request import Request
 from sequencer.plugins.requests.issues import (
     NO_LABELS,

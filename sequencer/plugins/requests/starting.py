@@ -24,7 +24,7 @@ from sequencer.engine.agents import Agents
 from sequencer.engine.evidence import judge_turn
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
-from sequencer.engine.prompts import Prompts
+from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.records import without_comments
 from sequencer.errors import (
     ConfigurationError,
@@ -75,7 +75,7 @@ class Starter(Struct, frozen=True):
     registry: Registry
     routing: RoutingSettings
     agents: Agents
-    prompts: Prompts
+    prompts: PromptFolder
     step_defaults: Mapping[str, Any]
     comment_tools: tuple[str, ...] = ()
     """Tools with which an agent could post comments; a no_comment step has none of them."""

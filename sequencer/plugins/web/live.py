@@ -20,8 +20,8 @@ from typing import NamedTuple
 import anyio.to_thread
 
 from sequencer.cli.views.text import plain
+from sequencer.engine.logs import sent_texts
 from sequencer.errors import SequencerError
-from sequencer.logs import sent_texts
 from sequencer.plugins.web.pages import Page
 from sequencer.store import folder as folders
 from sequencer.store.watch import Notifier, notifier

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from sequencer.engine.inline import InlineLoop
+from sequencer.engine.logs import StepLogs
 from sequencer.engine.patience import followed, of_run, still_there
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefused
-from sequencer.logs import FileLogs
 from sequencer.model.commands import Reset
 from sequencer.model.head import Work
 from sequencer.model.limits import InvocationLimits
@@ -39,14 +39,14 @@ def test_who_begins_beside_another_one_takes_its_log_for_no_earlier_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one begins the run and its step between the look at the state and at the logs."""
-    run, other, real = open_scripted(tmp_path), reopen(tmp_path), FileLogs.left_behind
+    run, other, real = open_scripted(tmp_path), reopen(tmp_path), StepLogs.left_behind
 
-    def late(logs: FileLogs) -> Path | None:
+    def late(logs: StepLogs) -> Path | None:
         monkeypatch.undo()
         other.work(Mode.COMBINED, ONE)
         return real(logs)
 
-    monkeypatch.setattr(FileLogs, "left_behind", late)
+    monkeypatch.setattr(StepLogs, "left_behind", late)
     assert notices(run) == []
     assert head_of(run).step_index == 2
     shutil.rmtree(tmp_path / "sync")

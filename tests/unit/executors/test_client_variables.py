@@ -11,6 +11,8 @@ from sequencer.executors.claude_providers import SWITCHES
 from sequencer.executors.client import ClientExecutor
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
+from sequencer.executors.messages_api import MessagesExecutor
+from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
 
@@ -122,3 +124,8 @@ def test_codex_reads_no_key_of_a_provider_that_only_its_own_configuration_names(
     codex = CodexExecutor("codex", CodexOptions(), ProcessCore())
     environ = {"OPENAI_API_KEY": "passes", "AZURE_OPENAI_API_KEY": "x", "MISTRAL_API_KEY": "x"}
     assert codex.withheld(environ) == ["AZURE_OPENAI_API_KEY", "MISTRAL_API_KEY"]
+
+
+def test_nothing_is_withheld_where_no_client_is_started() -> None:
+    executor = MessagesExecutor("api", MessagesOptions(model="m"), ProcessCore())
+    assert executor.withheld({"ANTHROPIC_BASE_URL": "x", "OPENAI_API_KEY": "x"}) == []

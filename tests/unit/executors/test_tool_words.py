@@ -15,7 +15,7 @@ from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS
-from sequencer.executors.protocol import Objection, Particular, Permits
+from sequencer.executors.protocol import Objection, Particular, Permits, Permitting
 from sequencer.executors.tool_words import (
     CLAUDE,
     CODEX,
@@ -232,6 +232,12 @@ MADE: dict[str, tuple[Any, Any]] = {
     "gemini": (GeminiExecutor, GeminiOptions),
     "opencode": (OpencodeExecutor, OpencodeOptions),
 }
+
+
+@pytest.mark.parametrize("kind", sorted(MADE))
+def test_who_asks_a_model_can_say_what_it_permits_and_withholds(kind: str) -> None:
+    # As above: a slip in a name would switch warnings of `check` off.
+    assert isinstance(MADE[kind][0].__new__(MADE[kind][0]), Permitting)
 
 
 def permits(kind: str, entry: dict[str, Any]) -> Permits:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sequencer.engine.workspace import AttemptFolder
 from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Node, NodeKind
 from sequencer.model.net.task import TaskTraits
@@ -47,7 +49,8 @@ def placed(
     """Return where *task* works; it writes in a worktree unless *traits* say something else."""
     chosen = TaskTraits.model_validate({"worktree": True} | traits)
     node = Node.model_construct(id=task, kind=NodeKind.AGENT, label=subject, task=chosen)
-    return places.open(node, token, RUN_ID, is_first=True)
+    shared = partial(AttemptFolder, places.trees.checkout.folders.project)
+    return places.open(node, token, RUN_ID, shared, is_first=True)
 
 
 def opened(

@@ -57,27 +57,24 @@ _FAILURES = (GitFailed, SequencerError, OSError)
 
 
 class SharedPlace(AttemptFolder):
-    """The shared checkout, for one attempt at a task."""
-
-    has_written = False
-    """Whether an attempt that only reads has changed files."""
-    branch: str | None = None
+    """The folder of the workspace around the tasks, for one attempt at a task."""
 
     def __init__(
         self,
-        cwd: Path,
+        outer: AttemptFolder,
         watch: CheckoutWatch | None = None,
         *,
         fails_on_write: bool = False,
         notices: tuple[str, ...] = (),
         ended: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        """Work in *cwd*; with *watch* it is only read, and looked at before and after.
+        """Work in *outer*; with *watch* it is only read, and looked at before and after.
 
         *fails_on_write*: an attempt that has changed something all the same has failed. *ended* is
         called at the end and returns the tasks that have worked there meanwhile.
         """
-        super().__init__(cwd)
+        super().__init__(outer.cwd)
+        self._outer = outer
         self._watch = watch
         self._fails_on_write = fails_on_write
         self._ended = ended
@@ -85,11 +82,22 @@ class SharedPlace(AttemptFolder):
         if watch is not None:
             self._before = watch.look()
             notices += self._before.notices
-        self.notices = notices
+        self.notices = (*notices, *outer.notices)
+        self.notes = outer.notes
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
-        left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
-        return left.told(fails_on_write=self._fails_on_write)
+        """Close the place, then the outer folder.
+
+        The outer folder sees a failed attempt if the place reports an error, or if a task that only
+        reads has written.
+        """
+        found = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
+        left = found.told(fails_on_write=self._fails_on_write)
+        if left.error is not None or found.written:
+            status = OutcomeStatus.FAILED
+        after = self._outer.close(status, wait_for_turn)
+        notices = (*left.notices, *after.notices)
+        return replace(left, notices=notices, told=(*left.told, *after.told))
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
         """Return what has changed, if nothing should have; there is nothing to merge."""
@@ -98,7 +106,6 @@ class SharedPlace(AttemptFolder):
         if self._watch is None or self._before is None:
             return PlaceLeft(PlaceResult.SHARED)
         written = self._watch.changes_between(self._before, self._watch.look())
-        self.has_written = bool(written)
         return PlaceLeft(PlaceResult.SHARED, written=written, writers=writers if written else ())
 
 
@@ -286,22 +293,33 @@ class TaskPlaces:
     # --- opening -------------------------------------------------------------------
 
     def open(
-        self, node: Node, token: int, run_id: str, *, is_first: bool
+        self,
+        node: Node,
+        token: int,
+        run_id: str,
+        shared: Callable[[], AttemptFolder],
+        *,
+        is_first: bool,
     ) -> OwnPlace | SharedPlace:
         """Return where the attempt with *token* at the task *node* works.
 
-        Where it is not the first, its notices say whether an earlier one's work is there.
+        *shared* opens the folder for one that gets no worktree. Where the attempt is not the
+        first, its notices say whether an earlier one's work is there.
 
         Raises:
             SequencerError: there is no such place.
         """
         traits, task = node.task or TaskTraits(), node.id
         if not traits.writes:
-            return self._reading(token)
+            return self._reading(token, shared())
         if not traits.worktree:
             # One that only reads has nothing to isolate.
-            return self._writing(task, token)
-        made = self._isolated(task, token, run_id, node.label)
+            return self._writing(task, token, shared())
+        made: OwnPlace | SharedPlace
+        if isinstance(status := self.look(), TreeStatus):
+            made = self._isolated(task, token, run_id, node.label, status)
+        else:
+            made = self._writing(task, token, shared(), self._why_shared(status))
         if not is_first and self.merged(task, run_id):
             # Its process ended between the merge and the record of it.
             made.notices += (
@@ -309,19 +327,21 @@ class TaskPlaces:
             )
         return made
 
-    def _isolated(self, task: str, token: int, run_id: str, subject: str) -> OwnPlace | SharedPlace:
-        """Return a worktree as a place, or the shared checkout where there can be none."""
-        obstacle = self.look()
-        if isinstance(obstacle, TreeStatus):
-            worktree = self.trees.add(task, token, run_id, obstacle, subject)
-            lacks = self._told_once(self.trees.notes.folder(worktree))
-            return OwnPlace(self.trees, worktree, (*self.uncommitted(obstacle), *lacks))
+    def _isolated(
+        self, task: str, token: int, run_id: str, subject: str, status: TreeStatus
+    ) -> OwnPlace:
+        worktree = self.trees.add(task, token, run_id, status, subject)
+        lacks = self._told_once(self.trees.notes.folder(worktree))
+        return OwnPlace(self.trees, worktree, (*self.uncommitted(status), *lacks))
+
+    def _why_shared(self, obstacle: str) -> tuple[str, ...]:
+        """Return that there are no worktrees, for the first attempt that would have one."""
         with self._guard:
             is_first, self._has_told = not self._has_told, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
-        return self._writing(task, token, (notice,) if is_first else ())
+        return (notice,) if is_first else ()
 
-    def _reading(self, token: int) -> SharedPlace:
+    def _reading(self, token: int, shared: AttemptFolder) -> SharedPlace:
         with self._guard:
             self._meanwhile[token] = dict(self._writers)
 
@@ -329,14 +349,11 @@ class TaskPlaces:
             with self._guard:
                 return tuple(sorted(set(self._meanwhile.pop(token, {}).values())))
 
-        return SharedPlace(
-            self._checkout.folders.project,
-            self._watch,
-            fails_on_write=self._fails_on_write,
-            ended=ended,
-        )
+        return SharedPlace(shared, self._watch, fails_on_write=self._fails_on_write, ended=ended)
 
-    def _writing(self, task: str, token: int, notices: tuple[str, ...] = ()) -> SharedPlace:
+    def _writing(
+        self, task: str, token: int, shared: AttemptFolder, notices: tuple[str, ...] = ()
+    ) -> SharedPlace:
         with self._guard:
             self._writers[token] = task
             for seen in self._meanwhile.values():
@@ -347,7 +364,7 @@ class TaskPlaces:
                 self._writers.pop(token, None)
             return ()
 
-        return SharedPlace(self._checkout.folders.project, notices=notices, ended=ended)
+        return SharedPlace(shared, notices=notices, ended=ended)
 
     def look(self) -> TreeStatus | str:
         """Return what the checkout has, or why there can be no worktrees."""

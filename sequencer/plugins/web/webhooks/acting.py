@@ -25,6 +25,7 @@ from functools import cached_property
 from msgspec.structs import replace
 
 from sequencer.cli.views.runs import open_at
+from sequencer.engine.logs import current_branch
 from sequencer.engine.run import Run
 from sequencer.errors import (
     Interrupted,
@@ -35,7 +36,6 @@ from sequencer.errors import (
     TransitionRefused,
 )
 from sequencer.history.facts import read as recorded
-from sequencer.logs import current_branch
 from sequencer.model.commands import (
     Resume,
     RetryNow,

@@ -7,7 +7,7 @@ import pytest
 
 from sequencer.cli.views.tails import heard_of
 from sequencer.engine.attempt import Attempt
-from sequencer.logs import FileLogs
+from sequencer.engine.logs import StepLogs
 from sequencer.model.head import Claim, Owner
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from tests.unit import saying
@@ -27,8 +27,8 @@ def claim(step: str = "build", *, token: int = 7, attempt: int = 1, index: int =
     )
 
 
-def logs(folder: Path) -> FileLogs:
-    return FileLogs(folder / "logs", folder, warn=pytest.fail)
+def logs(folder: Path) -> StepLogs:
+    return StepLogs(folder / "logs", folder, warn=pytest.fail)
 
 
 def attempt(folder: Path, held: Claim) -> Attempt:

@@ -14,10 +14,12 @@ from typing import Any, ClassVar
 from bench.project import Fixed
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
+from sequencer.engine.logs import StepLogs
 from sequencer.engine.markings import NetChanges
 from sequencer.engine.net_stint import NetStint
 from sequencer.engine.net_worker import NetWorker, Slots
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
 from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.workspace import Workspace
@@ -25,7 +27,6 @@ from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, Listener, StepRequest
 from sequencer.history.trace import trace_line
-from sequencer.logs import FileLogs
 from sequencer.model.commands import AnswerQuestion
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -177,11 +178,12 @@ class Cast:
         """Do nothing."""
 
 
-@dataclass
-class Texts:
-    """Prompts by their nodes; those that are missing are empty."""
+class Texts(PromptFolder):
+    """Prompts by their nodes and from no files; those that are missing are empty."""
 
-    texts: Mapping[str, str]
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        super().__init__(Path("no-prompts"))
+        self.texts = texts
 
     def read(self, name: str) -> str:
         return self.texts[name]
@@ -218,7 +220,7 @@ class Lab:
             workflow=made,
             agents=Cast(self.actor),
             prompts=Texts(self.prompts),
-            logs=FileLogs(self.folder / "logs", self.folder, warn=lambda text: emit(Noticed(text))),
+            logs=StepLogs(self.folder / "logs", self.folder, warn=lambda text: emit(Noticed(text))),
             emit=emit,
             project=self.folder,
             workspace=self.workspace or Workspace(self.folder),

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.prompts import builtin_texts
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.plugins.teams.options import TeamOptions, builtin_roles, roles
 from sequencer.plugins.teams.team import Role
-from sequencer.project.prompt_folder import builtin_texts
 
 NAMES = ["researcher", "implementer", "verifier", "git-handler", "summarizer", "lead"]
 

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from sequencer.cli.views.tails import heard_of
 from sequencer.engine.attempt import Attempt
-from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
-from sequencer.executors.protocol import Piece, StepRequest
-from sequencer.executors.redaction import Redaction
-from sequencer.logs import (
+from sequencer.engine.logs import (
     MAX_LOOKS,
     MAX_WITNESSES,
     MOST_SENT,
-    FileLogs,
     SentTexts,
+    StepLogs,
     current_branch,
     sent_texts,
     steps_folder,
     witness_of,
 )
+from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
+from sequencer.executors.protocol import Piece, StepRequest
+from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store import folder as folders
@@ -49,7 +49,7 @@ class Place:
     def __init__(self, tmp_path: Path, **options: Any) -> None:
         self.project = tmp_path
         self.warnings: list[str] = []
-        self.logs = FileLogs(
+        self.logs = StepLogs(
             tmp_path / "logs", tmp_path, **{"warn": self.warnings.append, **options}
         )
 
