@@ -207,6 +207,8 @@ def _sentence(workflow: Workflow) -> str:
     count = len(workflow.steps)
     if workflow.kind == "procedure":
         return f"{workflow.name}: a procedure of {count} steps, once from the first to the last"
+    if workflow.kind != "cycle":
+        return f"{workflow.name}: {count} steps in the order of its kind {workflow.kind!r}"
     text = f"{workflow.name}: a cycle of {count} steps, without end"
     if workflow.review is None:
         return text

@@ -188,7 +188,12 @@ class Control:
             # Only named runs are made from requests.
             is_named = self._name is not None
             has_definition = is_named and self._store.document(DEFINITION_FILE) is not None
-        return fresh_head(self._workflow, self._name, has_definition=has_definition)
+        return self.kind.fresh(
+            str(uuid.uuid4()),
+            at=datetime.now(UTC),
+            name=self._name,
+            has_definition=has_definition,
+        )
 
     def _keep_source(self, before: Head | None = None) -> None:
         """Keep what the run starts with: before the head, like a definition."""

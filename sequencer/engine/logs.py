@@ -445,12 +445,10 @@ class FileLog:
         self._to_file(text.encode())
 
     def sent(self, request: StepRequest, to: str) -> None:
-        """See `engine.attempt.StepLog`."""
         texts = (request.system_prompt, request.append_system_prompt, request.prompt)
         self._to_file(_sent_lines(self._redaction, to, *texts))
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
-        """See `Listener.write`."""
         del kind  # the log keeps everything, in the order in which it came
         if self._left:
             self._capped(self._stream.feed(data))
@@ -459,10 +457,9 @@ class FileLog:
             self._leave_out(self._stream.finish() + data)
 
     def used(self, usage: Usage) -> None:
-        """See `Listener.used`; the final figures are in the last line."""
+        """Ignore *usage*: the last line of the log has the final figures."""
 
     def close(self, outcome: Outcome) -> None:
-        """See `engine.attempt.StepLog`."""
         if rest := self._stream.finish():
             self._capped(rest)
         if self._dropped:

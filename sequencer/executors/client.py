@@ -227,6 +227,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         return agent_environment(extra=extra, passed=self._passed(os.environ))
 
     def withheld(self, environ: Mapping[str, str]) -> list[str]:
+        """Return the names in *environ* that look like a provider's and that it does not get."""
         given = agent_environment(
             extra=self.options.env, passed=self._passed(environ), base=environ
         )

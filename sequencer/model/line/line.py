@@ -7,7 +7,7 @@ gate goes before whatever the agent says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -110,11 +110,11 @@ class Ending(Struct, frozen=True):
 _WORKED = frozenset({EndingKind.ACCEPT, EndingKind.NO, EndingKind.FIXED, EndingKind.AGAIN})
 
 
-def ending_of(workflow: Workflow, head: Head, ended: Ended, max_attempts: int) -> Ending:
+def ending_of(kind: Line, head: Head, ended: Ended, max_attempts: int) -> Ending:
     """Return what *ended* means for the run, which *head* was at when it was claimed."""
     decision, outcome = ended.decision, ended.outcome
     if decision is not None:
-        return _as_decided(workflow, head, ended, decision, max_attempts)
+        return _as_decided(kind.workflow, head, ended, decision, max_attempts)
     if ended.place.stage == "fix":
         return Ending(EndingKind.FIXED if outcome.is_accepted else EndingKind.FAIL)
     validation = ended.step.validation
@@ -124,14 +124,14 @@ def ending_of(workflow: Workflow, head: Head, ended: Ended, max_attempts: int) -
         if validation.on_exhausted == "fail":
             error = f"it said no {validation.max_attempts} times: {ended.verdict.reason}"
             return Ending(EndingKind.FAIL, error=error)
-        return _accepted(workflow, ended)
-    return _accepted(workflow, ended) if outcome.is_accepted else Ending(EndingKind.FAIL)
+        return _accepted(kind, head, ended)
+    return _accepted(kind, head, ended) if outcome.is_accepted else Ending(EndingKind.FAIL)
 
 
-def _accepted(workflow: Workflow, ended: Ended) -> Ending:
+def _accepted(kind: Line, head: Head, ended: Ended) -> Ending:
     return Ending(
         EndingKind.ACCEPT,
-        place(workflow, ended.place.step_index + 1),
+        kind.following(head, ended.place.step_index),
         has_gate=ended.step.requires_approval,
         is_done=ended.outcome.status is OutcomeStatus.COMPLETE,
     )
@@ -387,12 +387,20 @@ class Line(Kind):
     workflow: Workflow
     has_one_place: ClassVar[bool] = True
 
+    def following(self, head: Head, step_index: int) -> Place:
+        """Return where the run of *head* goes after the step at *step_index*, done or skipped.
+
+        A kind with an order of its own overrides this. The index may go back or forth.
+        """
+        del head
+        return place(self.workflow, step_index + 1)
+
     def judge(self, head: Head, ended: Ended, max_attempts: int) -> Ended:
         """Return *ended* as log and journal are to have it; its ``ending`` says how to go on."""
         outcome = ended.outcome
         if outcome.is_put_off or outcome.status is OutcomeStatus.INTERRUPTED:
             return replace(ended, ending=Ending(EndingKind.BACK))
-        ending = ending_of(self.workflow, head, ended, max_attempts)
+        ending = ending_of(self, head, ended, max_attempts)
         if ending.kind is EndingKind.FAIL:
             error = ending.error or outcome.error
             outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
@@ -453,7 +461,9 @@ class Line(Kind):
             found.append(describe_at(self.workflow, there))
         return found
 
-    def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
+    def apply(  # noqa: C901, PLR0911 - a case for each command
+        self, head: Head, command: RunCommand, context: CommandContext
+    ) -> Transition:
         if isinstance(command, Tell):
             node, text, at = command.node, command.text, utc(context.at)
             return gates.tell(head, self.workflow, node, text, at=at, by=context.by)
@@ -462,10 +472,24 @@ class Line(Kind):
                 f"{command.verb}: the run goes from step to step, so it has no node {node!r}",
                 hint="leave the name out; the command is about the present step",
             )
-        if (way := _CHANGES.get(type(command))) is not None:
-            return way(self, head, command, context)
-        if isinstance(command, Adopt) and head.flow is not None:
-            raise by_hand.other_kind(head)
+        at = utc(context.at)
+        match command:
+            case Accept() | Skip():
+                return self.accept_or_skip(head, command, context)
+            case Fail():
+                return by_hand.stamp_fail(head, command.note, at=at)
+            case RetryNow():
+                return by_hand.retry(head, at=at)
+            case Rewind():
+                return self.rewind(head, command, context)
+            case Approve():
+                return self.approve(head, command, context)
+            case Reject():
+                return self.reject(head, command, context)
+            case Feedback():
+                return self.send_back(head, command, context)
+            case Adopt() if head.flow is not None:
+                raise by_hand.other_kind(head)
         here = present(self.workflow, head)
         return by_hand.of_every_kind(head, command, self.workflow, here, context)
 
@@ -501,7 +525,9 @@ class Line(Kind):
         self, head: Head, command: Accept | Skip, context: CommandContext
     ) -> Transition:
         """Accept the present step or leave it out; after a fixer the judgement comes again."""
-        following, at, note = self._at(head, head.step_index + 1), utc(context.at), command.note
+        ensure_definition(head, self.workflow)
+        following, at = self.following(head, head.step_index), utc(context.at)
+        note = command.note
         is_skip = isinstance(command, Skip)
         if head.loop is not None and head.loop.stage == "fix":
             judge = place(self.workflow, head.step_index)
@@ -523,16 +549,3 @@ class Line(Kind):
         is_behind = step_index <= head.step_index
         here = place(self.workflow, step_index) if is_behind else Place(step_index, "", "")
         return by_hand.rewind(head, here, at=utc(context.at))
-
-
-_CHANGES: Mapping[type[RunCommand], Callable[..., Transition]] = {
-    Accept: Line.accept_or_skip,
-    Skip: Line.accept_or_skip,
-    Fail: lambda _, head, command, more: by_hand.stamp_fail(head, command.note, at=utc(more.at)),
-    RetryNow: lambda _, head, _command, more: by_hand.retry(head, at=utc(more.at)),
-    Rewind: Line.rewind,
-    Approve: Line.approve,
-    Reject: lambda _, head, command, more: Line.reject(head, command, more),
-    Feedback: Line.send_back,
-}
-"""The commands that mean something else here than in a graph."""

@@ -1,0 +1,39 @@
+"""A kind of a package with an order of its own: skipping goes the same way as accepting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from sequencer.model.commands import Accept, RunCommand, Skip
+from sequencer.model.head import Head
+from sequencer.model.kind import CommandContext
+from sequencer.model.line.line import Line
+from sequencer.model.line.order import place
+from sequencer.model.step import Step
+from sequencer.model.transitions import Place
+from sequencer.model.workflow import Workflow
+
+DECK = Workflow("deck", tuple(Step(name=name) for name in "abcd"), kind="deck")
+NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
+
+
+class Backwards(Line):
+    """Goes through the steps from the last to the first."""
+
+    def following(self, head: Head, step_index: int) -> Place:
+        del head
+        return place(self.workflow, step_index + len(self.workflow.steps) - 1)
+
+
+@pytest.mark.parametrize("command", [Accept(note="by hand"), Skip(note="not now")])
+@pytest.mark.parametrize(("kind", "then"), [(Line, "b"), (Backwards, "d")])
+def test_a_person_passes_a_step_in_the_order_of_the_kind(
+    command: RunCommand, kind: Callable[[Workflow], Line], then: str
+) -> None:
+    decides = kind(DECK)
+    head = decides.fresh("run-1", at=NOW)
+    made = decides.apply(head, command, CommandContext(at=NOW))
+    assert made.head.expected_step == then
