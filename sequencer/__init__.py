@@ -15,7 +15,7 @@ _HOMES = {
     "Head": "sequencer.model.head",
     "HookContext": "sequencer.engine.hooking",
     "InvocationLimits": "sequencer.model.limits",
-    "Mode": "sequencer.engine.stint",
+    "Mode": "sequencer.engine.invocation_budget",
     "Move": "sequencer.model.outcome",
     "Outcome": "sequencer.model.outcome",
     "Review": "sequencer.model.workflow",

@@ -1,8 +1,8 @@
 # The types of the library. At run time, __init__.py imports each name on its first use; imports
 # for type checkers in there would make cycles with every module that imports the version.
 from sequencer.engine.hooking import HookContext
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.hooks.points import hookimpl

@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
     from bench.project import Marks, make_project, no_op_run
     from bench.serving import Answer, serve
     from sequencer.engine.events import Emit
-    from sequencer.engine.stint import Mode
+    from sequencer.engine.invocation_budget import Mode
     from sequencer.engine.worker import Worker as OurWorker
     from sequencer.model.limits import InvocationLimits
     from sequencer.plugins.temporal.client import FleetStore

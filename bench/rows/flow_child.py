@@ -18,8 +18,8 @@ from typing import Any
 from bench.flows import PLACES, fan, flow_run
 from bench.project import Marks, make_project, no_op_run
 from bench.serving import Answer, serve
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.model.head import Flow, Status
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net import record as flow_record

@@ -33,7 +33,7 @@ SYSTEM.fdatasync = FLUSH
 from bench.measuring import rounds  # noqa: E402 (after the stand-in)
 from bench.project import Marks, make_project, no_op_run  # noqa: E402
 from bench.serving import Answer, serve  # noqa: E402
-from sequencer.engine.stint import Mode  # noqa: E402
+from sequencer.engine.invocation_budget import Mode  # noqa: E402
 from sequencer.model.limits import InvocationLimits  # noqa: E402
 
 FIRST = 10

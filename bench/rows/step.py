@@ -19,7 +19,7 @@ from bench.peers.installing import interpreter, why_absent
 from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, compared
 from bench.rows import Setting
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.model.limits import InvocationLimits
 
 CPU_BAR = 2.2

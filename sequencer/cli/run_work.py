@@ -29,8 +29,8 @@ from sequencer.cli.views.progress import (
     summary_line,
 )
 from sequencer.engine.events import Noticed, RunEvent, ignore, several
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
     SequencerError,
     UnknownName,

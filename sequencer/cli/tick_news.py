@@ -8,8 +8,8 @@ from sequencer.cli.context import Invocation, hidden
 from sequencer.cli.unattended import DECISION, HOUR_S, News, news_of
 from sequencer.cli.views.runs import Need, need_of
 from sequencer.cli.views.text import age_s, one_line
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import (
     ClaimHeld,
     SequencerError,

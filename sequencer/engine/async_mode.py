@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.inline import InlineLoop
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.performing import Performer
-from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.worker import LineWorker
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import UsageRefused

@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection
 from enum import StrEnum
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import run_option, typed
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, Standing

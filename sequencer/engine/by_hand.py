@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
+from sequencer.engine.changes import Changes, of_run
 from sequencer.engine.kinds import changes_of
-from sequencer.engine.patience import Changes, of_run
 from sequencer.errors import DecisionRefused, TransitionRefused
 from sequencer.model import kind, transitions
 from sequencer.model.commands import (

@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.patience import Patience
+from sequencer.engine.changes import RetryPolicy
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import (
     RemoteUnreachable,
@@ -35,13 +35,13 @@ _turns: dict[Path, threading.Lock] = {}
 class CodeSync:
     """Moves the code that the attempts of one process leave, and keeps it where that fails."""
 
-    def __init__(self, workspace: Workspace, patience: Patience) -> None:
+    def __init__(self, workspace: Workspace, retry_policy: RetryPolicy) -> None:
         """Work in *workspace*, where other runs of this process may work as well.
 
-        *patience* waits for a remote that is out of reach.
+        *retry_policy* waits for a remote that is out of reach.
         """
         self._workspace = workspace
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._turn = _turns.setdefault(workspace.folder, threading.Lock())
         self.is_ready = True
         """Whether a node may begin in this workspace, as it was seen last."""
@@ -75,7 +75,7 @@ class CodeSync:
         """
         self.is_ready = False
         try:
-            self._patience.reach(lambda: self._workspace.ready(head))
+            self._retry_policy.reach(lambda: self._workspace.ready(head))
         except WorkTreeBusy:
             if is_held():
                 return
@@ -95,7 +95,7 @@ class CodeSync:
 
         Raises: see `Workspace.enter`.
         """
-        self._patience.reach(lambda: self._workspace.enter(head))
+        self._retry_policy.reach(lambda: self._workspace.enter(head))
         self._here = set() if head.work is None else {head.work.commit}
 
     def collect(self, worked: Sequence[Attempt], head: Head) -> Work | None:
@@ -107,7 +107,7 @@ class CodeSync:
             return None
         claim = worked[0].claim
         try:
-            work = self._patience.after_agent(
+            work = self._retry_policy.after_agent(
                 lambda: self._workspace.collect(claim, claim.step, head), worked[0].cancellation
             )
         except WorkTreeRefused as refusal:
@@ -153,7 +153,7 @@ class CodeSync:
                     "other attempts of this process are still working in the work tree"
                 )
         try:
-            self._patience.reach(lambda: self._workspace.ready(head))
+            self._retry_policy.reach(lambda: self._workspace.ready(head))
             yield
         except RemoteUnreachable as away:
             # The server of the run is another one, and it was reached.

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from msgspec import Struct
 
-from sequencer.engine.stint import LineStint
+from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.errors import Interrupted, SequencerError
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Kind, Readiness, Standing, on_hold
@@ -166,10 +166,12 @@ class SequenceSeen(Seen):
 
     interrupted = "interrupted; no step is running"
 
-    def __init__(self, head: Head, at: datetime, kind: Kind, stint: LineStint, **more: Any) -> None:
-        """Take the facts, see `Seen`; *stint* is what this invocation has done and may do."""
+    def __init__(
+        self, head: Head, at: datetime, kind: Kind, budget: SequenceBudget, **more: Any
+    ) -> None:
+        """Take the facts, see `Seen`; *budget* is what this invocation has done and may do."""
         super().__init__(head, at, **more)
-        self._kind, self._stint = kind, stint
+        self._kind, self._budget = kind, budget
 
     @cached_property
     def here(self) -> Standing:
@@ -178,7 +180,7 @@ class SequenceSeen(Seen):
         if self.gone and head.claims:
             claims = tuple(claim for claim in head.claims if claim.token not in self.gone)
             head = head.replace(claims=claims)
-        return self._kind.ready(head, self._stint.run_limits, at=self.at)
+        return self._kind.ready(head, self._budget.run_limits, at=self.at)
 
     @property
     def is_over(self) -> bool:
@@ -187,7 +189,7 @@ class SequenceSeen(Seen):
 
     def how_it_ended(self) -> str:
         """Return in words how the run has ended."""
-        return self._stint.reason_to_end(self.here, self.head) or self.here.message
+        return self._budget.reason_to_end(self.here, self.head) or self.here.message
 
     def expired(self) -> RecordExpired | None:
         """Return that the time of the gate has passed."""
@@ -196,7 +198,7 @@ class SequenceSeen(Seen):
 
     def may_claim(self) -> bool:
         """Return whether a step is ready and this invocation may run it."""
-        return self.here.kind is Readiness.READY and self._stint.may_claim(self.head)
+        return self.here.kind is Readiness.READY and self._budget.may_claim(self.head)
 
     def due(self) -> datetime | None:
         """Return when the step becomes due."""
@@ -209,10 +211,10 @@ class SequenceSeen(Seen):
 
         Raises: see `WorkLoop.work`.
         """
-        reached = self._stint.reached(self.head)
+        reached = self._budget.reached(self.head)
         if reached is not None and self.head.status is not Status.PAUSED:
             return reached
-        return self._stint.reason_to_end(self.here, self.head) or reached
+        return self._budget.reason_to_end(self.here, self.head) or reached
 
     def wait(self) -> Wait:
         """Return what this process waits for: a date, or other processes."""
@@ -222,7 +224,7 @@ class SequenceSeen(Seen):
         message = here.message
         if here.kind is Readiness.READY:
             why = "is not at a position of this process"
-            if self._stint.is_mine(head.step_index):
+            if self._budget.is_mine(head.step_index):
                 why = "goes to a process that has waited longer"
             message = f"step {here.place.step!r} (step_index {head.step_index}) {why}"
         hint = "wait for it with --max-wait"

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sequencer.engine.decide import RecordExpired, Seen, Wait
-from sequencer.engine.net_stint import NetStint, waiting_words
+from sequencer.engine.graph_budget import GraphBudget, waiting_words
 from sequencer.errors import command
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
@@ -25,18 +25,18 @@ class GraphSeen(Seen):
         at: datetime,
         marking: Marking,
         net: Net,
-        stint: NetStint,
+        budget: GraphBudget,
         *,
         is_code_busy: bool = False,
         **more: Any,
     ) -> None:
         """Take the facts, see `Seen`.
 
-        *stint* is what this invocation has done and may do. *is_code_busy*: other processes
+        *budget* is what this invocation has done and may do. *is_code_busy*: other processes
         work on the code that this one would work on.
         """
         super().__init__(head, at, **more)
-        self.marking, self._net, self._stint = marking, net, stint
+        self.marking, self._net, self._budget = marking, net, budget
         self._is_code_busy = is_code_busy
 
     @property
@@ -50,7 +50,7 @@ class GraphSeen(Seen):
         Raises:
             StepFailed: it ended badly.
         """
-        return self._stint.end_of_the_run(self.head, self.marking)
+        return self._budget.end_of_the_run(self.head, self.marking)
 
     def _left_ms(self) -> float:
         # How long a dead process worked is counted when its nodes are taken over.
@@ -70,7 +70,7 @@ class GraphSeen(Seen):
 
     def may_claim(self) -> bool:
         """Return whether this process may start one more node, if there is one."""
-        return not self._is_code_busy and self._stint.slots(len(self.own)) > 0
+        return not self._is_code_busy and self._budget.slots(len(self.own)) > 0
 
     def due(self) -> datetime | None:
         """Return when the next try, the end of a question or the end of the time comes.
@@ -85,22 +85,22 @@ class GraphSeen(Seen):
         return min(dates, default=None)
 
     def reason_to_end(self) -> str | None:
-        """Return why this invocation ends; see `NetStint.reason_to_end`.
+        """Return why this invocation ends; see `GraphBudget.reason_to_end`.
 
         Raises: see `WorkLoop.work`.
         """
-        return self._stint.reason_to_end(self.head, self.marking, self.at)
+        return self._budget.reason_to_end(self.head, self.marking, self.at)
 
     def wait(self) -> Wait:
         """Return what this process waits for: other processes, or the next try."""
-        if self._stint.waits_for_others(self.head, self.at):
+        if self._budget.waits_for_others(self.head, self.at):
             message = waiting_words(self.head)
             hint = "use 'sequencer takeover --force' if their processes are really gone"
             if not self.head.claims:
                 hint = f"{command(self.head.run_name, 'resume')} lets it continue"
             report = f"{message}; this process waits"
             return Wait(message, self.due(), is_for_others=True, hint=hint, report=report)
-        first = self._stint.next_try(self.marking)
+        first = self._budget.next_try(self.marking)
         message = "" if first is None else "the next try starts"
         return Wait(message, self.due(), date=first)
 

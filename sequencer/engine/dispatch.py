@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from msgspec import Struct
 
 from sequencer.engine.events import Emit
-from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits

@@ -10,9 +10,9 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.awaited import AwaitedStep
 from sequencer.engine.decide import RecordExpired, SequenceSeen, Wait
 from sequencer.engine.events import HeadMoved
+from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.queue import Queue
-from sequencer.engine.stint import LineStint, Mode
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, out_of_resources
 from sequencer.executors.cancellation import StopReason
@@ -23,7 +23,7 @@ from sequencer.model.line.order import position_at
 from sequencer.model.outcome import OutcomeStatus
 
 
-class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
+class InlineLoop(WorkLoop[LineWorker, SequenceBudget, SequenceSeen]):
     """Claims a step, runs it, records it, and so on; see `WorkLoop`."""
 
     def __init__(
@@ -31,8 +31,8 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
     ) -> None:
         """Start at *head*, the run as it is."""
         workflow, positions = worker.workflow, worker.positions
-        stint = LineStint(workflow, mode, limits, worker.limits, head, positions=positions)
-        super().__init__(worker, stint, head, default_wait_s=None if mode is Mode.SYNC else 0.0)
+        budget = SequenceBudget(workflow, mode, limits, worker.limits, head, positions=positions)
+        super().__init__(worker, budget, head, default_wait_s=None if mode is Mode.SYNC else 0.0)
         self._queue: Queue | None = None
         # A process that does not wait does not queue.
         if mode is Mode.SYNC and self._waits_for_others:
@@ -46,7 +46,7 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
         """Do nothing: each step was recorded when it ended."""
 
     def _see(self, head: Head, at: datetime) -> SequenceSeen:
-        return self._worker.seen(head, self._stint, at, self._tried_at)
+        return self._worker.seen(head, self._budget, at, self._tried_at)
 
     def _expire(self, seen: SequenceSeen, move: RecordExpired) -> None:
         """Record the configured decision for the gate, because nobody decided."""
@@ -114,16 +114,16 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
 
     def _run(self, attempt: Attempt) -> tuple[Head, Attempt | None]:
         """Run a step and record it; return the new head, and the next step if it has claimed it."""
-        worker, is_beside = self._worker, self._stint.mode is Mode.ASYNC
+        worker, is_beside = self._worker, self._budget.mode is Mode.ASYNC
         try:
-            ended = worker.perform(attempt, self._stint.budget(attempt.head))
+            ended = worker.perform(attempt, self._budget.allowance(attempt.head))
         except BaseException as error:
             worker.abandon(attempt, error)
             if (busy := out_of_resources(error)) is not None:
                 raise busy from error
             raise
         self._count_work(ended.outcome)
-        self._stint.count(ended)
+        self._budget.count(ended)
         try:
             head, following = worker.finish(attempt, ended, self._may_continue)
         except StaleClaim:
@@ -138,7 +138,7 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
             worker.performer.tell_completed(attempt.claim.step_index, head)
         if ended.outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(attempt, head)
-        self._stint.ensure_goes_on(ended, head)
+        self._budget.ensure_goes_on(ended, head)
         return head, following
 
     def _stopped_head(self, attempt: Attempt) -> Head | None:
@@ -153,7 +153,7 @@ class InlineLoop(WorkLoop[LineWorker, LineStint, SequenceSeen]):
         return head if head.exit or head.status is Status.PAUSED else None
 
     def _may_continue(self, head: Head) -> bool:
-        if self._stint.reached(head) is not None:
+        if self._budget.reached(head) is not None:
             return False
         return self._queue is None or not self._queue.yields(head.step_index)
 

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer import extensions
-from sequencer.engine.patience import Changes
+from sequencer.engine.changes import Changes
 from sequencer.model.head import Head
 from sequencer.model.kind import Ended
 from sequencer.model.line.line import Ending, Line

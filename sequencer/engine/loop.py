@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from sequencer.engine.allowance import left
+from sequencer.engine.changes import followed
 from sequencer.engine.decide import End, RecordExpired, Seen, TakeClaims, Wait, next_move
 from sequencer.engine.events import Noticed, Waiting
-from sequencer.engine.patience import followed
-from sequencer.engine.stint import Mode, Stint, Summary
+from sequencer.engine.invocation_budget import InvocationBudget, Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import ClaimHeld, RemoteUnreachable
 from sequencer.model.head import Head, Status
@@ -38,25 +38,25 @@ def pause_s(until: datetime | None, most_s: float | None = LONGEST_SLEEP_S) -> f
 
 
 AnyWorker = TypeVar("AnyWorker", bound=Worker)
-AnyStint = TypeVar("AnyStint", bound=Stint)
+AnyBudget = TypeVar("AnyBudget", bound=InvocationBudget)
 AnySeen = TypeVar("AnySeen", bound=Seen)
 
 
-class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
+class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
     """Works on a run in one mode until a limit, an end or an error."""
 
     def __init__(
-        self, worker: AnyWorker, stint: AnyStint, head: Head, default_wait_s: float | None
+        self, worker: AnyWorker, budget: AnyBudget, head: Head, default_wait_s: float | None
     ) -> None:
         """Start at *head*; *default_wait_s* is how long it waits for others, None: no limit."""
         self._store, self._performer, self._stop = worker.store, worker.performer, worker.stop
-        self._worker, self._stint = worker, stint
-        self._is_tick = stint.mode is Mode.TICK
-        own_s = stint.limits.max_wait_s
+        self._worker, self._budget = worker, budget
+        self._is_tick = budget.mode is Mode.TICK
+        own_s = budget.limits.max_wait_s
         self._longest_wait_s = default_wait_s if own_s is None else own_s
         if self._is_tick:
             # The next tick tries again.
-            self._longest_wait_s = worker.patience.wait_s = 0.0
+            self._longest_wait_s = worker.retry_policy.wait_s = 0.0
         self._known, self._is_newest = head, False
         """The run as this process knows it, and whether it has just made that head itself."""
         self._tried_at: datetime | None = None
@@ -66,7 +66,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
         self._last_wait: tuple[str, str | None] = "", None
         self._unlooked_s = 0.0
         """Work of agents since the limits of the run were read."""
-        self.summary = stint.summary
+        self.summary = budget.summary
 
     def work(self) -> Summary:
         """Work until there is a reason to end; the summary says which.
@@ -212,7 +212,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyStint, AnySeen]):
         """Keep to the limits of the run that count now."""
         self._unlooked_s = 0.0
         self._notify(self._worker.renew_limits())
-        self._stint.keep_to(self._worker.limits)
+        self._budget.keep_to(self._worker.limits)
 
     # --- waiting -------------------------------------------------------------------
 

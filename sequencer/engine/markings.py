@@ -8,8 +8,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from sequencer.engine.changes import Changes
 from sequencer.engine.flow_source import source_of
-from sequencer.engine.patience import Changes
 from sequencer.engine.recall import read_output
 from sequencer.engine.values import values_of
 from sequencer.errors import (

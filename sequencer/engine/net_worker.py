@@ -64,7 +64,7 @@ from sequencer.model.workflow import Workflow
 
 _LOST = str(StopReason.CLAIM_LOST)
 Slots = Callable[[int], int]
-"""How many attempts may be started where so many are made already; see `NetStint.slots`."""
+"""How many attempts may be started where so many are made already; see `GraphBudget.slots`."""
 
 
 class NetWorker(Worker):

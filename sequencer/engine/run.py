@@ -16,9 +16,9 @@ from sequencer.engine.dispatch import Dispatching, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.flow_source import flow_source_of
 from sequencer.engine.inline import InlineLoop
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
-from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.worker import LineWorker, NewestLimits, Worker
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused

@@ -9,12 +9,12 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.decide import RecordExpired, Wait
 from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.events import HeadMoved
+from sequencer.engine.graph_budget import GraphBudget
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.loop import LONGEST_SLEEP_S, WorkLoop
 from sequencer.engine.markings import NetChanges
-from sequencer.engine.net_stint import NetStint
 from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
-from sequencer.engine.stint import Mode
 from sequencer.errors import Interrupted, SequencerError, out_of_resources
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Head
@@ -25,20 +25,20 @@ LOOK_AT_HOLDERS_S = 5.0
 """How often several holders in other processes are checked; a single one is waited for."""
 
 
-class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
+class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
     """Records what has ended, starts what can start, and sleeps; see `WorkLoop`."""
 
     def __init__(self, worker: NetWorker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
         """Start at *head*, the run as it is."""
-        stint = NetStint(
+        budget = GraphBudget(
             mode, limits, worker.limits, head, places=worker.places, capacity=worker.capacity
         )
-        super().__init__(worker, stint, head, default_wait_s=None)
+        super().__init__(worker, budget, head, default_wait_s=None)
         self._net = worker.control.net
         self._was_over = self._net.is_over(head)
         self._unrecorded: list[Attempt] = []
         """Attempts that have ended and could not be recorded."""
-        worker.shares.own_usd = stint.usd_left
+        worker.shares.own_usd = budget.usd_left
         worker.attempt_timeout_s = limits.step_timeout_s
 
     def _begin(self, head: Head) -> None:
@@ -56,7 +56,7 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
             at,
             marking,
             self._net,
-            self._stint,
+            self._budget,
             is_code_busy=worker.must_wait(newest),
             gone=worker.gone(newest),
             own=worker.attempts.running,
@@ -67,14 +67,14 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
     def _expire(self, seen: GraphSeen, move: RecordExpired) -> Head:
         head = seen.head
         for act in move.acts:
-            head = self._worker.update(act, self._stint.slots, head.run_id)
+            head = self._worker.update(act, self._budget.slots, head.run_id)
         return self._reported(head)
 
     def _claim(self, seen: GraphSeen) -> Head:
         worker, head = self._worker, seen.head
         if not seen.own and (seen.gone or self._net.startable(head)):
             worker.code.ensure_ready(head, lambda: bool(self._look().claims))
-        return self._reported(worker.update(None, self._stint.slots, head.run_id))
+        return self._reported(worker.update(None, self._budget.slots, head.run_id))
 
     def _sleep(self, seen: GraphSeen, move: Wait, timeout_s: float | None) -> bool:
         del move
@@ -104,7 +104,7 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
             for running in ended:
                 self._count(running)
             self._unrecorded = ended
-            head = worker.record(ended, self._stint.slots)
+            head = worker.record(ended, self._budget.slots)
             self._unrecorded = []
             worker.code.leave(head, worker.attempts.running)
             for running in ended:
@@ -126,16 +126,16 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
         if ended.ends_the_work:
             # A process that can't continue starts nothing else.
             self._worker.is_stopped = True
-        self._stint.tried()
+        self._budget.tried()
         if ended.ended is not None and ended.error is None:
-            self._stint.count(ended.claim.step, ended.ended.outcome)
+            self._budget.count(ended.claim.step, ended.ended.outcome)
             self._count_work(ended.ended.outcome)
 
     def _correct_counts(self, ended: Attempt) -> None:
         """Correct the counts now that it is known how the run takes *ended*."""
         is_whole = ended.ended is not None and ended.error is None
         outcome = ended.ended.outcome if ended.ended and is_whole else None
-        self._stint.count_again(ended.claim.step, outcome, ended.taken)
+        self._budget.count_again(ended.claim.step, outcome, ended.taken)
 
     def _reported(self, head: Head) -> Head:
         """Return *head*; if the run has ended with it, that is reported once."""
@@ -179,7 +179,7 @@ class ThreadedLoop(WorkLoop[NetWorker, NetStint, GraphSeen]):
     def _recorded_at_last(self, ended: Attempt) -> Exception | None:
         """Record *ended* if possible; return why not."""
         try:
-            self._worker.record([ended], self._stint.slots)
+            self._worker.record([ended], self._budget.slots)
         except (SequencerError, OSError) as error:
             # The reason for the end is reported elsewhere; no other agent may be left running.
             return error

@@ -10,10 +10,10 @@ from typing import ClassVar
 from msgspec import Struct, field
 
 from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.changes import followed
 from sequencer.engine.decide import End, RecordExpired, SequenceSeen, TakeClaims, Wait, next_move
+from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import pause_s
-from sequencer.engine.patience import followed
-from sequencer.engine.stint import LineStint, Mode
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
@@ -66,10 +66,12 @@ def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Attempt:
     Raises: see `Run.turn`.
     """
     limits, positions = InvocationLimits(), worker.positions
-    stint = LineStint(worker.workflow, Mode.SYNC, limits, worker.limits, head, positions=positions)
+    budget = SequenceBudget(
+        worker.workflow, Mode.SYNC, limits, worker.limits, head, positions=positions
+    )
     while True:
         head = followed(worker.store, head, worker.store.view().head)
-        seen = worker.seen(head, stint, datetime.now(UTC))
+        seen = worker.seen(head, budget, datetime.now(UTC))
         match next_move(seen):
             case RecordExpired():
                 worker.control.lapse()

@@ -20,15 +20,16 @@ from msgspec.structs import replace
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, Prepared
 from sequencer.engine.by_hand import Control
+from sequencer.engine.changes import Changes, RetryPolicy
 from sequencer.engine.code_sync import CodeSync
 from sequencer.engine.composing import compose_along
 from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
 from sequencer.engine.evidence import OWN_WORD, PriorAttempts, after_missing
 from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.engine.kinds import changes_of, judge_of
 from sequencer.engine.layers.order import perform
-from sequencer.engine.patience import Changes, Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
@@ -39,7 +40,6 @@ from sequencer.engine.records import (
     shown_log,
 )
 from sequencer.engine.stagnation import Streaks, repetition_note
-from sequencer.engine.stint import LineStint
 from sequencer.errors import (
     ClaimHeld,
     RemoteUnreachable,
@@ -94,9 +94,11 @@ class Worker(ABC):
         self._newest_limits: NewestLimits | None = None
         self.stop = Cancellation()
         """Set when this process is asked to end."""
-        self.patience = changes.patience = Patience(self.store, self.stop, performer.emit)
+        self.retry_policy = changes.retry_policy = RetryPolicy(
+            self.store, self.stop, performer.emit
+        )
         self._heartbeat = Heartbeat(self.store, looks=changes.kind.has_one_place)
-        self.code = CodeSync(performer.workspace, self.patience)
+        self.code = CodeSync(performer.workspace, self.retry_policy)
         self.streaks: Streaks | None = None
         """What the last attempts of agents came to; None: none has started here."""
 
@@ -111,7 +113,7 @@ class Worker(ABC):
 
     def leave(self) -> None:
         """Close every process and descriptor of the work."""
-        self._changes.patience = None
+        self._changes.retry_policy = None
         self._heartbeat.close()
         self.stop.close()
         self.code.leave(None, ())
@@ -295,15 +297,15 @@ class LineWorker(Worker):
             current.set(StopReason.INTERRUPTED)
 
     def seen(
-        self, head: Head, stint: LineStint, at: datetime, tried_at: datetime | None = None
+        self, head: Head, budget: SequenceBudget, at: datetime, tried_at: datetime | None = None
     ) -> SequenceSeen:
         """Return what a decision about *head* takes into account."""
-        stint.observe(head)
+        budget.observe(head)
         return SequenceSeen(
             head,
             at,
             self.kind,
-            stint,
+            budget,
             gone=self.gone(head),
             is_stopped=self.stop.is_set(),
             tried_at=tried_at,

@@ -337,7 +337,7 @@ class StoreOptions(Section):
     work: WorkOptions = WorkOptions()
     timeout_s: float = Field(default=60.0, ge=1, le=3600, allow_inf_nan=False)
     """Time limit for one git process that reaches the remote."""
-    patience_s: float = Field(default=1800.0, ge=0, le=31_536_000, allow_inf_nan=False)
+    retry_for_s: float = Field(default=1800.0, ge=0, le=31_536_000, allow_inf_nan=False)
     """How long `run` waits for a remote that does not answer."""
     poll: PollOptions = PollOptions()
     max_commits: int = Field(default=2000, ge=0, le=10_000_000)

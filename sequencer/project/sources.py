@@ -63,6 +63,7 @@ RENAMED: Mapping[KeyPath, KeyPath] = {
     ("steps",): ("workflows", OWN, "steps"),
     ("review",): ("workflows", OWN, "review"),
     ("step_defaults", "retry"): ("retry",),
+    ("store", "patience_s"): ("store", "retry_for_s"),
     **{
         ("limits", f"max_{name}"): ("limits", name)
         for name in ("steps", "cost_usd", "seconds", "failures_in_row", "attempts")

@@ -84,7 +84,7 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         # With which words a step is performed.
         *("supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
         *("routing", "store.ttl_s", "store.journal"),
-        *("store.timeout_s", "store.patience_s", "store.poll", "store.max_commits"),
+        *("store.timeout_s", "store.retry_for_s", "store.poll", "store.max_commits"),
         *("commit.message", "logs.max_bytes", "activity.thoughts", "activity.min_interval_s"),
         *("activity.drain_s", "teams.enabled", "teams.threshold", "teams.classifications"),
         *("teams.lead_model", "teams.teammate_model", "teams.fallback_agent"),

@@ -92,7 +92,7 @@ class FileStore:
         remembers outside of the folder how far the run has come; a peer looks at it by itself,
         when it knows the newest. *redact* removes secrets from an edit by hand.
         """
-        self.ttl_s, self.patience_s = ttl_s, 0.0
+        self.ttl_s, self.retry_for_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
         self._state_name = str(self._state_path)

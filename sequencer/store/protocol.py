@@ -67,7 +67,7 @@ class Store(Protocol):
     ttl_s: float
     """Lease of a claim, in seconds."""
 
-    patience_s: float
+    retry_for_s: float
     """How long a process that works waits for a store that is out of reach; see
     `RemoteUnreachable`."""
 

@@ -141,7 +141,7 @@ exec git {program} "$@"
 def test_a_remote_that_hangs_keeps_no_run(tmp_path: Path, *, agent_obeys: bool) -> None:
     shared = Shared(tmp_path)
     folder, hang = shared.clone("a"), tmp_path / "hang"
-    project(folder, store={"kind": "git", "ttl_s": 3, "patience_s": 0})
+    project(folder, store={"kind": "git", "ttl_s": 3, "retry_for_s": 0})
     if not agent_obeys:
         agent = folder / "agent.py"
         text = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + AGENT

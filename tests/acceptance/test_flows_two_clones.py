@@ -42,7 +42,7 @@ note("ended")
 """
 CONFIGURATION = f"""\
 workflow: {{name: standard}}
-store: {{kind: git, patience_s: 0, poll: {{fast_s: 0.1, slow_s: 1}}}}
+store: {{kind: git, retry_for_s: 0, poll: {{fast_s: 0.1, slow_s: 1}}}}
 agent: {{default: script}}
 agents:
   script:

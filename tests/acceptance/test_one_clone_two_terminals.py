@@ -39,7 +39,7 @@ note("second ended")
 """
 CONFIGURATION = f"""\
 workflow: {{name: standard}}
-store: {{kind: git, patience_s: 0, ttl_s: 15, poll: {{fast_s: 0.1, slow_s: 1}}}}
+store: {{kind: git, retry_for_s: 0, ttl_s: 15, poll: {{fast_s: 0.1, slow_s: 1}}}}
 commit: {{paths: ["*.txt"]}}
 agent: {{default: script}}
 agents:

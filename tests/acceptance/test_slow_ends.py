@@ -24,7 +24,7 @@ open("../slow", "w").close()
 """
 CONFIGURATION = f"""\
 workflow: {{name: standard}}
-store: {{kind: git, ttl_s: {LEASE_S}, patience_s: 30, poll: {{fast_s: 0.1, slow_s: 0.5}}}}
+store: {{kind: git, ttl_s: {LEASE_S}, retry_for_s: 30, poll: {{fast_s: 0.1, slow_s: 0.5}}}}
 commit: {{paths: ["*.txt"]}}
 agent: {{default: script}}
 agents:

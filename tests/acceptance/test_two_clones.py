@@ -164,7 +164,7 @@ def test_declared_paths_travel_with_the_step(tmp_path: Path) -> None:
 
 
 def test_a_remote_that_is_away_is_told_and_waited_for(tmp_path: Path) -> None:
-    text = configuration().replace("patience_s: 0", "patience_s: 30")
+    text = configuration().replace("retry_for_s: 0", "retry_for_s: 30")
     shared = shared_project(tmp_path, text)
     (tmp_path / "hold").touch()
     side = start(tmp_path / "a", "run", "--max-steps", "1")

@@ -36,7 +36,7 @@ IDENTITY = {name: value for name, value in ENVIRONMENT.items() if name.startswit
 def configuration(extra: str = "", workflow: str = "review_cadence", work: str = "") -> str:
     return f"""\
 workflow: {{name: {workflow}}}
-store: {{kind: git, patience_s: 0, poll: {{fast_s: 0.1, slow_s: 1}}{work}}}
+store: {{kind: git, retry_for_s: 0, poll: {{fast_s: 0.1, slow_s: 1}}{work}}}
 agent: {{default: script}}
 agents:
   script:

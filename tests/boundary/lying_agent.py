@@ -80,7 +80,7 @@ class Site:
         }
         if lie.needs_git:
             self._make_repository()
-            document["store"] = {"kind": "git", "timeout_s": 20, "patience_s": 0}
+            document["store"] = {"kind": "git", "timeout_s": 20, "retry_for_s": 0}
             document["commit"] = {"paths": ["work.txt"]}
         (self.folder / "orchestration.yaml").write_text(json.dumps(document))
         self.ended: list[Ended] = []

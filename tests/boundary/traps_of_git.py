@@ -43,7 +43,7 @@ HOOKS = (
     "reference-transaction", "fsmonitor-watchman", "post-index-change", "pre-auto-gc",
     "post-rewrite", "update", "pre-receive", "post-receive", "proc-receive",
 )  # fmt: skip
-STORE = {"kind": "git", "timeout_s": 3, "patience_s": 0}
+STORE = {"kind": "git", "timeout_s": 3, "retry_for_s": 0}
 COMMITTED = {"paths": ["docs/"], "tracked_output_extensions": [".txt"]}
 
 

@@ -119,7 +119,7 @@ def about_to_rotate(folder: Path) -> None:
 
 def behind_another_clone(folder: Path) -> None:
     shared = Shared(folder)
-    first = cycle(shared.clone("first"), store={"kind": "git", "patience_s": 0})
+    first = cycle(shared.clone("first"), store={"kind": "git", "retry_for_s": 0})
     git(first, "add", "-A")
     git(first, "commit", "-qm", "a project")
     git(first, "push", "-q", "origin", "main")

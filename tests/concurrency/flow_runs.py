@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode, Summary
 from sequencer.history.trace import trace_line
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus

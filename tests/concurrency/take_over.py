@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.errors import StaleClaim
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head, Owner

@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from tests.unit.engine.projects import events, head_of, reopen, until_queued, write_project
 
 ROOT = Path(__file__).parents[2]
 # Works on a project as a program does.
 WORKER = """
 import sys
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import SequencerError
 from tests.unit.engine.projects import reopen
 from pathlib import Path

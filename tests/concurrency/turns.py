@@ -18,7 +18,7 @@ from pathlib import Path
 import psutil
 
 from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ClaimHeld
 from sequencer.model.limits import InvocationLimits
 from sequencer.store.file import FileStore

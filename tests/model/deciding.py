@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from functools import cache
 
 from sequencer.engine.decide import SequenceSeen, TakeClaims, next_move
-from sequencer.engine.stint import LineStint, Mode
+from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.model import transitions
 from sequencer.model.head import Head, Owner
 from sequencer.model.kind import fresh_head
@@ -36,9 +36,9 @@ def claims(step: int, steps: int, *, is_running: bool, takes_over: bool) -> bool
         following, token = place(workflow, index + 1), head.claims[0].token
         head = transitions.succeed(head, token, outcome, following, at=iso(NOW), record={}).head
     head = _claimed(head, workflow) if is_running else head
-    stint = LineStint(workflow, Mode.SYNC, InvocationLimits(), RunLimits(), head)
+    budget = SequenceBudget(workflow, Mode.SYNC, InvocationLimits(), RunLimits(), head)
     gone = [claim.token for claim in head.claims] if takes_over else []
-    seen = SequenceSeen(head, NOW, Line(workflow), stint, gone=gone)
+    seen = SequenceSeen(head, NOW, Line(workflow), budget, gone=gone)
     return isinstance(next_move(seen), TakeClaims)
 
 

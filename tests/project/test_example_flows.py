@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.model.head import Head, Status
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event

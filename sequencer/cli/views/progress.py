@@ -43,8 +43,8 @@ from sequencer.engine.events import (
     RunEvent,
     Waiting,
 )
+from sequencer.engine.invocation_budget import Summary
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Summary
 from sequencer.errors import SequencerError, StateRefused
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction

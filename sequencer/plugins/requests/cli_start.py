@@ -23,7 +23,7 @@ from sequencer.cli.show import present
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import one_line
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ConfigurationError, UsageRefused, run_option
 from sequencer.history.story import Story
 from sequencer.history.view import view_of

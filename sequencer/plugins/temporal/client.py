@@ -61,7 +61,7 @@ from sequencer.store.recovery import ensure_shared_is_newest
 from sequencer.store.watch import readable
 
 if TYPE_CHECKING:
-    from sequencer.engine.stint import Mode, Summary
+    from sequencer.engine.invocation_budget import Mode, Summary
     from sequencer.engine.worker import Worker
     from sequencer.model.limits import InvocationLimits
 
@@ -90,7 +90,7 @@ class FleetStore(RemoteRun):
         """
         super().__init__(options.workflow_id(run), options)
         self._serving = serving
-        self.ttl_s, self.patience_s = options.ttl_s, 0.0
+        self.ttl_s, self.retry_for_s = options.ttl_s, 0.0
         self.state_path = state_path
         self.run = run
         self._results = state_path.parent / results.NAME

@@ -28,7 +28,7 @@ OUTPUT_BYTES = 1024 * 1024
 class MemoStore:
     """What a `Store` is to the engine, where the head itself is; its records go to *write*."""
 
-    ttl_s, patience_s = 60.0, 0.0
+    ttl_s, retry_for_s = 60.0, 0.0
     state_path = Path("state.json")
 
     def __init__(self, memo: Mapping[str, Any], publish: Callable[[dict[str, Any]], None]) -> None:

@@ -1,6 +1,6 @@
 """What lets a run continue: a *permit* is one process's permission for so many steps.
 
-Its kind decides what it may claim and what an attempt's end means, its stint when it is used
+Its kind decides what it may claim and what an attempt's end means, its budget when it is used
 up. Pure: time comes in, and what is written goes out through the store that it is given. Not
 decided here: which worker makes an attempt, and whether that worker is alive.
 """
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast
 from msgspec.structs import replace
 
 from sequencer.engine.capacity import Shares
+from sequencer.engine.changes import Changes
 from sequencer.engine.decide import (
     End,
     RecordExpired,
@@ -26,10 +27,9 @@ from sequencer.engine.decide import (
     next_move,
 )
 from sequencer.engine.decide_graph import GraphSeen
+from sequencer.engine.graph_budget import GraphBudget
+from sequencer.engine.invocation_budget import InvocationBudget, Mode, SequenceBudget
 from sequencer.engine.kinds import changes_of
-from sequencer.engine.net_stint import NetStint
-from sequencer.engine.patience import Changes
-from sequencer.engine.stint import LineStint, Mode, Stint
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -68,7 +68,7 @@ NOTE_CHARS = 500
 class Permit(ABC):
     """One process's permission to go on, and why it ends."""
 
-    stint: Stint
+    budget: InvocationBudget
     waits_by_default: ClassVar[bool]
     """Whether it waits for others without limit, where nothing else is said."""
 
@@ -106,12 +106,12 @@ class Permit(ABC):
 
     def kept(self) -> dict[str, Any]:
         """Return it as plain data, to continue elsewhere."""
-        return {**self._data, "kept": self.stint.kept()}
+        return {**self._data, "kept": self.budget.kept()}
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """End it, for a *reason* or with an *error*."""
         if self.end is None:
-            self.end = {"reason": reason, **self.stint.kept()}
+            self.end = {"reason": reason, **self.budget.kept()}
             if error is not None:
                 self.end["error"] = packed_error(error)
 
@@ -335,13 +335,13 @@ class Permit(ABC):
 class LinePermit(Permit):
     """In the run of a cycle or a procedure."""
 
-    stint: LineStint
+    budget: SequenceBudget
     waits_by_default = False
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         super().__init__(data, store)
         self._changing(changes_of(cast("Store", store), self.workflow))
-        self.stint = LineStint(
+        self.budget = SequenceBudget(
             self.workflow,
             self._mode,
             self._limits,
@@ -350,16 +350,16 @@ class LinePermit(Permit):
             positions=data.get("positions", ()),
         )
         if "kept" in data:
-            self.stint.restore(data["kept"])
+            self.budget.restore(data["kept"])
 
     def _see(self, tried_at: datetime | None) -> SequenceSeen:
         head, own = self._store.head, self._busy
         if not own:
             ensure_definition(head, self.workflow)
-        self.stint.observe(head)
+        self.budget.observe(head)
         gone = self._gone(head)
         return SequenceSeen(
-            head, self._at, self._changes.kind, self.stint, gone=gone, own=own, tried_at=tried_at
+            head, self._at, self._changes.kind, self.budget, gone=gone, own=own, tried_at=tried_at
         )
 
     def _expire(self, move: RecordExpired) -> list[int]:
@@ -368,7 +368,7 @@ class LinePermit(Permit):
         return []
 
     def ticket(self, token: int) -> Ticket:
-        budget = self.stint.budget(self._store.head)
+        budget = self.budget.allowance(self._store.head)
         return Ticket(token, budget.cost_usd, budget.timeout_s, self._has_code)
 
     def _lapsed(self, head: Head | None) -> Transition | None:
@@ -383,13 +383,13 @@ class LinePermit(Permit):
         return ended_of(report, claim, here, step_at(self.workflow, here), self.workflow)
 
     def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
-        self.stint.count(ended)
+        self.budget.count(ended)
         following = ended.ending.next_place
         is_on = self._may_claim and report.raised is None
-        is_on = is_on and following is not None and self.stint.is_mine(following.step_index)
+        is_on = is_on and following is not None and self.budget.is_mine(following.step_index)
 
         def room(head: Head) -> Room | None:
-            may_go_on = is_on and self.stint.reached(head) is None
+            may_go_on = is_on and self.budget.reached(head) is None
             return self._room(head) if may_go_on and has_definition(head, self.workflow) else None
 
         kind, run_id = self._changes.kind, self._store.head.run_id
@@ -401,14 +401,14 @@ class LinePermit(Permit):
         elif report.left is not None and report.left == self.by:
             text = f"interrupted in step {ended.place.step!r}; the claim was released"
             self.finish("", Interrupted(text, hint="start again to continue"))
-        self.stint.ensure_goes_on(ended, head)
+        self.budget.ensure_goes_on(ended, head)
         return granted
 
 
 class NetPermit(Permit):
     """In the run of a flowchart."""
 
-    stint: NetStint
+    budget: GraphBudget
     waits_by_default = True
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
@@ -421,7 +421,7 @@ class NetPermit(Permit):
         self._capacity = capacity
         self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
         self._changing(self._nodes)
-        self.stint = NetStint(
+        self.budget = GraphBudget(
             self._mode,
             self._limits,
             self._run_limits,
@@ -430,9 +430,9 @@ class NetPermit(Permit):
             capacity=self._capacity,
         )
         if "kept" in data:
-            self.stint.restore(data["kept"])
+            self.budget.restore(data["kept"])
         self._shares = Shares(self._run_limits, self._capacity, owner_of(store.head.run_id))
-        self._shares.own_usd = self.stint.usd_left
+        self._shares.own_usd = self.budget.usd_left
 
     def _see(self, tried_at: datetime | None) -> GraphSeen:
         head, marking = self._nodes.marking(self._store.head)
@@ -442,7 +442,7 @@ class NetPermit(Permit):
             self._at,
             marking,
             self._nodes.net,
-            self.stint,
+            self.budget,
             gone=self._gone(head),
             own=self._busy,
             is_stopped=self._is_leaving,
@@ -464,7 +464,7 @@ class NetPermit(Permit):
 
     def _room(self, head: Head) -> Room:
         gone, limits = self._gone(head), self._run_limits
-        free = self.stint.slots(len(self._busy)) if self._may_claim else 0
+        free = self.budget.slots(len(self._busy)) if self._may_claim else 0
         return Room(
             owner_of(head.run_id),
             self.ttl_s,
@@ -490,9 +490,9 @@ class NetPermit(Permit):
     def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
         error = None if report.raised is None else error_of(report.raised)
         outcome, step, made = ended.outcome, ended.place.step, list[Taken]()
-        self.stint.tried()
+        self.budget.tried()
         if error is None:
-            self.stint.count(step, outcome)
+            self.budget.count(step, outcome)
 
         def act(change: OpenTransition) -> None:
             made.append(self._nodes.net.take(change, ended))
@@ -505,7 +505,7 @@ class NetPermit(Permit):
             self.finish("", error)
         self._is_leaving = self._is_leaving or report.left == self.by
         granted = self._nodes.update(act, self._room, run_id=run_id)[1]
-        self.stint.count_again(step, None if error else outcome, made[-1] if made else None)
+        self.budget.count_again(step, None if error else outcome, made[-1] if made else None)
         if isinstance(error, MachineBusy) and not self._busy and not granted:
             self.finish("", error)
         return granted

@@ -33,7 +33,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.events import Noticed
-from sequencer.engine.stint import Mode, Summary
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
     NewerSchema,

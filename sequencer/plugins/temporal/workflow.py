@@ -121,7 +121,7 @@ class RunWorkflow:
 
     def _publish(self, changed: dict[str, Any]) -> None:
         """Change the memo; what permits have counted must outlive whoever could replay it."""
-        counted = {one.id: one.stint.kept() for one in self._permits.values() if one.is_detached}
+        counted = {one.id: one.budget.kept() for one in self._permits.values() if one.is_detached}
         workflow.upsert_memo({**changed, COUNTED: counted} if counted else changed)
 
     @workflow.run

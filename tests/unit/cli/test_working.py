@@ -8,8 +8,8 @@ import pytest
 from sequencer.cli.run_work import Plan
 from sequencer.cli.views.progress import WorkCount, summary_json
 from sequencer.engine.events import AttemptEnded, AttemptStarted
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import Interrupted, StaleClaim, StorageFailed, UnknownName
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage

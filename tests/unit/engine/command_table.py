@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.errors import SequencerError
 from sequencer.model.commands import (
     Accept,

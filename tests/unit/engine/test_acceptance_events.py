@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sequencer.engine.events import AttemptAccepted, AttemptEnded, RunEvent
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.errors import StaleClaim, StepFailed
 from sequencer.model.commands import TakeOver
 from sequencer.model.limits import InvocationLimits

@@ -17,7 +17,7 @@ from sequencer.engine.decide import (
     Wait,
     next_move,
 )
-from sequencer.engine.stint import LineStint, Mode
+from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import fresh_head
@@ -118,9 +118,9 @@ def decided(
 ) -> Move:
     """Return the next move of a process that has done so many *steps* of at most 1."""
     limits = InvocationLimits(max_steps=1)
-    stint = LineStint(CYCLE, mode, limits, RunLimits(), HEAD, positions=positions)
-    stint.summary.usage = Usage(steps=steps)
-    return next_move(SequenceSeen(head, NOW, Line(CYCLE), stint))
+    budget = SequenceBudget(CYCLE, mode, limits, RunLimits(), HEAD, positions=positions)
+    budget.summary.usage = Usage(steps=steps)
+    return next_move(SequenceSeen(head, NOW, Line(CYCLE), budget))
 
 
 def test_what_a_sequence_waits_for() -> None:

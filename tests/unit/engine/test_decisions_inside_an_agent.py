@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from sequencer.engine.by_hand import Control
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.errors import DecisionRefused, NotTrusted, TransitionRefused, WaitsForPerson
 from sequencer.model.commands import (
     Accept,

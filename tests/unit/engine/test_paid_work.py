@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sequencer.engine import worker
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import MachineBusy, StepFailed, StorageFailed
 from sequencer.executors.cancellation import Cancellation

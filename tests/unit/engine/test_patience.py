@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sequencer.engine import patience as module
+from sequencer.engine import changes as module
+from sequencer.engine.changes import RetryPolicy
 from sequencer.engine.events import RunEvent, Waiting
-from sequencer.engine.patience import Patience
 from sequencer.errors import RemoteUnreachable, WorkTreeBusy
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model import transitions
@@ -25,7 +25,7 @@ class Remote(PlayedStore):
 
     def __init__(self, away: int, *, is_denied: bool = False) -> None:
         super().__init__()
-        self.patience_s = 60.0
+        self.retry_for_s = 60.0
         self.away, self.is_denied = away, is_denied
         self.asked: list[Change] = []
         self.tell: Callable[[str], None] = lambda _: None
@@ -44,13 +44,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def patient(store: Remote, told: list[str]) -> tuple[Patience, Cancellation]:
+def patient(store: Remote, told: list[str]) -> tuple[RetryPolicy, Cancellation]:
     def hear(event: RunEvent) -> None:
         assert isinstance(event, Waiting)
         told.append(event.reason)
 
     stop = Cancellation()
-    return Patience(store, stop, hear), stop
+    return RetryPolicy(store, stop, hear), stop
 
 
 def begin(head: Head | None) -> Transition | None:

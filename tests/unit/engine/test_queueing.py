@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sequencer.engine import queue as queueing
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.queue import Queue
-from sequencer.engine.stint import Mode
 from sequencer.errors import ClaimHeld, Interrupted
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, StepFailed
 from sequencer.model.commands import RetryNow
 from sequencer.model.limits import InvocationLimits

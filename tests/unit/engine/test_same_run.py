@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from sequencer.engine.changes import followed, of_run, still_there
 from sequencer.engine.inline import InlineLoop
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.logs import StepLogs
-from sequencer.engine.patience import followed, of_run, still_there
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode
 from sequencer.engine.worker import LineWorker
 from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefused
 from sequencer.model.commands import Reset

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sequencer.engine.events import AttemptStarted, RunEvent
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode, Summary
 from sequencer.errors import WaitsForPerson
 from sequencer.model.commands import Resume
 from sequencer.model.limits import InvocationLimits

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ClaimHeld, DefinitionChanged, Interrupted, StepFailed
 from sequencer.model import by_hand as decisions
 from sequencer.model.commands import Accept, Adopt, Fail, SetField, Stop

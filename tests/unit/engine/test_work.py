@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from bench.project import Marks, NoOp, NoOpAgents, make_project, run_of
 from sequencer.engine.events import AttemptStarted, RunEvent
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import (
     ConfigurationError,
     DefinitionChanged,

@@ -271,15 +271,15 @@ def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
     }
     permit = permit_of(json.loads(json.dumps(data)), lab.store)
     assert isinstance(permit, NetPermit)
-    permit.stint.tried()
-    permit.stint.count("a", Outcome(status=OutcomeStatus.OK))
-    permit.stint.tried()
-    permit.stint.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
+    permit.budget.tried()
+    permit.budget.count("a", Outcome(status=OutcomeStatus.OK))
+    permit.budget.tried()
+    permit.budget.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
     again = permit_of(json.loads(json.dumps(permit.kept())), lab.store)
     assert isinstance(again, NetPermit)
-    assert (permit.stint.slots(0), again.stint.slots(0)) == (1, 1)
-    assert again.stint.kept() == permit.stint.kept()
-    assert again.stint.summary.failures == 1
+    assert (permit.budget.slots(0), again.budget.slots(0)) == (1, 1)
+    assert again.budget.kept() == permit.budget.kept()
+    assert again.budget.summary.failures == 1
 
 
 def test_a_permit_that_no_process_waits_for_survives_the_workers() -> None:

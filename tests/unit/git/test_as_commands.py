@@ -25,7 +25,7 @@ sys.exit(os.path.exists("../fail") and int(attempt) < 3)
 """
 CONFIGURATION = """\
 workflow: {name: standard}
-store: {kind: git, patience_s: 0, poll: {fast_s: 0.1, slow_s: 1}}
+store: {kind: git, retry_for_s: 0, poll: {fast_s: 0.1, slow_s: 1}}
 agent: {default: script}
 agents:
   script: {kind: command, argv: ["{python}", -IS, agent.py]}

@@ -77,6 +77,15 @@ def test_variables_have_the_short_forms_too(tmp_path: Path) -> None:
     assert settings.notices == ()
 
 
+def test_the_old_name_of_the_time_for_a_remote_means_the_new_one(tmp_path: Path) -> None:
+    old, new = (
+        loaded(tmp_path, f"store: {{kind: git, {name}: 5}}\n").store
+        for name in ("patience_s", "retry_for_s")
+    )
+    assert old == new
+    assert new.retry_for_s == 5
+
+
 def test_a_step_has_the_short_retry_too(tmp_path: Path) -> None:
     (step,) = loaded(tmp_path, "steps: [{name: a, retry: 4}]\n").chosen_workflow().steps
     assert step.retry is not None

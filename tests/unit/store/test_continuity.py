@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.model.commands import Accept, Pause, Reset, Resume, Rewind, SetField, Skip, Stop
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.checks import check_state

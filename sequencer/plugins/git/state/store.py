@@ -74,7 +74,7 @@ class GitOptions(Struct, frozen=True):
     """Between two looks at the remote, after something has happened."""
     slow_s: float = 15.0
     """The same when nothing happens for long."""
-    patience_s: float = 1800.0
+    retry_for_s: float = 1800.0
     """How long who works waits for a remote that does not answer."""
     ttl_s: float = 900.0
     rotate_bytes: int = 64 * 1024
@@ -153,7 +153,7 @@ class GitStore:
             lock_timeout_s=LOCK_LEASES * options.timeout_s,
             redact=redact,
         )
-        self.ttl_s, self.patience_s, self.branch = options.ttl_s, options.patience_s, branch
+        self.ttl_s, self.retry_for_s, self.branch = options.ttl_s, options.retry_for_s, branch
         # What needs no remote.
         self.owner, self.turnstile = files.owner, files.turnstile
         self.kept_result, self.result_folder = files.kept_result, files.result_folder
@@ -459,7 +459,7 @@ def store_of(request: StoreRequest) -> GitStore:
         max_commits=chosen.max_commits,
         fast_s=chosen.poll.fast_s,
         slow_s=chosen.poll.slow_s,
-        patience_s=chosen.patience_s,
+        retry_for_s=chosen.retry_for_s,
         ttl_s=own(chosen.ttl_s, plain.ttl_s, "ttl_s"),
         rotate_bytes=own(
             chosen.journal.rotate_bytes, plain.rotate_bytes, "journal", "rotate_bytes"

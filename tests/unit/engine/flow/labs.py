@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 from bench.project import Fixed
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
+from sequencer.engine.graph_budget import GraphBudget
+from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.markings import NetChanges
-from sequencer.engine.net_stint import NetStint
 from sequencer.engine.net_worker import NetWorker, Slots
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
-from sequencer.engine.stint import Mode, Summary
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.cancellation import Cancellation
@@ -88,7 +88,7 @@ def slots_of(worker: NetWorker, steps: int | None = None) -> Slots:
     limits = InvocationLimits(max_steps=steps)
     head = worker.store.view().head
     assert head is not None
-    return NetStint(Mode.COMBINED, limits, worker.limits, head, places=worker.places).slots
+    return GraphBudget(Mode.COMBINED, limits, worker.limits, head, places=worker.places).slots
 
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from sequencer.engine.changes import RetryPolicy
 from sequencer.engine.code_sync import TURN_S, CodeSync
-from sequencer.engine.patience import Patience
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,
@@ -96,7 +96,7 @@ def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots
 
 def test_beside_which_attempts_a_node_may_begin() -> None:
     store = PlayedStore(PlayedRun())
-    code = CodeSync(Cart(), Patience(store, Cancellation(), lambda *_: None))
+    code = CodeSync(Cart(), RetryPolicy(store, Cancellation(), lambda *_: None))
     owned: dict[str, Any] = {
         "owner": store.owner(),
         "claimed_at": "2026-01-01T00:00:00Z",
@@ -134,7 +134,7 @@ class SlowToPublish(Cart):
 def test_the_last_publication_waits_for_one_in_another_thread() -> None:
     """Else the process ends in the middle of it, and people don't see the last step's code."""
     store, cart = PlayedStore(PlayedRun()), SlowToPublish()
-    code = CodeSync(cart, Patience(store, Cancellation(), lambda *_: None))
+    code = CodeSync(cart, RetryPolicy(store, Cancellation(), lambda *_: None))
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(code.publish, new_head(revision=1))
         assert cart.has_begun.wait(20)
@@ -270,8 +270,8 @@ def test_what_is_accepted_stays_so_if_the_next_can_not_begin(tmp_path: Path) -> 
 
 def test_attempts_of_all_runs_in_one_folder_take_turns(tmp_path: Path) -> None:
     store, stop, going = PlayedStore(PlayedRun()), Cancellation(), Cancellation()
-    patience = Patience(store, stop, lambda *_: None)
-    one, other = (CodeSync(Cart(folder=tmp_path), patience) for _ in range(2))
+    retry_policy = RetryPolicy(store, stop, lambda *_: None)
+    one, other = (CodeSync(Cart(folder=tmp_path), retry_policy) for _ in range(2))
     entered = threading.Event()
 
     def enter() -> None:
@@ -287,7 +287,7 @@ def test_attempts_of_all_runs_in_one_folder_take_turns(tmp_path: Path) -> None:
             pass
     assert entered.wait(10)
     waiting.join()
-    elsewhere = CodeSync(Cart({"ready": RemoteUnreachable("away")}, folder=tmp_path), patience)
+    elsewhere = CodeSync(Cart({"ready": RemoteUnreachable("away")}, folder=tmp_path), retry_policy)
     with pytest.raises(WorkTreeRefused, match="away"), elsewhere.alone(new_head(), going):
         pass
     with one.alone(new_head(), going):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import StepFailed, StorageFailed
 from sequencer.model.commands import RetryNow
 from sequencer.model.head import Status

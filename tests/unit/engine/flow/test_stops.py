@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.engine.events import Emit, Noticed, RunEvent
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.performing import Performer
-from sequencer.engine.stint import Mode
 from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.commands import Adopt

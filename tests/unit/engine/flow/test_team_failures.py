@@ -12,8 +12,8 @@ from msgspec import structs
 from sequencer.engine.attempt import Left
 from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.events import Emit
+from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.performing import Performer
-from sequencer.engine.stint import Mode
 from sequencer.engine.threads import ThreadedLoop
 from sequencer.errors import ConfigurationError, StepFailed, StorageFailed
 from sequencer.executors.protocol import Executor

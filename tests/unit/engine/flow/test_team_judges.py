@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.stint import Mode
+from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
 from sequencer.plugins.teams.growth import TeamGrower

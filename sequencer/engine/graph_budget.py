@@ -1,4 +1,4 @@
-"""What one invocation may still do in a graph's run, and why it ends; see `engine.stint`."""
+"""What one invocation may still do in a graph's run, and why it ends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from sequencer.engine.allowance import left
 from sequencer.engine.capacity import CapacityRule
-from sequencer.engine.stint import Mode, Stint
+from sequencer.engine.invocation_budget import InvocationBudget, Mode
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Readiness, blocked_by
@@ -19,7 +19,7 @@ from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
 
-class NetStint(Stint):
+class GraphBudget(InvocationBudget):
     """One invocation's part in the run of a graph."""
 
     def __init__(

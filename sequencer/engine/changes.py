@@ -34,7 +34,7 @@ BUSY_PAUSE_S = 0.5
 T = TypeVar("T")
 
 
-class Patience:
+class RetryPolicy:
     """Updates one store for one process."""
 
     def __init__(self, store: Store, stop: Cancellation, emit: Emit) -> None:
@@ -45,7 +45,7 @@ class Patience:
         if isinstance(store, Telling):
             store.tell = lambda text: emit(Waiting(text))
             store.stopped = stop.is_set
-        self.wait_s = store.patience_s
+        self.wait_s = store.retry_for_s
         """How long to try again if nothing could be lost."""
 
     def before_step(self, change: Change) -> Head:
@@ -62,7 +62,7 @@ class Patience:
         Raises: see `before_step`.
         """
         # After that, another process may have the step, but not always.
-        limit_s = max(self._store.patience_s, lease_s)
+        limit_s = max(self._store.retry_for_s, lease_s)
         return self._reach(lambda: self._store.update(change), limit_s, may_be_denied=True)
 
     def reach(self, act: Callable[[], T]) -> T:
@@ -123,7 +123,7 @@ class Changes:
         """Change the run in *store*, which is of *kind*."""
         self.store = store
         self.kind = kind
-        self.patience: Patience | None = None
+        self.retry_policy: RetryPolicy | None = None
         """Waits for a process at work; changes by hand never wait."""
         self.now: Callable[[], datetime] = partial(datetime.now, UTC)
         """The clock; if a run is decided somewhere else, that place has its own."""
@@ -169,12 +169,12 @@ class Changes:
                 self.keep_document(closed)
             return closed
 
-        if self.patience is None:
+        if self.retry_policy is None:
             head = self.store.update(change)
         elif act is None:
-            head = self.patience.before_step(change)
+            head = self.retry_policy.before_step(change)
         else:
-            head = self.patience.after_step(change, lease_s or self.store.ttl_s)
+            head = self.retry_policy.after_step(change, lease_s or self.store.ttl_s)
         if not made:
             return head, []
         self._keep(made[0], head)

@@ -103,7 +103,7 @@ class Summary(Struct):
         self.failures, self.limits_met = kept["failures"], kept["limits_met"]
 
 
-class Stint(ABC):
+class InvocationBudget(ABC):
     """One invocation's part in a run: what it may do, and what it has done."""
 
     def __init__(
@@ -127,7 +127,7 @@ class Stint(ABC):
         """Continue with what `kept` has returned."""
 
 
-class LineStint(Stint):
+class SequenceBudget(InvocationBudget):
     """One invocation's part in the run of a cycle or a procedure."""
 
     def __init__(
@@ -231,7 +231,7 @@ class LineStint(Stint):
         has_failed = head.status is Status.FAILED and head.failures_in_row > seen
         return has_failed and head.not_before is None
 
-    def budget(self, head: Head) -> Allowance:
+    def allowance(self, head: Head) -> Allowance:
         """Return what is left for one attempt under the invocation's and the run's limits."""
         limits, run, spent = self.limits, self.run_limits, self.summary.usage
         if not self._has_budget:
