@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from msgspec.structs import replace
+from sequencer.engine.capacity import CapacityRule
 
 from sequencer.engine.agents import Agents
-from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
@@ -170,7 +170,7 @@ class Fixed:
     perform: Callable[[Workflow, Emit], Performer]
     definition: Definition | None = None
     source: FlowSource | None = None
-    capacity: CapacityRule | None = None
+    capacity_rule: CapacityRule | None = None
     is_current: bool = True
 
     def performer(self, emit: Emit) -> Performer:

@@ -19,7 +19,7 @@ from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.cancellation import Cancellation
 from sequencer.history.facts import read
 from sequencer.model.head import MARKINGS, Head, Work
-from sequencer.model.kind import Kind, OpenChange, Room
+from sequencer.model.kind import Capacity, Kind, OpenChange
 from sequencer.model.moving import ensure_here
 from sequencer.model.transitions import Transition
 from sequencer.store.protocol import Change, Store, Telling
@@ -133,12 +133,12 @@ class Changes:
     def update(
         self,
         act: Callable[[Any], object] | None,
-        room: Callable[[Head], Room | None],
+        capacity: Callable[[Head], Capacity | None],
         *,
         run_id: str | None = None,
         lease_s: float | None = None,
     ) -> tuple[Head, list[int]]:
-        """Do *act* and all that follows from it; then claim what *room* allows.
+        """Do *act* and all that follows from it; then claim what *capacity* allows.
 
         Returns the new head and the tokens of the granted claims. If nothing happens, nothing
         is written. *act* is about a claim that is valid for *lease_s*, and about the run
@@ -161,7 +161,7 @@ class Changes:
             made[:] = [opened]
             if act is not None:
                 act(opened)
-            opened.settle(room(opened.head))
+            opened.settle(capacity(opened.head))
             if not opened.facts:
                 return None
             closed = self.kind.close(opened, self.work)

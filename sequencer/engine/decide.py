@@ -5,7 +5,7 @@ asks `next_move`, does what the move says, and looks again.
 
 The order of the questions is the same for every kind. The kinds differ in the answers, so each
 has its own `Seen`: `SequenceSeen` for cycles and procedures, and `decide_graph.GraphSeen` for
-graphs. Not decided here: how many steps an open change claims; see `Room`.
+graphs. Not decided here: how many steps an open change claims; see `Capacity`.
 """
 
 from __future__ import annotations

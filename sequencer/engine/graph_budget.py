@@ -30,14 +30,14 @@ class GraphBudget(InvocationBudget):
         head: Head,
         *,
         places: int = 1,
-        capacity: CapacityRule | None = None,
+        capacity_rule: CapacityRule | None = None,
     ) -> None:
-        """Start at *head*; *capacity* limits the nodes besides.
+        """Start at *head*; *capacity_rule* limits the nodes besides.
 
         It makes at most so many attempts at once as it has *places*.
         """
         super().__init__(mode, limits, run_limits, head)
-        self._places, self._capacity = places, capacity
+        self._places, self._capacity_rule = places, capacity_rule
         self._tried = 0
         """Attempts of this invocation that have ended."""
         self._failure: str | None = None
@@ -142,7 +142,7 @@ class GraphBudget(InvocationBudget):
         if (first := self.next_try(marking)) is not None:
             is_tick = self.mode is Mode.TICK
             return f"nothing due: the next try is at {first}" if is_tick else None
-        rule = self._capacity
+        rule = self._capacity_rule
         stopped = None if rule is None else rule.end_of_the_work(marking)
         if stopped is None:
             _ensure_nobody_is_asked(marking)
@@ -158,7 +158,7 @@ class GraphBudget(InvocationBudget):
     def next_try(self, marking: Marking) -> str | None:
         """Return when the first node that failed is tried again; None: none is."""
         # What a budget has closed is not begun when its time comes either.
-        closed = () if self._capacity is None else self._capacity.closed(marking)
+        closed = () if self._capacity_rule is None else self._capacity_rule.closed(marking)
         waiting = [one for name, one in marking.active.items() if name not in closed]
         return min((one.due for one in waiting if one.due and not one.since), default=None)
 

@@ -153,7 +153,7 @@ class NetChanges(Changes):
         return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
     def _keep(self, change: OpenTransition, head: Head) -> None:
-        # Entries may have tokens but no room to start: as if there were nothing.
+        # Entries may have tokens but no free slot: nothing has changed then.
         if change.facts or not change.course.operations:
             self._keeper.keep(head, change.marking, change.chain)
 

@@ -52,7 +52,7 @@ from sequencer.executors.attempt_lock import lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Ended, Room, slots_at
+from sequencer.model.kind import Capacity, Ended, slots_at
 from sequencer.model.limits import RunLimits, tries_of
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Act
@@ -91,15 +91,15 @@ class NetWorker(Worker):
         self._layers = NodeLayers(control)
         self._merges = None if tasks is None else tasks.merge_queue()
         self._prompts = NodePrompts(control, performer)
-        self.capacity = None if tasks is None else tasks.capacity
+        self.capacity_rule = None if tasks is None else tasks.capacity_rule
         self._fallback_step = None if tasks is None else tasks.fallback_step
-        if self.capacity is not None and self.capacity.kills:
+        if self.capacity_rule is not None and self.capacity_rule.kills:
             emit = several(performer.emit, self._wake_on_use)
             self.performer = replace(performer, emit=emit)
         self._exclusion = Exclusion(
             performer.agents, performer.with_defaults, control.net.workflow_at
         )
-        self.shares = Shares(limits, self.capacity, control.store.owner(), self._prepared)
+        self.shares = Shares(limits, self.capacity_rule, control.store.owner(), self._prepared)
 
     def _wake_on_use(self, event: RunEvent) -> None:
         """Look whether an attempt that has used something is to be killed for that."""
@@ -171,7 +171,7 @@ class NetWorker(Worker):
 
     # --- claiming ------------------------------------------------------------------
 
-    def room(self, head: Head, slots: Slots, held: Collection[int] = ()) -> Room:
+    def capacity(self, head: Head, slots: Slots, held: Collection[int] = ()) -> Capacity:
         """Return which agents this process may claim at *head*.
 
         With the tokens *held* it has claims besides those of its running attempts: granted a
@@ -183,7 +183,7 @@ class NetWorker(Worker):
         free = slots(len(self.attempts.running) + len(held))
         if self.is_stopped or not may_begin:
             free = 0
-        return self._room(
+        return self._capacity(
             head,
             slots_at(head, self.limits, free, gone, datetime.now(UTC)),
             gone,
@@ -222,10 +222,10 @@ class NetWorker(Worker):
             if act is not None:
                 act(step)
 
-        def room(present: Head) -> Room | None:
-            return self.room(present, slots, made[-1].granted)
+        def capacity(present: Head) -> Capacity | None:
+            return self.capacity(present, slots, made[-1].granted)
 
-        return self.control.update(keep, room, run_id=run_id)
+        return self.control.update(keep, capacity, run_id=run_id)
 
     def _go_on(self, head: Head, granted: list[int]) -> Head:
         if granted:
@@ -245,12 +245,12 @@ class NetWorker(Worker):
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
         self._tell_standing(head)
-        if self.capacity is None or not head.claims:
+        if self.capacity_rule is None or not head.claims:
             return
         _, marking = self.control.marking(head)
         mine = self.attempts.running.items()
         used = {one.claim.step: one.used for _, one in mine}
-        if kept := self.capacity.to_kill(marking, used):
+        if kept := self.capacity_rule.to_kill(marking, used):
             others = frozenset(token for token, one in mine if one.claim.step not in kept)
             self.attempts.cancel(StopReason.BUDGET, but=others)
 
@@ -509,8 +509,8 @@ class NetWorker(Worker):
         told["usage"] = rest.model_dump(exclude_defaults=True)
         told.pop("work", None)
         step.charge(lost.claim, rest, told)
-        if self.capacity is not None:
-            self.capacity.watch(step)
+        if self.capacity_rule is not None:
+            self.capacity_rule.watch(step)
 
     def _record_in(
         self,
@@ -553,11 +553,11 @@ class NetWorker(Worker):
         It uses only places that the others don't need, so that nodes start in the same order.
         """
         one.taken = self.control.net.take(step, self._end_of(one))
-        if self.capacity is not None:
-            self.capacity.watch(step)
+        if self.capacity_rule is not None:
+            self.capacity_rule.watch(step)
         if to_come:
             held = [*step.granted, *(other.claim.token for other in to_come)]
-            step.settle(self.room(step.head, slots, held))
+            step.settle(self.capacity(step.head, slots, held))
 
     def must_wait(self, head: Head) -> bool:
         """Return whether other processes work on the code that this one would work on."""

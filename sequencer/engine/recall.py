@@ -87,10 +87,10 @@ def end_of(said: str) -> str:
 
 def rounds_in_short(rounds: Iterable[str]) -> str:
     """Return what *rounds* came to, oldest first; the oldest go where a prompt has no room."""
-    told, room = list(rounds), _MOST_EARLIER_CHARS
+    told, chars_left = list(rounds), _MOST_EARLIER_CHARS
     for left_out in range(len(told), 0, -1):
-        room -= len(told[left_out - 1])
-        if room < 0:
+        chars_left -= len(told[left_out - 1])
+        if chars_left < 0:
             told[:left_out] = [f"(There were {left_out} more before these.)"]
             break
     return "\n\n".join(told)

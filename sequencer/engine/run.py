@@ -67,7 +67,7 @@ class Resolution(Protocol):
         ...
 
     @property
-    def capacity(self) -> CapacityRule | None:
+    def capacity_rule(self) -> CapacityRule | None:
         """Return what limits the nodes of its graph besides; None: nothing does."""
         ...
 
@@ -235,7 +235,7 @@ class Run:
 
     def stopped_by(self, head: Head) -> list[str]:
         """Return which budgets or failures keep its tasks from starting."""
-        if not self.workflow.tasks or (rule := self._at(head).capacity) is None:
+        if not self.workflow.tasks or (rule := self._at(head).capacity_rule) is None:
             return []
         return rule.reasons(self.flow.marking(head)[1])
 

@@ -43,7 +43,7 @@ class PromptContext(Protocol):
 class TaskExecution(Struct, frozen=True):
     """How the tasks of one run are executed."""
 
-    capacity: CapacityRule
+    capacity_rule: CapacityRule
     grower: Grower
     context: PromptContext
     merge: MergeOrder = "auto"

@@ -31,7 +31,12 @@ class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
     def __init__(self, worker: NetWorker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
         """Start at *head*, the run as it is."""
         budget = GraphBudget(
-            mode, limits, worker.limits, head, places=worker.places, capacity=worker.capacity
+            mode,
+            limits,
+            worker.limits,
+            head,
+            places=worker.places,
+            capacity_rule=worker.capacity_rule,
         )
         super().__init__(worker, budget, head, default_wait_s=None)
         self._net = worker.control.net

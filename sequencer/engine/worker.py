@@ -53,7 +53,7 @@ from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, is_free
 from sequencer.history.facts import EndState, read
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Ended, Room
+from sequencer.model.kind import Capacity, Ended
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import EndingKind, Line
 from sequencer.model.line.order import is_among, place, present, round_of
@@ -230,13 +230,13 @@ class Worker(ABC):
         if outcome is not None and attempt.began_at is not None:
             self.performer.emit(AttemptAccepted(attempt, outcome))
 
-    def _room(self, head: Head, slots: int, gone: frozenset[int], **more: Any) -> Room:
+    def _capacity(self, head: Head, slots: int, gone: frozenset[int], **more: Any) -> Capacity:
         """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
         store = self.store
         clock = round(boottime(), 3)
         if gone:
             more["used"] = self._used_by(head, gone)
-        return Room(store.owner(), store.ttl_s, clock, slots, gone, self.limits, **more)
+        return Capacity(store.owner(), store.ttl_s, clock, slots, gone, self.limits, **more)
 
 
 class LineWorker(Worker):
@@ -337,14 +337,14 @@ class LineWorker(Worker):
         """
         self.code.ensure_ready(seen, lambda: False)
 
-        def room(present: Head) -> Room | None:
+        def capacity(present: Head) -> Capacity | None:
             if _where(present) != _where(seen):
                 return None
             # Someone may have adopted another definition since this worker started.
             ensure_definition(present, self.workflow)
-            return self._room(present, 1, self.gone(present))
+            return self._capacity(present, 1, self.gone(present))
 
-        head, granted = self._changes.update(None, room)
+        head, granted = self._changes.update(None, capacity)
         return self._begun(head, head.claims[-1], prepared) if granted else None
 
     def _begun(self, head: Head, claim: Claim, prepared: Prepared) -> Attempt:
@@ -510,14 +510,14 @@ class LineWorker(Worker):
         if may_go_on is not None and (following := ending.next_place) is not None:
             upcoming = self._prepare_following(following, attempt.head)
 
-        def room(head: Head) -> Room | None:
+        def capacity(head: Head) -> Capacity | None:
             is_next = upcoming is not None and not self.stop.is_set()
             is_next = is_next and may_go_on is not None and may_go_on(head)
             is_next = is_next and has_definition(head, self.workflow)
-            return self._room(head, 1, self.gone(head)) if is_next else None
+            return self._capacity(head, 1, self.gone(head)) if is_next else None
 
         try:
-            head, granted = self._accepted(attempt, ended, room)
+            head, granted = self._accepted(attempt, ended, capacity)
         except WorkTreeRefused as refusal:
             self.code.refuse([attempt], attempt.head, refusal)
             again = self._ended(attempt, attempt.result_path.parent)
@@ -545,13 +545,16 @@ class LineWorker(Worker):
             return None
 
     def _accepted(
-        self, attempt: Attempt, ended: Ended, room: Callable[[Head], Room | None]
+        self, attempt: Attempt, ended: Ended, capacity: Callable[[Head], Capacity | None]
     ) -> tuple[Head, list[int]]:
         claim, head = attempt.claim, attempt.head
         try:
             with self._heartbeat.going_on(claim):
                 changed = self._changes.update(
-                    lambda change: change.end(ended), room, run_id=head.run_id, lease_s=claim.ttl_s
+                    lambda change: change.end(ended),
+                    capacity,
+                    run_id=head.run_id,
+                    lease_s=claim.ttl_s,
                 )
             if self.code.moves:
                 self.code.leave(*changed)

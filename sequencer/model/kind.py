@@ -285,7 +285,7 @@ class Ended(Struct, frozen=True):
         return self.outcome.status is OutcomeStatus.FAILED and self.verdict is None
 
 
-class Room(Struct, frozen=True):
+class Capacity(Struct, frozen=True):
     """Which steps a process may claim in one transition."""
 
     owner: Owner
@@ -330,8 +330,8 @@ class OpenChange(Protocol):
     granted: list[int]
     """Tokens of the claims that it grants."""
 
-    def settle(self, room: Room | None) -> None:
-        """Continue until nothing follows by itself, and claim what *room* allows."""
+    def settle(self, capacity: Capacity | None) -> None:
+        """Continue until nothing follows by itself, and claim what *capacity* allows."""
 
 
 class Kind(Protocol):

@@ -362,10 +362,10 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return workflow_of_run(self.project.settings, self.head, self.definition, self.source)
 
     @property
-    def capacity(self) -> CapacityRule | None:
+    def capacity_rule(self) -> CapacityRule | None:
         if not self.workflow.tasks or (graphs := TASK_GRAPHS.get()) is None:
             return None
-        return graphs.capacity(self.project.settings)
+        return graphs.capacity_rule(self.project.settings)
 
     @property
     def is_current(self) -> bool:

@@ -21,7 +21,7 @@ class TaskGraphs(Struct, frozen=True):
     execution: Callable[[Any, str | None], TaskExecution]
     """Called with a project and the agent for added tasks that name none. Returns how the tasks
     of a run are executed."""
-    capacity: Callable[[Any], CapacityRule]
+    capacity_rule: Callable[[Any], CapacityRule]
     """Called with settings; returns the limits on tasks besides ``limits:``."""
     grower: Callable[[Any], Grower]
     """Called with settings; returns what expands tasks in a simulation."""

@@ -17,7 +17,7 @@ from sequencer.engine.markings import NetChanges
 from sequencer.errors import SequencerError
 from sequencer.model.commands import AnswerQuestion, RetryNow
 from sequencer.model.head import Head
-from sequencer.model.kind import Room
+from sequencer.model.kind import Capacity
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -68,10 +68,10 @@ def control(folder: Path) -> NetChanges:
     return NetChanges(FileStore(folder / "state.json", rotate_bytes=6_000, keep=1000), WORKFLOW)
 
 
-def room(flow: NetChanges, head: Head, slots: int = 8) -> Room:
+def room(flow: NetChanges, head: Head, slots: int = 8) -> Capacity:
     mine = os.getpid()
     gone = frozenset(c.token for c in head.claims if c.owner.pid != mine)
-    return Room(flow.store.owner(), 60.0, boottime(), slots, gone=gone)
+    return Capacity(flow.store.owner(), 60.0, boottime(), slots, gone=gone)
 
 
 def accept(flow: NetChanges, node: str) -> None:

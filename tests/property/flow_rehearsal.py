@@ -15,7 +15,7 @@ from hypothesis import assume
 
 from sequencer.history.trace import trace_line
 from sequencer.model.head import Flow, Head
-from sequencer.model.kind import Room
+from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import NodeKind
@@ -79,7 +79,7 @@ class Rehearsal:
         moment = START + timedelta(milliseconds=self.now)
         step = OpenTransition(self.head, marking, date(self.now), moment, self._hand_on)
         act(step)
-        step.settle(Room(STRANGER, 60.0, 0.0, slots=100, limits=RunLimits(attempts=1000)))
+        step.settle(Capacity(STRANGER, 60.0, 0.0, slots=100, limits=RunLimits(attempts=1000)))
         made = transition_of(step)
         written = flow_record.write(
             marking, rest_of(step.marking), self.head.flow, chain, step.course.operations

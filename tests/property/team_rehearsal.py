@@ -14,7 +14,7 @@ from random import Random
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.head import Claim, Flow, Head
-from sequencer.model.kind import Room
+from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
@@ -150,10 +150,10 @@ class TeamRehearsal:
             assert self.kept.graph.urgency == self._read[0].graph.urgency
         self._watch(text, made.facts)
 
-    def _room(self) -> Room:
+    def _room(self) -> Capacity:
         live = [claim for claim in self.head.claims if claim.token not in self._gone]
         slots = max(self.places - len(live), 0)
-        return Room(
+        return Capacity(
             STRANGER, 60.0, 0.0, slots, frozenset(self._gone), limits=RunLimits(attempts=1000)
         )
 

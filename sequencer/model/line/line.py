@@ -35,11 +35,11 @@ from sequencer.model.commands import (
 from sequencer.model.head import Claim, Gate, Head, Loop, Work
 from sequencer.model.kind import (
     STAGNATED,
+    Capacity,
     CommandContext,
     Ended,
     Kind,
     Readiness,
-    Room,
     standing,
 )
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
@@ -264,43 +264,43 @@ class LineChange(Struct):
             left = [one for one in self.head.told if one not in read]
             self.head = self.head.telling(left)
 
-    def settle(self, room: Room | None) -> None:
-        """Claim the next step if the run is ready and *room* has a slot.
+    def settle(self, capacity: Capacity | None) -> None:
+        """Claim the next step if the run is ready and *capacity* has a slot.
 
         Raises:
             ClaimHeld: a process that may be alive holds it.
             TooManyFailures: its process is gone, and it may not be tried again.
         """
-        if room is None or not room.slots:
+        if capacity is None or not capacity.slots:
             return
-        here = standing(self.head, self.workflow, room.limits, self.now)
+        here = standing(self.head, self.workflow, capacity.limits, self.now)
         if here.kind not in (Readiness.READY, Readiness.HELD):
             return
-        may_take_over = here.claim is not None and here.claim.token in room.gone
+        may_take_over = here.claim is not None and here.claim.token in capacity.gone
         if may_take_over:
             # A step that kills its worker every time must not be begun for ever.
-            room.limits.ensure_may_try(self.head)
-            if here.claim is not None and self._is_spent_by(here.claim, room):
+            capacity.limits.ensure_may_try(self.head)
+            if here.claim is not None and self._is_spent_by(here.claim, capacity):
                 return
         claimed = transitions.claim(
             self.head,
             here.place,
-            room.owner,
+            capacity.owner,
             at=utc(self.now),
-            ttl_s=room.ttl_s,
-            at_boottime=room.boottime,
+            ttl_s=capacity.ttl_s,
+            at_boottime=capacity.boottime,
             may_take_over=may_take_over,
-            used=room.used.get(here.claim.token) if here.claim is not None else None,
+            used=capacity.used.get(here.claim.token) if here.claim is not None else None,
         )
         self.head = claimed.head
         self.facts += claimed.facts
         self.granted.append(self.head.token)
 
-    def _is_spent_by(self, gone: Claim, room: Room) -> bool:
+    def _is_spent_by(self, gone: Claim, capacity: Capacity) -> bool:
         """Return whether what *gone* has used leaves nothing for another attempt; then drop it."""
-        used = room.used.get(gone.token, Usage())
+        used = capacity.used.get(gone.token, Usage())
         spent = self.head.usage.plus(used, steps=0)
-        if room.limits.reached(self.head.replace(usage=spent)) is None:
+        if capacity.limits.reached(self.head.replace(usage=spent)) is None:
             return False
         dropped = transitions.drop(self.head, gone, used, at=utc(self.now))
         self.head = dropped.head

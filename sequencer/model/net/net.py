@@ -17,7 +17,7 @@ from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.commands import Adopt, Pause, Resume, RunCommand, Stop
 from sequencer.model.head import FLOW_DOCUMENT, Head, Work
-from sequencer.model.kind import STAGNATED, CommandContext, Ended, Kind, Room
+from sequencer.model.kind import STAGNATED, Capacity, CommandContext, Ended, Kind
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, utc
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import by_hand as hands
@@ -154,10 +154,10 @@ class Net(Kind):
             return "", reference
         return text_of(reference, self._outputs.read_output), reference
 
-    def _made(self, head: Head, act: Act, room: Room | None, at: datetime) -> Transition:
+    def _made(self, head: Head, act: Act, capacity: Capacity | None, at: datetime) -> Transition:
         step = self.open(head, at=at)
         act(step)
-        step.settle(room)
+        step.settle(capacity)
         return self.close(step)
 
     # --- as a kind -----------------------------------------------------------------

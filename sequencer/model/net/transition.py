@@ -11,7 +11,7 @@ from typing import Any
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Room
+from sequencer.model.kind import Capacity
 from sequencer.model.limits import LATEST_RESET_S
 from sequencer.model.net.choices import shortened
 from sequencer.model.net.graph import Growth, NodeKind
@@ -374,24 +374,24 @@ class OpenTransition:
 
     # --- what follows --------------------------------------------------------------
 
-    def settle(self, room: Room | None) -> None:
-        """Go on until nothing follows by itself; claim what *room* allows."""
-        room_left = room.slots if room is not None else 0
+    def settle(self, capacity: Capacity | None) -> None:
+        """Go on until nothing follows by itself; claim what *capacity* allows."""
+        slots_left = capacity.slots if capacity is not None else 0
         closed: Collection[str] = ()
-        if room is not None:
-            room_left, closed = self._claim_again(room, room_left)
+        if capacity is not None:
+            slots_left, closed = self._claim_again(capacity, slots_left)
         passing = self._passing
         marking, nodes, order = self.marking, self.course.graph.nodes, self.course.graph.order
         while marking.status is FlowStatus.RUNNING:
-            can_claim = room_left > 0 and self._has_place()
+            can_claim = slots_left > 0 and self._has_place()
             name = marking.next_startable(agents=can_claim, closed=closed)
             if name is not None:
                 is_agent = self.course.graph.by_id[name].kind is NodeKind.AGENT
                 token = self.head.token + 1 if is_agent else None
                 node = self.course.start(name, token)
-                if is_agent and room is not None:
-                    closed = self._grant(name, room, room_left) or closed
-                    room_left -= 1
+                if is_agent and capacity is not None:
+                    closed = self._grant(name, capacity, slots_left) or closed
+                    slots_left -= 1
                 elif node.kind is NodeKind.HUMAN:
                     self._ask(name, node.timeout_ms)
                 else:
@@ -420,12 +420,12 @@ class OpenTransition:
         limit = self.course.graph.max_parallel
         return limit is None or len(self.head.claims) < limit
 
-    def _claim_again(self, room: Room, slots: int) -> tuple[int, Collection[str]]:
+    def _claim_again(self, capacity: Capacity, slots: int) -> tuple[int, Collection[str]]:
         """Claim executions that nobody holds any more.
 
         Returns how many places are left, and what is not to be begun now.
         """
-        closed = room.closed(self.head, self.marking)
+        closed = capacity.closed(self.head, self.marking)
         held = {claim.token: claim for claim in self.head.claims}
         order, nodes = self.course.graph.urgency, self.course.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
@@ -433,29 +433,29 @@ class OpenTransition:
             if active is None or nodes[name].kind is not NodeKind.AGENT:
                 continue
             claim = held.get(active.token)
-            if claim is not None and claim.token in room.gone and name in closed:
+            if claim is not None and claim.token in capacity.gone and name in closed:
                 # Nobody may begin it again, and its holder's end must not be waited for.
-                self._take_over(claim, room.used.get(claim.token))
+                self._take_over(claim, capacity.used.get(claim.token))
                 self.course.do("drop", name)
                 continue
             if active.error is not None or name in closed or slots <= 0:
                 continue
-            if claim is not None and claim.token not in room.gone:
+            if claim is not None and claim.token not in capacity.gone:
                 continue
             if not self._is_due(active):
                 continue
             if claim is not None:
-                self._take_over(claim, room.used.get(claim.token))
+                self._take_over(claim, capacity.used.get(claim.token))
             elif not self._has_place():
                 continue
-            if active.attempt >= room.limits.attempts:
+            if active.attempt >= capacity.limits.attempts:
                 message = f"started {active.attempt} times without an end (limits.attempts)"
                 self.course.fail(name, "MaxAttempts", message)
                 self._take_facts(None, {})
                 continue
             self.course.tell(Event.CLAIMED, name, **_again(active))
             self.course.do("claim", name, self.head.token + 1)
-            closed = self._grant(name, room, slots) or closed
+            closed = self._grant(name, capacity, slots) or closed
             slots -= 1
         return slots, closed
 
@@ -471,7 +471,7 @@ class OpenTransition:
         self._end_claim(held.token, used or Usage())
         self.facts.append(transitions.taken_over(held, used))
 
-    def _grant(self, name: str, room: Room, slots: int) -> Collection[str] | None:
+    def _grant(self, name: str, capacity: Capacity, slots: int) -> Collection[str] | None:
         """Write down that the next token holds *name*, as the marking says already.
 
         Returns the nodes that are not to be begun now, if that may have changed.
@@ -479,23 +479,23 @@ class OpenTransition:
         token, most = self.head.token + 1, self.course.graph.max_parallel
         # Where the graph says how many work at once, other processes may take what is left.
         places = slots if most is None else most - len(self.head.claims)
-        share = room.share(self.head, self.marking, name, places)
+        share = capacity.share(self.head, self.marking, name, places)
         granted = Claim(
             token=token,
             step=name,
             step_index=self.head.step_index,
             attempt=self.marking.active[name].attempt,
-            owner=room.owner,
+            owner=capacity.owner,
             claimed_at=self.at,
-            ttl_s=room.ttl_s,
-            claimed_boottime=room.boottime,
+            ttl_s=capacity.ttl_s,
+            claimed_boottime=capacity.boottime,
             **{f"share_{unit}": amount for unit, amount in share.items()},
         )
         self.head = self.head.replace(token=token, claims=(*self.head.claims, granted))
         self.granted.append(token)
         self._take_facts(granted, {})
-        if share or room.closes_with_each:
-            return room.closed(self.head, self.marking)
+        if share or capacity.closes_with_each:
+            return capacity.closed(self.head, self.marking)
         return None
 
     def _ask(self, name: str, timeout_ms: int | None) -> None:

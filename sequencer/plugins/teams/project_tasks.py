@@ -39,7 +39,7 @@ def execution_of(project: Project, agent: str | None = None) -> TaskExecution:
 def execution(rules: TeamRules, grower: Grower) -> TaskExecution:
     """Return how tasks are worked on under *rules*."""
     return TaskExecution(
-        capacity=TeamBudgets(rules),
+        capacity_rule=TeamBudgets(rules),
         grower=grower,
         context=_context,
         merge=rules.merge,
@@ -77,8 +77,8 @@ def _cost_caps(settings: Settings, workflow: Workflow) -> Iterator[str]:
 def dump(execution: TaskExecution) -> dict[str, Any]:
     """Return the rules of *execution* as JSON data, for a process that runs no tasks itself."""
     found: dict[str, Any] = {}
-    if isinstance(execution.capacity, TeamBudgets):
-        rules = execution.capacity.rules
+    if isinstance(execution.capacity_rule, TeamBudgets):
+        rules = execution.capacity_rule.rules
         found["rules"] = rules.model_dump(mode="json", exclude_defaults=True)
     if isinstance(execution.grower, TeamGrower):
         roles = execution.grower.roles.items()
@@ -97,7 +97,7 @@ def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamGrower]:
 
 TASK_GRAPHS = TaskGraphs(
     execution=execution_of,
-    capacity=lambda settings: TeamBudgets(teams_of(settings).rules),
+    capacity_rule=lambda settings: TeamBudgets(teams_of(settings).rules),
     grower=_grower,
     fallback_step=lambda settings: _fallback_step(teams_of(settings).rules),
     cost_caps=_cost_caps,

@@ -38,7 +38,7 @@ from sequencer.errors import (
     StaleClaim,
 )
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.kind import Ended, Room, slots_at
+from sequencer.model.kind import Capacity, Ended, slots_at
 from sequencer.model.limits import InvocationLimits, RunLimits, utc
 from sequencer.model.line.line import EndingKind
 from sequencer.model.line.order import present, step_at
@@ -233,7 +233,7 @@ class Permit(ABC):
                     if not self._may_claim:
                         return granted
                     tried_at = self._at
-                    granted += self._grant(self._changes.update(None, self._room)[1])
+                    granted += self._grant(self._changes.update(None, self._capacity)[1])
                 case Wait() as move:
                     self._plan_wait(move, seen)
                     return granted
@@ -268,7 +268,7 @@ class Permit(ABC):
         """Record what has expired; return the tokens of the claims that this grants."""
 
     @abstractmethod
-    def _room(self, head: Head) -> Room:
+    def _capacity(self, head: Head) -> Capacity:
         """Return what may be claimed at *head*."""
 
     @abstractmethod
@@ -374,9 +374,9 @@ class LinePermit(Permit):
     def _lapsed(self, head: Head | None) -> Transition | None:
         return None if head is None else self._changes.kind.lapse(head, at=self._at)
 
-    def _room(self, head: Head) -> Room:
+    def _capacity(self, head: Head) -> Capacity:
         owner = owner_of(head.run_id)
-        return Room(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
+        return Capacity(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
 
     def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
         here = present(self.workflow, self._store.head)
@@ -388,13 +388,15 @@ class LinePermit(Permit):
         is_on = self._may_claim and report.raised is None
         is_on = is_on and following is not None and self.budget.is_mine(following.step_index)
 
-        def room(head: Head) -> Room | None:
+        def capacity(head: Head) -> Capacity | None:
             may_go_on = is_on and self.budget.reached(head) is None
-            return self._room(head) if may_go_on and has_definition(head, self.workflow) else None
+            return (
+                self._capacity(head) if may_go_on and has_definition(head, self.workflow) else None
+            )
 
         kind, run_id = self._changes.kind, self._store.head.run_id
         head, granted = self._changes.update(
-            lambda change: kind.take(change, ended), room, run_id=run_id
+            lambda change: kind.take(change, ended), capacity, run_id=run_id
         )
         if report.raised is not None:
             self.finish("", error_of(report.raised))
@@ -413,12 +415,12 @@ class NetPermit(Permit):
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         super().__init__(data, store)
-        rules, capacity, grower = data.get("team"), None, None
+        rules, capacity_rule, grower = data.get("team"), None, None
         # Every worker has to decide alike, whatever its project disables.
         if rules is not None:
             graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.required()
-            capacity, grower = graphs.load(rules)
-        self._capacity = capacity
+            capacity_rule, grower = graphs.load(rules)
+        self._capacity_rule = capacity_rule
         self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
         self._changing(self._nodes)
         self.budget = GraphBudget(
@@ -427,11 +429,11 @@ class NetPermit(Permit):
             self._run_limits,
             store.head,
             places=data["places"],
-            capacity=self._capacity,
+            capacity_rule=self._capacity_rule,
         )
         if "kept" in data:
             self.budget.restore(data["kept"])
-        self._shares = Shares(self._run_limits, self._capacity, owner_of(store.head.run_id))
+        self._shares = Shares(self._run_limits, self._capacity_rule, owner_of(store.head.run_id))
         self._shares.own_usd = self.budget.usd_left
 
     def _see(self, tried_at: datetime | None) -> GraphSeen:
@@ -452,7 +454,7 @@ class NetPermit(Permit):
     def _expire(self, move: RecordExpired) -> list[int]:
         granted: list[int] = []
         for act in move.acts:
-            granted += self._grant(self._nodes.update(act, self._room)[1])
+            granted += self._grant(self._nodes.update(act, self._capacity)[1])
         return granted
 
     def ticket(self, token: int) -> Ticket:
@@ -462,10 +464,10 @@ class NetPermit(Permit):
         """
         return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 
-    def _room(self, head: Head) -> Room:
+    def _capacity(self, head: Head) -> Capacity:
         gone, limits = self._gone(head), self._run_limits
         free = self.budget.slots(len(self._busy)) if self._may_claim else 0
-        return Room(
+        return Capacity(
             owner_of(head.run_id),
             self.ttl_s,
             None,
@@ -496,15 +498,15 @@ class NetPermit(Permit):
 
         def act(change: OpenTransition) -> None:
             made.append(self._nodes.net.take(change, ended))
-            if self._capacity is not None:
-                self._capacity.watch(change)
+            if self._capacity_rule is not None:
+                self._capacity_rule.watch(change)
 
         run_id = self._store.head.run_id
         if isinstance(error, SequencerError) and not isinstance(error, MachineBusy):
             self._may_claim = False
             self.finish("", error)
         self._is_leaving = self._is_leaving or report.left == self.by
-        granted = self._nodes.update(act, self._room, run_id=run_id)[1]
+        granted = self._nodes.update(act, self._capacity, run_id=run_id)[1]
         self.budget.count_again(step, None if error else outcome, made[-1] if made else None)
         if isinstance(error, MachineBusy) and not self._busy and not granted:
             self.finish("", error)

@@ -11,7 +11,7 @@ from sequencer.model import by_hand as decisions
 from sequencer.model import edits, transitions
 from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Gate, Head, Loop, Owner, Status
-from sequencer.model.kind import CommandContext, Room
+from sequencer.model.kind import Capacity, CommandContext
 from sequencer.model.line import gates
 from sequencer.model.line import order as loops
 from sequencer.model.line.line import Line
@@ -67,7 +67,7 @@ def test_a_gate_lapses_when_its_time_is_over(
 def test_an_attempt_that_vanished_is_given_back() -> None:
     owner = Owner(host="h", boot_id="b", pid_ns="n", pid=1, pid_start=1, nonce="x")
     change = LINE.open(RUN, at=NOW)
-    change.settle(Room(owner, 60, None, slots=1))
+    change.settle(Capacity(owner, 60, None, slots=1))
     begun = LINE.close(change).head
     made = LINE.expire(begun, begun.token, "its machine is gone", at=NOW)
     assert (made.head.claims, made.head.failures_in_row, made.head.attempt) == ((), 0, 1)

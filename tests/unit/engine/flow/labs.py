@@ -261,7 +261,7 @@ class Lab:
         store = self.store()
         worker = self.worker(store)
         head, most = self.begun(), slots_of(worker, slots)
-        worker.control.update(None, lambda now: worker.room(now, most), run_id=head.run_id)
+        worker.control.update(None, lambda now: worker.capacity(now, most), run_id=head.run_id)
         worker.attempts.close()
         return store
 

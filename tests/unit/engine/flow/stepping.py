@@ -8,7 +8,7 @@ from typing import Any
 
 from sequencer.history.trace import trace_line
 from sequencer.model.head import Flow, Head
-from sequencer.model.kind import Room
+from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking, Reference, carried, text_of
@@ -46,8 +46,8 @@ class Run:
         self.granted: list[int] = []
 
     @property
-    def room(self) -> Room:
-        return Room(
+    def capacity(self) -> Capacity:
+        return Capacity(
             STRANGER, 60.0, 5.0, self.slots, self.gone, RunLimits(attempts=self.max_attempts)
         )
 
@@ -56,7 +56,7 @@ class Run:
         moment = START + timedelta(milliseconds=self.now)
         step = OpenTransition(self.head, self.marking, date(self.now), moment, self._hand_on)
         act(step)
-        step.settle(self.room if claims else None)
+        step.settle(self.capacity if claims else None)
         made = transition_of(step)
         flow = Flow(status=str(self.marking.status), rest=rest_of(step.marking))
         self.head, self.facts = made.head.replace(flow=flow), made.facts

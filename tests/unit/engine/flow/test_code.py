@@ -80,16 +80,16 @@ def test_a_claim_of_the_living_leaves_no_room(tmp_path: Path, moves: bool, slots
         carried(made)
     other = made.claimed(7)
     worker = made.worker()
-    found = worker.room(made.head, slots_of(worker))
+    found = worker.capacity(made.head, slots_of(worker))
     assert found.slots == slots
     assert worker.must_wait(made.head) is moves
     # Those that it was granted a moment ago are its own.
     held = [claim.token for claim in made.head.claims]
-    own = worker.room(made.head, slots_of(worker), held)
+    own = worker.capacity(made.head, slots_of(worker), held)
     assert own.slots == 8 - len(held)
     other.leave()
     assert worker.must_wait(made.head) is False
-    free = worker.room(made.head, slots_of(worker))
+    free = worker.capacity(made.head, slots_of(worker))
     assert free.slots == 8
     worker.leave()
 
