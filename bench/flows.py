@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from bench.project import Marks, NoOp, NoOpAgents, run_of
 from sequencer.engine.run import Run
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.project import Project

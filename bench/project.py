@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import ClassVar
 
 from msgspec.structs import replace
-from sequencer.engine.capacity import CapacityRule
 
 from sequencer.engine.agents import Agents
+from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, Listener, StepRequest
+from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import Head
-from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.request import Definition
 from sequencer.model.step import Step

@@ -28,7 +28,7 @@ _HOMES = {
     "hookimpl": "sequencer.hooks.points",
     "open_project": "sequencer.project.project",
     "open_run": "sequencer.project.project",
-    "resolve": "sequencer.model.line.order",
+    "resolve": "sequencer.model.sequence.order",
 }
 
 __all__ = list(_HOMES)

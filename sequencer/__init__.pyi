@@ -9,8 +9,8 @@ from sequencer.hooks.points import hookimpl
 from sequencer.model import commands
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.line.order import resolve
 from sequencer.model.outcome import Decision, Move, Outcome
+from sequencer.model.sequence.order import resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.project.project import open_project, open_run

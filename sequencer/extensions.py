@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 KINDS = "sequencer.kinds"
-"""Kinds of workflows: functions that return a `Line` for a workflow."""
+"""Kinds of workflows: functions that return a `SequenceKind` for a workflow."""
 EXECUTORS = "sequencer.executors"
 """Kinds of agents: functions that return an executor."""
 STORES = "sequencer.stores"

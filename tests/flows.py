@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 

@@ -20,12 +20,12 @@ from bench.project import Marks, make_project, no_op_run
 from bench.serving import Answer, serve
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.marking import FlowStatus, Marking
+from sequencer.model.graph.record import Chain
+from sequencer.model.graph.rules import MarkingEditor
 from sequencer.model.head import Flow, Status
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.marking import FlowStatus, Marking
-from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import Course
 from sequencer.model.workflow import Workflow
 
 WARM_UP = 50
@@ -128,7 +128,7 @@ def schedule(workflow: Workflow, *, is_written: bool = True) -> float:
         raise ValueError(workflow.name)
     used = time.process_time()
     marking, flow, chain, token = Marking(graph), Flow(), Chain(), 0
-    course, running = Course(marking), deque[str]()
+    course, running = MarkingEditor(marking), deque[str]()
     course.begin()
     while True:
         while len(running) < PLACES and (name := marking.next_startable()) is not None:

@@ -16,8 +16,8 @@ from bench.serving import Answer, serve
 from bench.teams import Sleeper, team_of, team_run
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
+from sequencer.model.graph.marking import FlowStatus
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.net.marking import FlowStatus
 from sequencer.model.workflow import Workflow
 from sequencer.project.project import open_project
 

@@ -16,7 +16,7 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness
-from sequencer.model.line.order import describe, place, resolve
+from sequencer.model.sequence.order import describe, place, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project.agents import agent_problems, choose_agent, ensure_known_names

@@ -34,7 +34,7 @@ from sequencer.model.head import Gate, Head, Status
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
-    from sequencer.engine.markings import Question
+    from sequencer.engine.graph_changes import Question
     from sequencer.engine.tree_state import UnmergedWork
 
 GATE_LINES, QUESTION_LINES = 12, 24

@@ -33,9 +33,9 @@ from sequencer.cli.views.text import cut
 from sequencer.engine.run import Run
 from sequencer.errors import DefinitionChanged, SequencerError
 from sequencer.history.view import NodeState, NodeView
+from sequencer.model.graph.graph import NodeKind
 from sequencer.model.head import Head
-from sequencer.model.line.order import Description, describe_node
-from sequencer.model.net.graph import NodeKind
+from sequencer.model.sequence.order import Description, describe_node
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project.agents import choose_agent

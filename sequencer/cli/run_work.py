@@ -38,13 +38,13 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.model.commands import SkipTo, StartAt
+from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.kind import FINAL
 from sequencer.model.kind import Readiness as Answer
 from sequencer.model.limits import InvocationLimits, parse_time
-from sequencer.model.line.order import next_index
-from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage
+from sequencer.model.sequence.order import next_index
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import (
     AgentOverrides,

@@ -12,12 +12,12 @@ from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.performing import Performer
-from sequencer.engine.worker import LineWorker
+from sequencer.engine.worker import SequenceWorker
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import UsageRefused
 from sequencer.model import transitions
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.line.order import place
+from sequencer.model.sequence.order import place
 from sequencer.store.file import FileStore
 
 MOST_RETRIES = 100
@@ -51,7 +51,7 @@ def work_beside(
     performer = replace(performer, workspace=Workspace(performer.project))
     with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
         store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
-        worker = LineWorker(store, performer, own, state_path=state_path)
+        worker = SequenceWorker(store, performer, own, state_path=state_path)
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)

@@ -32,9 +32,9 @@ from sequencer.store import results
 
 if TYPE_CHECKING:
     from sequencer.engine.merge_order import MergeTurn
-    from sequencer.model.net.graph import Node
-    from sequencer.model.net.marking import Marking, Reference
-    from sequencer.model.net.net import Taken
+    from sequencer.model.graph.graph import Node
+    from sequencer.model.graph.graph_kind import Taken
+    from sequencer.model.graph.marking import Marking, Reference
 
 
 class Prepared(Struct, frozen=True):

@@ -14,7 +14,7 @@ from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import run_option, typed
 from sequencer.model.head import Head
 from sequencer.model.kind import Readiness, Standing
-from sequencer.model.line.order import is_among, position_at
+from sequencer.model.sequence.order import is_among, position_at
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Liveness, Store
 

@@ -44,8 +44,8 @@ from sequencer.store.leases import leases_of
 from sequencer.store.protocol import Liveness, Store
 
 if TYPE_CHECKING:
-    from sequencer.engine.markings import NetChanges
-    from sequencer.model.net.source import FlowSource
+    from sequencer.engine.graph_changes import GraphChanges
+    from sequencer.model.graph.source import FlowSource
 
 AgentsMay = Callable[[str], bool]
 """Whether agents may use a verb that is for people."""
@@ -206,14 +206,14 @@ class Control:
         return changes_of(self._store, self._workflow)
 
     @property
-    def nodes(self) -> NetChanges:
+    def nodes(self) -> GraphChanges:
         """Return what knows the nodes of a graph's run.
 
         Raises:
             UsageRefused: the run has no graph.
         """
         graph_of(self._workflow)
-        return cast("NetChanges", self._changes)
+        return cast("GraphChanges", self._changes)
 
     @property
     def kind(self) -> Kind:
@@ -275,7 +275,7 @@ class Control:
         flow = self.nodes
         ensure_definition(head, self._workflow)
         _, marking = flow.marking(head)
-        token = flow.net.asked(marking, command.node, command.text)
+        token = flow.graph_kind.asked(marking, command.node, command.text)
         return command if command.token is not None else replace(command, token=token)
 
     def _changed(self, head: Head | None, command: RunCommand, by: str) -> Transition:

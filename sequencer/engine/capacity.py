@@ -13,11 +13,11 @@ from itertools import islice
 from typing import NamedTuple, Protocol
 
 from sequencer.engine.attempt import Prepared
+from sequencer.model.graph.graph import Graph, NodeKind
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.transition import OpenTransition, rests
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Graph, NodeKind
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.transition import OpenTransition, rests
 from sequencer.model.outcome import Usage
 
 USD, TOKENS = "usd", "tokens"

@@ -17,9 +17,9 @@ from msgspec import Struct
 from sequencer.engine.recall import Memory
 from sequencer.engine.records import wanted_form
 from sequencer.model.head import Head
-from sequencer.model.line.gates import read_by
-from sequencer.model.line.order import present, step_at
 from sequencer.model.request import Definition, Request
+from sequencer.model.sequence.gates import read_by
+from sequencer.model.sequence.order import present, step_at
 from sequencer.model.workflow import Workflow
 from sequencer.workflows import prompts as templates
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from sequencer.errors import CorruptState
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.graph.marking import Marking, carried
 from sequencer.model.head import Claim, Session
 from sequencer.model.kind import Ended
-from sequencer.model.net.marking import Marking, carried
 from sequencer.model.transitions import session_of
 from sequencer.model.workflow import Workflow
 from sequencer.store import folder as folders

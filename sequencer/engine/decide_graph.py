@@ -10,10 +10,10 @@ from typing import Any
 from sequencer.engine.decide import RecordExpired, Seen, Wait
 from sequencer.engine.graph_budget import GraphBudget, waiting_words
 from sequencer.errors import command
+from sequencer.model.graph.graph_kind import GraphKind, overdue, time_left_ms
+from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.net import Net, overdue, time_left_ms
 
 
 class GraphSeen(Seen):
@@ -24,7 +24,7 @@ class GraphSeen(Seen):
         head: Head,
         at: datetime,
         marking: Marking,
-        net: Net,
+        graph_kind: GraphKind,
         budget: GraphBudget,
         *,
         is_code_busy: bool = False,
@@ -36,13 +36,13 @@ class GraphSeen(Seen):
         work on the code that this one would work on.
         """
         super().__init__(head, at, **more)
-        self.marking, self._net, self._budget = marking, net, budget
+        self.marking, self._kind, self._budget = marking, graph_kind, budget
         self._is_code_busy = is_code_busy
 
     @property
     def is_over(self) -> bool:
         """Return whether the graph has come to its end."""
-        return self._net.is_over(self.head)
+        return self._kind.is_over(self.head)
 
     def how_it_ended(self) -> str:
         """Return in words how the run has ended.

@@ -16,9 +16,9 @@ from sequencer.engine.records import decides
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Walled
 from sequencer.executors.wall import Wall, unavailable_reason
+from sequencer.model.graph.graph import Graph, NodeKind
+from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
-from sequencer.model.net.graph import Graph, NodeKind
-from sequencer.model.net.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 

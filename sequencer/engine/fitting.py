@@ -17,7 +17,7 @@ from sequencer.engine.events import Noticed
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Particular
-from sequencer.model.net.marking import Marking
+from sequencer.model.graph.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sequencer.errors import CorruptState
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import FLOW_DOCUMENT
-from sequencer.model.net.source import FlowSource
 from sequencer.store.protocol import Store
 
 

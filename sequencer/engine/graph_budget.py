@@ -10,12 +10,12 @@ from sequencer.engine.allowance import left
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.invocation_budget import InvocationBudget, Mode
 from sequencer.errors import StepFailed, WaitsForPerson
+from sequencer.model.graph.graph_kind import Taken
+from sequencer.model.graph.marking import FlowStatus, Marking
+from sequencer.model.graph.transition import bad_end, ensure_none_failed
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Readiness, blocked_by
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.net.marking import FlowStatus, Marking
-from sequencer.model.net.net import Taken
-from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
 

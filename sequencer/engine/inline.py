@@ -13,21 +13,21 @@ from sequencer.engine.events import HeadMoved
 from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.queue import Queue
-from sequencer.engine.worker import LineWorker
+from sequencer.engine.worker import SequenceWorker
 from sequencer.errors import ClaimHeld, Interrupted, StaleClaim, out_of_resources
 from sequencer.executors.cancellation import StopReason
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import on_hold
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.line.order import position_at
 from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.sequence.order import position_at
 
 
-class InlineLoop(WorkLoop[LineWorker, SequenceBudget, SequenceSeen]):
+class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     """Claims a step, runs it, records it, and so on; see `WorkLoop`."""
 
     def __init__(
-        self, worker: LineWorker, mode: Mode, limits: InvocationLimits, head: Head
+        self, worker: SequenceWorker, mode: Mode, limits: InvocationLimits, head: Head
     ) -> None:
         """Start at *head*, the run as it is."""
         workflow, positions = worker.workflow, worker.positions

@@ -18,9 +18,9 @@ from sequencer.errors import SequencerError, StepFailed, TooManyFailures, WaitsF
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Ended, Readiness, Standing, on_hold
 from sequencer.model.limits import InvocationLimits, RunLimits, leaves_too_little
-from sequencer.model.line.line import EndingKind
-from sequencer.model.line.order import is_among
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.sequence.order import is_among
+from sequencer.model.sequence.sequence_kind import EndingKind
 from sequencer.model.workflow import Workflow
 
 NO_LIMIT = Allowance()

@@ -12,21 +12,23 @@ from sequencer import extensions
 from sequencer.engine.changes import Changes
 from sequencer.model.head import Head
 from sequencer.model.kind import Ended
-from sequencer.model.line.line import Ending, Line
 from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.sequence.sequence_kind import Ending, SequenceKind
 from sequencer.model.workflow import Workflow
 from sequencer.packages import describe
 from sequencer.store.protocol import Store
 
 
-def _along(store: Store, workflow: Workflow, kind: Callable[[Workflow], Line] = Line) -> Changes:
+def _along(
+    store: Store, workflow: Workflow, kind: Callable[[Workflow], SequenceKind] = SequenceKind
+) -> Changes:
     return Changes(store, kind(workflow))
 
 
 def _among_nodes(store: Store, workflow: Workflow) -> Changes:
-    from sequencer.engine.markings import NetChanges  # noqa: PLC0415 - graphs only
+    from sequencer.engine.graph_changes import GraphChanges  # noqa: PLC0415 - graphs only
 
-    return NetChanges(store, workflow)
+    return GraphChanges(store, workflow)
 
 
 KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
@@ -50,20 +52,20 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     added = extensions.needed(
         extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=where
     )
-    kind = partial(extensions.create, extensions.KINDS, workflow.kind, Line, added)
+    kind = partial(extensions.create, extensions.KINDS, workflow.kind, SequenceKind, added)
     return _along(store, workflow, kind)
 
 
 Judge = Callable[[Head, Ended, int], Ended]
-"""What `Line.judge` is called with and returns."""
+"""What `SequenceKind.judge` is called with and returns."""
 
 
-def judge_of(kind: Line) -> Judge:
-    """Return `Line.judge` of *kind*, which a package may have written.
+def judge_of(kind: SequenceKind) -> Judge:
+    """Return `SequenceKind.judge` of *kind*, which a package may have written.
 
     If the package fails, so has the attempt: its output and its cost are kept, and the claim ends.
     """
-    if type(kind) is Line:
+    if type(kind) is SequenceKind:
         return kind.judge
 
     def judge(head: Head, ended: Ended, max_attempts: int) -> Ended:
@@ -75,7 +77,7 @@ def judge_of(kind: Line) -> Judge:
                 raise
             outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=str(fault))
             failed = replace(ended, outcome=outcome, verdict=None, decision=None)
-            return Line(workflow).judge(head, failed, max_attempts)
+            return SequenceKind(workflow).judge(head, failed, max_attempts)
 
     return judge
 

@@ -6,8 +6,8 @@ import time
 from typing import NamedTuple
 
 from sequencer.executors.cancellation import Cancellation
+from sequencer.model.graph.graph import Graph
 from sequencer.model.head import Claim
-from sequencer.model.net.graph import Graph
 
 TURN_POLL_S = 0.05
 """How often a result looks whether it may be merged; what it looks at is in memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from sequencer.model.net.marking import Marking, Reference
+from sequencer.model.graph.marking import Marking, Reference
 from sequencer.store import results
 
 Message = tuple[str, str, str]

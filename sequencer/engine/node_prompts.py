@@ -8,25 +8,25 @@ from typing import Any
 
 from sequencer.engine.attempt import Prepared
 from sequencer.engine.composing import Compose, form_block
-from sequencer.engine.markings import NetChanges
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.messages import messages_block, unread
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import wanted_form
 from sequencer.engine.tasks import TaskExecution
 from sequencer.engine.values import NodeValues, values_of
+from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
-from sequencer.model.net.marking import Marking
 
 
 class NodePrompts:
     """Makes the prompts of the nodes of one run."""
 
-    def __init__(self, control: NetChanges, performer: Performer) -> None:
+    def __init__(self, changes: GraphChanges, performer: Performer) -> None:
         """Look which outputs the run keeps as JSON."""
-        self._control, self._performer = control, performer
+        self._changes, self._performer = changes, performer
         self._json_nodes = frozenset(
             step.name
-            for step in control.workflow.steps
+            for step in changes.workflow.steps
             if step.output and step.output.format == "json"
         )
 
@@ -41,7 +41,7 @@ class NodePrompts:
             name,
             marking,
             _texts(prepared, graph.by_id[name].input),
-            self._control.read_output,
+            self._changes.read_output,
             json_nodes=self._json_nodes,
             head=head,
         )
@@ -50,12 +50,12 @@ class NodePrompts:
             return self._context(tasks, values, marking)
         compose = None if values is None else values.compose_prompt
         if marking.active[name].failures:
-            form = wanted_form(self._control.workflow, prepared.step)
+            form = wanted_form(self._changes.workflow, prepared.step)
             compose = (
                 compose if form is None else partial(_with_block, compose or str, form_block(form))
             )
         if told := tuple(unread(marking, name)):
-            block = messages_block(told, self._control.read_output)
+            block = messages_block(told, self._changes.read_output)
             return partial(_with_block, compose or str, block)
         return compose
 
@@ -68,7 +68,7 @@ class NodePrompts:
             marking,
             request=made_from.request if made_from else None,
             substitutions=made_from.substitutions if made_from else {},
-            path_of=self._control.output_path,
+            path_of=self._changes.output_path,
         )
 
 

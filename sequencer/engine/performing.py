@@ -22,8 +22,8 @@ from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import last_step, position_at, round_of, step_at
 from sequencer.model.request import Definition
+from sequencer.model.sequence.order import last_step, position_at, round_of, step_at
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow

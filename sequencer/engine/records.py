@@ -18,11 +18,7 @@ from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_
 from sequencer.executors.protocol import Executor
 from sequencer.model.answers import MARKS, decision_in, decision_of, redacted
 from sequencer.model.evidence import Evidence
-from sequencer.model.head import Head, Session
-from sequencer.model.kind import STAGNATED, Ended
-from sequencer.model.limits import worn_out
-from sequencer.model.line.order import round_of
-from sequencer.model.net.choices import (
+from sequencer.model.graph.choices import (
     forward_label,
     labels_of,
     own_choices,
@@ -30,7 +26,11 @@ from sequencer.model.net.choices import (
     picks_none,
     shortened,
 )
+from sequencer.model.head import Head, Session
+from sequencer.model.kind import STAGNATED, Ended
+from sequencer.model.limits import worn_out
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.sequence.order import round_of
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import folder as folders

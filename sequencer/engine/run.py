@@ -20,7 +20,7 @@ from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
-from sequencer.engine.worker import LineWorker, NewestLimits, Worker
+from sequencer.engine.worker import NewestLimits, SequenceWorker, Worker
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.commands import (
     Approve,
@@ -34,18 +34,18 @@ from sequencer.model.commands import (
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import Kind, Readiness, Standing, gate_over, standing
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.line.gates import continues
-from sequencer.model.line.order import Description
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import Definition
+from sequencer.model.sequence.gates import continues
+from sequencer.model.sequence.order import Description
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
     from sequencer.engine.capacity import CapacityRule
-    from sequencer.engine.markings import NetChanges
-    from sequencer.model.net.source import FlowSource
+    from sequencer.engine.graph_changes import GraphChanges
+    from sequencer.model.graph.source import FlowSource
 
 
 class Resolution(Protocol):
@@ -224,7 +224,7 @@ class Run:
     # --- graphs --------------------------------------------------------------------
 
     @property
-    def flow(self) -> NetChanges:
+    def flow(self) -> GraphChanges:
         """Return what reads the nodes of a graph's run, and answers their questions.
 
         Raises:
@@ -383,7 +383,7 @@ class Run:
     ) -> tuple[Worker, Callable[..., WorkLoop[Any, Any, Any]]]:
         """Return what works on a run of *kind*."""
         if kind.has_one_place:
-            return LineWorker(self.store, performer, self.limits, positions), InlineLoop
+            return SequenceWorker(self.store, performer, self.limits, positions), InlineLoop
         from sequencer.engine.threads import on_nodes  # noqa: PLC0415 - graphs only
 
         return on_nodes(self.store, performer, self.limits, places)
@@ -414,7 +414,7 @@ class Run:
         performer = resolved.performer(ignore)
         names = control.kind.positions([position] if position else ())
         head = control.begin()
-        worker = LineWorker(self.store, performer, self.limits, names)
+        worker = SequenceWorker(self.store, performer, self.limits, names)
         try:
             yield from perform_by_caller(worker, claim_turn(worker, head, wait=wait))
         finally:

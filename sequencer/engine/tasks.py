@@ -11,8 +11,8 @@ from msgspec import Struct
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.merge_order import MergeQueue
 from sequencer.engine.values import NodeValues
-from sequencer.model.net.ends import Grower
-from sequencer.model.net.marking import Marking
+from sequencer.model.graph.ends import Grower
+from sequencer.model.graph.marking import Marking
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 

@@ -10,10 +10,10 @@ from sequencer.engine.decide import RecordExpired, Wait
 from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.events import HeadMoved
 from sequencer.engine.graph_budget import GraphBudget
+from sequencer.engine.graph_changes import GraphChanges
+from sequencer.engine.graph_worker import GraphWorker
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.loop import LONGEST_SLEEP_S, WorkLoop
-from sequencer.engine.markings import NetChanges
-from sequencer.engine.net_worker import NetWorker
 from sequencer.engine.performing import Performer
 from sequencer.errors import Interrupted, SequencerError, out_of_resources
 from sequencer.executors.cancellation import StopReason
@@ -25,10 +25,12 @@ LOOK_AT_HOLDERS_S = 5.0
 """How often several holders in other processes are checked; a single one is waited for."""
 
 
-class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
+class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
     """Records what has ended, starts what can start, and sleeps; see `WorkLoop`."""
 
-    def __init__(self, worker: NetWorker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
+    def __init__(
+        self, worker: GraphWorker, mode: Mode, limits: InvocationLimits, head: Head
+    ) -> None:
         """Start at *head*, the run as it is."""
         budget = GraphBudget(
             mode,
@@ -39,8 +41,8 @@ class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
             capacity_rule=worker.capacity_rule,
         )
         super().__init__(worker, budget, head, default_wait_s=None)
-        self._net = worker.control.net
-        self._was_over = self._net.is_over(head)
+        self._kind = worker.changes.graph_kind
+        self._was_over = self._kind.is_over(head)
         self._unrecorded: list[Attempt] = []
         """Attempts that have ended and could not be recorded."""
         worker.shares.own_usd = budget.usd_left
@@ -52,7 +54,7 @@ class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
 
     def _see(self, head: Head, at: datetime) -> GraphSeen:
         worker = self._worker
-        newest, marking = worker.control.marking(head)
+        newest, marking = worker.changes.marking(head)
         if newest.revision != head.revision:
             self._tried_at = None
         worker.keep_only(newest)
@@ -60,7 +62,7 @@ class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
             newest,
             at,
             marking,
-            self._net,
+            self._kind,
             self._budget,
             is_code_busy=worker.must_wait(newest),
             gone=worker.gone(newest),
@@ -77,7 +79,7 @@ class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
 
     def _claim(self, seen: GraphSeen) -> Head:
         worker, head = self._worker, seen.head
-        if not seen.own and (seen.gone or self._net.startable(head)):
+        if not seen.own and (seen.gone or self._kind.startable(head)):
             worker.code.ensure_ready(head, lambda: bool(self._look().claims))
         return self._reported(worker.update(None, self._budget.slots, head.run_id))
 
@@ -144,7 +146,7 @@ class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
 
     def _reported(self, head: Head) -> Head:
         """Return *head*; if the run has ended with it, that is reported once."""
-        if self._net.is_over(head) and not self._was_over:
+        if self._kind.is_over(head) and not self._was_over:
             self._was_over = True
             self._performer.tell_completed(head.step_index, head)
         return head
@@ -193,8 +195,8 @@ class ThreadedLoop(WorkLoop[NetWorker, GraphBudget, GraphSeen]):
 
 def on_nodes(
     store: Store, performer: Performer, limits: RunLimits, places: int
-) -> tuple[NetWorker, type[ThreadedLoop]]:
+) -> tuple[GraphWorker, type[ThreadedLoop]]:
     """Return what works on the graph's run in *store*, *places* nodes at a time."""
     grower = None if performer.tasks is None else performer.tasks.grower
-    nodes = NetChanges(store, performer.workflow, grower)
-    return NetWorker(nodes, performer, limits, places), ThreadedLoop
+    nodes = GraphChanges(store, performer.workflow, grower)
+    return GraphWorker(nodes, performer, limits, places), ThreadedLoop

@@ -14,7 +14,7 @@ from sequencer.engine.changes import followed
 from sequencer.engine.decide import End, RecordExpired, SequenceSeen, TakeClaims, Wait, next_move
 from sequencer.engine.invocation_budget import Mode, SequenceBudget
 from sequencer.engine.loop import pause_s
-from sequencer.engine.worker import LineWorker
+from sequencer.engine.worker import SequenceWorker
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
@@ -60,7 +60,7 @@ class _Caller:
         raise ValueError(f"the caller must perform step {request.step.name!r}")
 
 
-def claim_turn(worker: LineWorker, head: Head, *, wait: bool) -> Attempt:
+def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
     """Claim the ready step, or with *wait* the next one at the worker's positions.
 
     Raises: see `Run.turn`.
@@ -102,7 +102,7 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
     return ClaimHeld(f"step {seen.here.place.step!r} is at another position")
 
 
-def _claimed(worker: LineWorker, head: Head, place: Place) -> Attempt | None:
+def _claimed(worker: SequenceWorker, head: Head, place: Place) -> Attempt | None:
     """Return the caller's claim of the step at *place*; None: the run has moved on."""
     step, position = worker.performer.look(place)
     attempt = worker.claim(head, Prepared(step, position, place, CALLER, _Caller(), ""))
@@ -115,7 +115,7 @@ def _claimed(worker: LineWorker, head: Head, place: Place) -> Attempt | None:
     return attempt
 
 
-def perform_by_caller(worker: LineWorker, attempt: Attempt) -> Iterator[OpenTurn]:
+def perform_by_caller(worker: SequenceWorker, attempt: Attempt) -> Iterator[OpenTurn]:
     """Yield the step of *attempt* once, and then record how the caller performed it."""
     claim, made = attempt.claim, attempt.prepared
     opened = OpenTurn(

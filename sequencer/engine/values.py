@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from sequencer.model.graph.graph import Graph, Node
+from sequencer.model.graph.marking import Marking, Reference, carried, value_of
+from sequencer.model.graph.source import copied, put
 from sequencer.model.head import Head
-from sequencer.model.net.graph import Graph, Node
-from sequencer.model.net.marking import Marking, Reference, carried, value_of
-from sequencer.model.net.source import copied, put
 from sequencer.workflows import prompts as templates
 
 Read = Callable[[str], str]

@@ -55,9 +55,9 @@ from sequencer.history.facts import EndState, read
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Capacity, Ended
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.line import EndingKind, Line
-from sequencer.model.line.order import is_among, place, present, round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, used
+from sequencer.model.sequence.order import is_among, place, present, round_of
+from sequencer.model.sequence.sequence_kind import EndingKind, SequenceKind
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
@@ -239,7 +239,7 @@ class Worker(ABC):
         return Capacity(store.owner(), store.ttl_s, clock, slots, gone, self.limits, **more)
 
 
-class LineWorker(Worker):
+class SequenceWorker(Worker):
     """One process's part in the run of a cycle or a procedure."""
 
     def __init__(
@@ -258,7 +258,7 @@ class LineWorker(Worker):
         self.workflow = performer.workflow
         """The workflow that, as far as this worker knows, the run has."""
         changes = changes_of(store, self.workflow)
-        self.kind: Line = cast("Line", changes.kind)
+        self.kind: SequenceKind = cast("SequenceKind", changes.kind)
         self._judge = judge_of(self.kind)
         super().__init__(changes, performer, limits)
         self.positions = frozenset(positions)

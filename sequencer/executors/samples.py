@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sequencer.model.answers import DECISION_FIELDS
-from sequencer.model.net.choices import normalise
+from sequencer.model.graph.choices import normalise
 
 _MAX_DEPTH = 8
 """Of a form in a form; a deeper part has what it requires and nothing else."""

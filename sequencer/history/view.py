@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from sequencer.history.facts import EndState
 from sequencer.history.story import StepStory, Story, last_line
+from sequencer.model.graph.graph import Graph, Node
+from sequencer.model.graph.marking import Active, FlowStatus, Marking
 from sequencer.model.head import Head
-from sequencer.model.net.graph import Graph, Node
-from sequencer.model.net.marking import Active, FlowStatus, Marking
 from sequencer.model.outcome import Usage
 
 

@@ -25,8 +25,8 @@ from sequencer.model.edits import edit_field
 from sequencer.model.head import Head, Loop, Status
 from sequencer.model.kind import CommandContext
 from sequencer.model.limits import utc
-from sequencer.model.line.order import present
 from sequencer.model.outcome import Usage, total
+from sequencer.model.sequence.order import present
 from sequencer.model.transitions import (
     Event,
     Place,

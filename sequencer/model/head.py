@@ -24,7 +24,7 @@ Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER, strict=True)]
 
 
 FLOW_DOCUMENT = "flow.json"
-"""The document that says what the run of a graph was started with, see `model.net.source`."""
+"""The document that says what the run of a graph was started with, see `model.graph.source`."""
 MARKINGS = "marking-"
 """How the names of documents begin that have a graph's marking."""
 USUAL_COSTS, MOST_COSTED = 5, 20

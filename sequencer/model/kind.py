@@ -20,11 +20,11 @@ from msgspec import Struct, field
 
 from sequencer.errors import SequencerError, TooManyFailures, command
 from sequencer.model.commands import RunCommand
+from sequencer.model.graph.graph import Graph
 from sequencer.model.head import Claim, Flow, Gate, Head, Owner, Status, Work
 from sequencer.model.limits import RunLimits, is_past, parse_time, utc
-from sequencer.model.line.order import Description, place, present
-from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
+from sequencer.model.sequence.order import Description, place, present
 from sequencer.model.step import Step
 from sequencer.model.transitions import RETRY, Fact, Place, Transition
 from sequencer.model.workflow import Workflow

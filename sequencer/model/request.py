@@ -20,7 +20,7 @@ MAX_ITEMS = 200
 Label = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")]
 """As people write it; compared without regard to case."""
 Text = Annotated[str, Field(max_length=MAX_TEXT_CHARS)]
-Line = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]*$")]
+SequenceKind = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]*$")]
 """One line; empty where nobody has said it."""
 
 
@@ -35,17 +35,17 @@ class Request(Frozen):
     comments: Annotated[tuple[Text, ...], Field(max_length=MAX_ITEMS)] = ()
     attachments: Annotated[tuple[Text, ...], Field(max_length=MAX_ITEMS)] = ()
     """Paths of files inside the project, relative to its folder, and links (``https://…``)."""
-    identifier: Line = ""
+    identifier: SequenceKind = ""
     """What its tracker calls it: ``ENG-42``, ``acme/app#7``."""
-    url: Line = ""
-    session: Line = ""
+    url: SequenceKind = ""
+    session: SequenceKind = ""
     """Of an agent in Linear, where the request came through one."""
-    repository: Line = ""
+    repository: SequenceKind = ""
     """``OWNER/NAME`` where a tracker said it, else the name of the project's folder."""
-    base_branch: Line = ""
+    base_branch: SequenceKind = ""
     """What a change is to be merged into: as a tracker said it, else what was checked out."""
-    assignees: Annotated[tuple[Line, ...], Field(max_length=MAX_ITEMS)] = ()
-    priority: Line = ""
+    assignees: Annotated[tuple[SequenceKind, ...], Field(max_length=MAX_ITEMS)] = ()
+    priority: SequenceKind = ""
 
     def has_label(self, wanted: tuple[str, ...] | frozenset[str]) -> str | None:
         """Return the request's first label that is one of *wanted*, case aside."""

@@ -18,9 +18,9 @@ from typing import Any
 from sequencer.errors import DefinitionChanged, UsageRefused, command
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, Refusal, model_validator
+from sequencer.model.graph.graph import Graph, Growth, Node, NodeKind, grown_graph
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.head import Head
-from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
-from sequencer.model.net.task import TaskTraits
 from sequencer.model.outcome import Move
 from sequencer.model.step import FORMER_AGENT, Name, Purpose, Step
 

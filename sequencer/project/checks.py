@@ -27,8 +27,8 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
 )
+from sequencer.model.graph.graph import NodeKind
 from sequencer.model.head import Head
-from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project.agent_checks import (

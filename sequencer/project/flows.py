@@ -20,8 +20,8 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
+from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import Head
-from sequencer.model.net.source import FlowSource
 from sequencer.model.workflow import Workflow
 from sequencer.project.project import Project
 from sequencer.project.runs import began_with, missing_source, workflow_of_source

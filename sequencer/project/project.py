@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from sequencer.engine.tasks import TaskExecution
     from sequencer.engine.tree_state import UnmergedWork
     from sequencer.engine.worker import Worker
-    from sequencer.model.net.source import FlowSource
+    from sequencer.model.graph.source import FlowSource
     from sequencer.project.posting import Posting
 
 

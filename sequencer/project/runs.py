@@ -22,10 +22,10 @@ from sequencer.errors import (
     command,
 )
 from sequencer.frozen.fields import ValidationError
+from sequencer.model.graph.source import FlowSource, with_state
 from sequencer.model.head import FLOW_DOCUMENT, Head
-from sequencer.model.line.order import place
-from sequencer.model.net.source import FlowSource, with_state
 from sequencer.model.request import DEFINITION_FILE, Definition
+from sequencer.model.sequence.order import place
 from sequencer.model.workflow import Workflow
 from sequencer.project.settings import Settings
 from sequencer.project.store_requests import StoreRequest

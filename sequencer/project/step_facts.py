@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer.frozen.base import Frozen
-from sequencer.model.net.graph import DEFAULT_MAX_ITERATIONS, Graph, Node, NodeKind
+from sequencer.model.graph.graph import DEFAULT_MAX_ITERATIONS, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 from sequencer import extensions
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.tasks import TaskExecution
-from sequencer.model.net.ends import Grower
+from sequencer.model.graph.ends import Grower
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 

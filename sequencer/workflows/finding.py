@@ -18,7 +18,7 @@ from sequencer.documents.regular import read_bytes
 from sequencer.documents.textfile import leads_out
 from sequencer.documents.yamlfile import KeyPath, decode
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.model.net.graph import Graph
+from sequencer.model.graph.graph import Graph
 from sequencer.model.workflow import Workflow
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import BeforeValidator, Field
 from sequencer.model.answers import decision_in
 from sequencer.model.head import Head
-from sequencer.model.line.order import Description
+from sequencer.model.sequence.order import Description
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.prompts import with_suffix
 

@@ -27,14 +27,14 @@ from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, UnknownName, raise_all
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.history.trace import trace_line
+from sequencer.model.graph.choices import forward_label, is_choice
+from sequencer.model.graph.ends import Acceptance, Failure, Grower, Rejection, judge_end
+from sequencer.model.graph.graph import Graph, Growth, Node, NodeKind
+from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.graph.rules import RETRYABLE, MarkingEditor
+from sequencer.model.graph.source import copied, put
 from sequencer.model.kind import Ended
 from sequencer.model.limits import parse_time
-from sequencer.model.net.choices import forward_label, is_choice
-from sequencer.model.net.ends import Acceptance, Failure, Grower, Rejection, judge_end
-from sequencer.model.net.graph import Graph, Growth, Node, NodeKind
-from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
-from sequencer.model.net.rules import RETRYABLE, Course
-from sequencer.model.net.source import copied, put
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.transitions import Event, Place
@@ -110,7 +110,7 @@ class _Simulation:
         self, workflow: Workflow, parts: Mapping[str, NodeScript], grower: Grower | None
     ) -> None:
         self._workflow, self._parts, self._grower = workflow, parts, grower
-        self._course = Course(Marking(workflow.whole_graph))
+        self._course = MarkingEditor(Marking(workflow.whole_graph))
         self._events: list[tuple[int, int, int, str]] = []
         """Ends and further tries to come: time, order of the node, execution, node."""
         self._execution: dict[str, int] = {}

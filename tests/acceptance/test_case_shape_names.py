@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.model.net.graph import NodeKind
+from sequencer.model.graph.graph import NodeKind
 from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.mermaid.chart import NAMES, SHAPES
 from tests.unit.cli.calling import call

@@ -214,7 +214,7 @@ def test_an_agent_that_raises_is_tried_again(here: Packages) -> None:
 
 
 KIND = """\
-from sequencer.model.line.line import Line
+from sequencer.model.sequence.sequence_kind import Line
 
 
 class Odd(Line):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.model.graph import record as flow_record
 from sequencer.model.head import Claim, Head
-from sequencer.model.net import record as flow_record
 from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.project.project import open_run
 from tests.acceptance.flow_projects import as_json, asked, cli, make_project, write_flow

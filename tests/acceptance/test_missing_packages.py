@@ -97,7 +97,7 @@ def test_a_run_of_inline_tasks_is_read_and_stopped_without_teams(
 
 
 PARTS = """\
-from sequencer.model.line.line import Line
+from sequencer.model.sequence.sequence_kind import Line
 from sequencer.project.schema import Section
 from sequencer.project.sections import ConfigSection
 from sequencer.project.store_kinds import StoreKind

@@ -11,9 +11,9 @@ import pytest
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.events import ignore
 from sequencer.engine.run import Run
-from sequencer.engine.worker import LineWorker
+from sequencer.engine.worker import SequenceWorker
 from sequencer.executors.cancellation import Cancellation
-from sequencer.model.line.order import place
+from sequencer.model.sequence.order import place
 from tests.acceptance.charging import (
     Answers,
     calls_of,
@@ -203,10 +203,10 @@ def test_a_step_of_mode_async_has_the_mark(tmp_path: Path) -> None:
     assert [call["SEQUENCER_TOKEN"] for call in calls_of(folder)] == ["0"]
 
 
-def claimed(run: Run) -> tuple[LineWorker, int]:
+def claimed(run: Run) -> tuple[SequenceWorker, int]:
     """Return a worker, and the token of the first step, which is claimed as a server does it."""
     worker = run.worker(ignore)
-    assert isinstance(worker, LineWorker)
+    assert isinstance(worker, SequenceWorker)
     head = run.control.begin()
     running = worker.claim(head, worker.performer.prepare(place(worker.workflow, 0)))
     assert running is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ClaimHeld
-from sequencer.model.net import record as flow_record
+from sequencer.model.graph import record as flow_record
 from tests.concurrency import children, flow_runs
 from tests.concurrency.flow_runs import Flow
 from tests.long.report import Report, Size

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.by_hand import Control
-from sequencer.engine.markings import NetChanges
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.errors import SequencerError
 from sequencer.model.commands import AnswerQuestion, RetryNow
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import Head
 from sequencer.model.kind import Capacity
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime
@@ -31,7 +31,7 @@ from tests.property.amounts import in_memory
 WORKFLOW = workflow("s --> a & b & c & h{{H}}; a & b & c & h --> j --> k")
 NODES = ("s", "a", "b", "c", "j", "k")
 LEAST_POINTS = 60
-Act = Callable[[NetChanges], object]
+Act = Callable[[GraphChanges], object]
 
 
 def campaign(folder: Path, size: Size) -> Report:
@@ -64,17 +64,17 @@ def _swept(folder: Path, faults: tuple[tuple[str, int, int], ...]) -> Report:
 # --- what is done ------------------------------------------------------------------------
 
 
-def control(folder: Path) -> NetChanges:
-    return NetChanges(FileStore(folder / "state.json", rotate_bytes=6_000, keep=1000), WORKFLOW)
+def control(folder: Path) -> GraphChanges:
+    return GraphChanges(FileStore(folder / "state.json", rotate_bytes=6_000, keep=1000), WORKFLOW)
 
 
-def room(flow: NetChanges, head: Head, slots: int = 8) -> Capacity:
+def room(flow: GraphChanges, head: Head, slots: int = 8) -> Capacity:
     mine = os.getpid()
     gone = frozenset(c.token for c in head.claims if c.owner.pid != mine)
     return Capacity(flow.store.owner(), 60.0, boottime(), slots, gone=gone)
 
 
-def accept(flow: NetChanges, node: str) -> None:
+def accept(flow: GraphChanges, node: str) -> None:
     """Keep an output of *node* and accept it; claim all that follows."""
     head = flow.store.view().head
     assert head is not None
@@ -88,35 +88,35 @@ def accept(flow: NetChanges, node: str) -> None:
     flow.update(act, lambda now: room(flow, now))
 
 
-def by_hand(flow: NetChanges) -> Control:
+def by_hand(flow: GraphChanges) -> Control:
     return Control(flow.store, WORKFLOW)
 
 
-def begun(flow: NetChanges) -> None:
+def begun(flow: GraphChanges) -> None:
     by_hand(flow).begin()
 
 
-def claim(flow: NetChanges) -> None:
+def claim(flow: GraphChanges) -> None:
     flow.update(None, lambda now: room(flow, now))
 
 
-def started(flow: NetChanges) -> None:
+def started(flow: GraphChanges) -> None:
     begun(flow)
     claim(flow)
 
 
-def forked(flow: NetChanges) -> None:
+def forked(flow: GraphChanges) -> None:
     started(flow)
     accept(flow, "s")
 
 
-def asked(flow: NetChanges) -> None:
+def asked(flow: GraphChanges) -> None:
     forked(flow)
     for node in "abc":
         accept(flow, node)
 
 
-def in_a_child(flow: NetChanges, act: Act) -> None:
+def in_a_child(flow: GraphChanges, act: Act) -> None:
     """Let a process do it that is dead afterwards."""
     child = os.fork()
     if child == 0:
@@ -125,7 +125,7 @@ def in_a_child(flow: NetChanges, act: Act) -> None:
     os.waitpid(child, 0)
 
 
-def fail(flow: NetChanges) -> None:
+def fail(flow: GraphChanges) -> None:
     """Let the first agent fail for good, which stops the others."""
     head = flow.store.view().head
     assert head is not None
@@ -134,7 +134,7 @@ def fail(flow: NetChanges) -> None:
     flow.update(lambda step: step.fail(token, outcome, {}, due=None, kind="error"), lambda _: None)
 
 
-def failed(flow: NetChanges) -> None:
+def failed(flow: GraphChanges) -> None:
     forked(flow)
     fail(flow)
 
@@ -247,7 +247,7 @@ def violations(folder: Path, before: list[dict[str, Any]], said: dict[str, Any])
     return wrong
 
 
-def _end(flow: NetChanges) -> None:
+def _end(flow: GraphChanges) -> None:
     """Bring the run to its end, as whoever comes next."""
     for _ in range(30):
         head = flow.store.view().head
@@ -268,7 +268,7 @@ def _end(flow: NetChanges) -> None:
     raise AssertionError("it does not end")
 
 
-def _check_outputs(flow: NetChanges, head: Head) -> None:
+def _check_outputs(flow: GraphChanges, head: Head) -> None:
     _, marking = flow.marking(head)
     for node in NODES:
         assert flow.text(marking.outputs[node]) == f"output of {node}", node

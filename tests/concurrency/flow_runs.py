@@ -15,8 +15,8 @@ import psutil
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.run import Run
 from sequencer.history.trace import trace_line
+from sequencer.model.graph.marking import FlowStatus
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.net.marking import FlowStatus
 from sequencer.project.flows import run_of
 from sequencer.project.project import open_project
 

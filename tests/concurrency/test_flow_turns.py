@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.markings import NetChanges
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.model.commands import Pause
 from tests.acceptance.cli_process import cli, launched, until
 from tests.concurrency import children, flow_points, flow_runs
@@ -161,11 +161,11 @@ def test_a_paused_run_waits_and_goes_on(tmp_path: Path) -> None:
 def test_the_sweep_notices_a_node_that_is_accepted_before_its_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unwritten(self: NetChanges, step_index: int, token: int, output: str) -> str:
+    def unwritten(self: GraphChanges, step_index: int, token: int, output: str) -> str:
         del self, output
         return f"{step_index}-{token}"
 
-    monkeypatch.setattr(NetChanges, "keep_output", unwritten)
+    monkeypatch.setattr(GraphChanges, "keep_output", unwritten)
     said, found = flow_points.tried(
         "accept", Injector("kill", 10_000), tmp_path / "p", in_documents=False
     )

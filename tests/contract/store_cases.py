@@ -11,8 +11,8 @@ from typing import Any
 
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.line.order import place
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.sequence.order import place
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow

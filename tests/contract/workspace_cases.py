@@ -11,10 +11,10 @@ from sequencer.engine.logs import current_branch
 from sequencer.engine.workspace import AttemptFolder, BranchGuard, InnerWorkspace, Workspace
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.redaction import Redaction
+from sequencer.model.graph.graph import Graph, Node, NodeKind
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.task import TaskTraits
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.attempt_refs import AttemptWorkspace
 from sequencer.plugins.git.code.checkout import Checkout

@@ -15,7 +15,7 @@ import pytest
 
 from sequencer.cli.views.states import PICTURES
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.plugins.drawing.mermaid import charted, classed
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.flowcharts_peer.asking import ask

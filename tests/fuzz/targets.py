@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sequencer.errors import ConfigurationError, CorruptState, NewerSchema, StateRefused
 from sequencer.model.head import Head
-from sequencer.model.line.order import describe
+from sequencer.model.sequence.order import describe
 from sequencer.project.settings import load
 from sequencer.store.head import parse_head, read_head, write_head
 from sequencer.store.journal import checksum, decode, facts_of, scan

@@ -30,12 +30,12 @@ from sequencer.model.commands import (
     TakeOver,
     Tell,
 )
+from sequencer.model.graph.graph_kind import GraphKind
 from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext
 from sequencer.model.limits import utc
-from sequencer.model.line.line import Line
-from sequencer.model.line.order import present
-from sequencer.model.net.net import Net
+from sequencer.model.sequence.order import present
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.transitions import Transition
 from sequencer.project.project import open_run
 from tests.golden.recording import FOLDER, bring_back, steady
@@ -44,12 +44,14 @@ from tests.golden.stories import STORIES
 _OF_THE_STORE = {"revision", "journal_offset"}
 
 
-def kind_of(run: Run) -> Line | Net:
+def kind_of(run: Run) -> SequenceKind | GraphKind:
     workflow = run.workflow
-    return Line(workflow) if workflow.graph is None else run.flow.net
+    return SequenceKind(workflow) if workflow.graph is None else run.flow.graph_kind
 
 
-def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transition | None:
+def decided(
+    kind: SequenceKind | GraphKind, before: Head, record: Mapping[str, Any]
+) -> Transition | None:
     """Return what the kind makes of *before* where *record* tells of one decision or one claim."""
     event, told = record["event"], record["outcome"] or {}
     at, note = datetime.fromisoformat(record["at"]), told.get("note") or ""
@@ -70,7 +72,7 @@ def decided(kind: Line | Net, before: Head, record: Mapping[str, Any]) -> Transi
     }
     if event in commands:
         return kind.apply(before, commands[event](), CommandContext(at=at, by=told.get("by", "")))
-    if event == "claimed" and isinstance(kind, Line) and not before.claims:
+    if event == "claimed" and isinstance(kind, SequenceKind) and not before.claims:
         claim = Head.model_validate(record["head"]).claims[0]
         return transitions.claim(
             before,
@@ -107,7 +109,7 @@ def test_decisions_and_claims_make_the_heads_that_were_recorded(name: str, tmp_p
                 kept = Head.model_validate(record["head"]).model_dump_json(exclude=_OF_THE_STORE)
                 kept = json.loads(kept)
                 # Outputs lie in folders whose names nobody can guess.
-                is_net = isinstance(kind, Net)
+                is_net = isinstance(kind, GraphKind)
                 assert (steady(found) == steady(kept)) if is_net else (found == kept)
                 checked += 1
     assert checked

@@ -11,9 +11,9 @@ from sequencer.model import transitions
 from sequencer.model.head import Head, Owner
 from sequencer.model.kind import fresh_head
 from sequencer.model.limits import InvocationLimits, RunLimits, iso
-from sequencer.model.line.line import Line
-from sequencer.model.line.order import place
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.sequence.order import place
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 
@@ -38,7 +38,7 @@ def claims(step: int, steps: int, *, is_running: bool, takes_over: bool) -> bool
     head = _claimed(head, workflow) if is_running else head
     budget = SequenceBudget(workflow, Mode.SYNC, InvocationLimits(), RunLimits(), head)
     gone = [claim.token for claim in head.claims] if takes_over else []
-    seen = SequenceSeen(head, NOW, Line(workflow), budget, gone=gone)
+    seen = SequenceSeen(head, NOW, SequenceKind(workflow), budget, gone=gone)
     return isinstance(next_move(seen), TakeClaims)
 
 

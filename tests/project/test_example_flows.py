@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sequencer.engine.invocation_budget import Mode
+from sequencer.model.graph.graph import NodeKind
 from sequencer.model.head import Head, Status
-from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event
 from sequencer.project.checks import check_project
 from sequencer.project.diagnostics import Level

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from sequencer.documents.yamlfile import dotted
-from sequencer.model.net.task import Budget
+from sequencer.model.graph.task import Budget
 from sequencer.model.step import Step
 from sequencer.plugins.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS
 from sequencer.plugins.teams.team import STEP_FIELDS, Role

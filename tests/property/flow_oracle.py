@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer.model.net.graph import Graph, Node
+from sequencer.model.graph.graph import Graph, Node
 from sequencer.model.workflow import Workflow
 
 Script = Mapping[str, tuple[tuple[Any, ...], tuple[int, ...]]]

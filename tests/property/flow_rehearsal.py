@@ -14,14 +14,14 @@ from typing import Any
 from hypothesis import assume
 
 from sequencer.history.trace import trace_line
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.graph import NodeKind
+from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.graph.record import Chain, Written
+from sequencer.model.graph.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.head import Flow, Head
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import NodeKind
-from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
-from sequencer.model.net.record import Chain, Written
-from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Fact
 from tests.contract.store_cases import STRANGER, new_head
@@ -82,7 +82,7 @@ class Rehearsal:
         step.settle(Capacity(STRANGER, 60.0, 0.0, slots=100, limits=RunLimits(attempts=1000)))
         made = transition_of(step)
         written = flow_record.write(
-            marking, rest_of(step.marking), self.head.flow, chain, step.course.operations
+            marking, rest_of(step.marking), self.head.flow, chain, step.editor.operations
         )
         if written.document is not None:
             name, data = written.document
@@ -109,7 +109,7 @@ class Rehearsal:
 
     def run(self) -> Rehearsal:
         def begin(step: OpenTransition) -> None:
-            step.course.begin()
+            step.editor.begin()
 
         self.update(begin)
         while self.marking.status is FlowStatus.RUNNING:

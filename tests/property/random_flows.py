@@ -9,7 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.simulate import NodeScript

@@ -13,14 +13,14 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from sequencer.errors import ConfigurationError
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.graph.marking import FlowStatus, Marking
+from sequencer.model.graph.task import TaskTraits
+from sequencer.model.graph.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.head import Claim, Flow, Head
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
-from sequencer.model.net.marking import FlowStatus, Marking
-from sequencer.model.net.task import TaskTraits
-from sequencer.model.net.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
 from sequencer.plugins.teams.graphs import growth_of, workflow_of
@@ -132,7 +132,7 @@ class TeamRehearsal:
         step.settle(self._room())
         made = transition_of(step)
         flow = self.head.flow
-        written = flow_record.write(marking, rest_of(marking), flow, chain, step.course.operations)
+        written = flow_record.write(marking, rest_of(marking), flow, chain, step.editor.operations)
         if written.document is not None:
             name, data = written.document
             if written.starts_anew:
@@ -141,11 +141,11 @@ class TeamRehearsal:
             self.documents[name] = data
         text = made.head.replace(flow=written.flow).model_dump_json(exclude_defaults=True)
         self.head = Head.model_validate_json(text)
-        for operation in step.course.operations:
+        for operation in step.editor.operations:
             self.kept.apply(operation)
         self._read = self.read()
         ensure_same(self.kept, self._read[0])
-        if any(operation[0] == "grow" for operation in step.course.operations):
+        if any(operation[0] == "grow" for operation in step.editor.operations):
             assert self.kept.graph == self._read[0].graph
             assert self.kept.graph.urgency == self._read[0].graph.urgency
         self._watch(text, made.facts)
@@ -207,7 +207,7 @@ class TeamRehearsal:
     # --- the clock -----------------------------------------------------------------
 
     def run(self) -> TeamRehearsal:
-        self.update(lambda step: step.course.begin())
+        self.update(lambda step: step.editor.begin())
         for _ in range(MOST_EVENTS):
             if self.kept.status is not FlowStatus.RUNNING:
                 return self

@@ -14,8 +14,8 @@ from sequencer.engine.logs import StepLogs
 from sequencer.errors import TooManyFailures
 from sequencer.executors.redaction import MIN_VALUE, Redaction
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import describe, resolve
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.sequence.order import describe, resolve
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.definitions import WorkflowDefinition

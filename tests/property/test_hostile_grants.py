@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.net.graph import NodeKind
+from sequencer.model.graph.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.settings import load

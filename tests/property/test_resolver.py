@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import UsageRefused
-from sequencer.model.line.order import describe, place, resolve
+from sequencer.model.sequence.order import describe, place, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 

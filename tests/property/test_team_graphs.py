@@ -8,9 +8,9 @@ from random import Random
 import pytest
 from hypothesis import strategies as st
 
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import FlowStatus
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import FlowStatus
 from tests.property.amounts import for_all
 from tests.property.team_rehearsal import (
     MOST_HEAD_BYTES,

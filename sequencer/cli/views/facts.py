@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequencer.engine.markings import as_begun
+from sequencer.engine.graph_changes import as_begun
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.history.story import Story, story_of
 from sequencer.history.view import FlowView, view_of

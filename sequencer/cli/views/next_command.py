@@ -30,7 +30,7 @@ from sequencer.extensions import PluginUnavailable
 from sequencer.history.words import moment
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing
-from sequencer.model.line.order import position_at
+from sequencer.model.sequence.order import position_at
 from sequencer.model.transitions import RETRY
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Liveness

@@ -33,7 +33,7 @@ from sequencer.project.starts import starts_of
 from sequencer.store.journal import JournalFile, facts_of
 
 if TYPE_CHECKING:
-    from sequencer.engine.markings import Question
+    from sequencer.engine.graph_changes import Question
 
 Found = TypeVar("Found")
 END_BYTES = 64 * 1024

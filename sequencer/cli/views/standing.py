@@ -27,8 +27,8 @@ from sequencer.cli.views.states import StateLook, look_of
 from sequencer.cli.views.tails import heard_of, last_failure
 from sequencer.cli.views.text import age_s, one_line, plural
 from sequencer.engine.by_hand import fresh_head
+from sequencer.engine.graph_changes import as_begun
 from sequencer.engine.logs import StepLogs
-from sequencer.engine.markings import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
@@ -44,8 +44,8 @@ from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Readiness, Standing, tried_again
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import Description, describe_at, last_no, place, present
 from sequencer.model.outcome import duration, spent
+from sequencer.model.sequence.order import Description, describe_at, last_no, place, present
 from sequencer.model.workflow import PARAM_KEYS, Workflow, ensure_definition
 from sequencer.project.posting import Pending
 from sequencer.project.project import Project

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.conversations import Sessions
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.layer import Next
-from sequencer.engine.markings import NetChanges
 from sequencer.engine.performing import Performer
 from sequencer.model.kind import Ended
 from sequencer.model.limits import utc
@@ -17,10 +17,10 @@ from sequencer.model.outcome import Decision, Move, OutcomeStatus
 class NodeLayers:
     """The layers that need the run of the graph, for the threads of one process."""
 
-    def __init__(self, control: NetChanges) -> None:
-        """Make the layers of the run that *control* changes."""
-        self._control = control
-        self.sessions = Sessions.of(control.store, control.workflow)
+    def __init__(self, changes: GraphChanges) -> None:
+        """Make the layers of the run that *changes* changes."""
+        self._changes = changes
+        self.sessions = Sessions.of(changes.store, changes.workflow)
 
     def keep_output(self, performer: Performer, attempt: Attempt, /, proceed: Next) -> None:
         """Keep what an accepted attempt has said, and what a judge has."""
@@ -36,11 +36,11 @@ class NodeLayers:
         # The run may go on behind a judge that says no to the last.
         if not (is_accepted or ended.verdict):
             return
-        attempt.reference = self._control.keep_output(
+        attempt.reference = self._changes.keep_output(
             claim.step_index, claim.token, ended.outcome.output
         )
         if is_accepted:
-            self.sessions.keep(claim, ended, utc(self._control.now()))
+            self.sessions.keep(claim, ended, utc(self._changes.now()))
 
 
 def as_decided(ended: Ended) -> Ended:

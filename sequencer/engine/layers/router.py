@@ -13,8 +13,8 @@ from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import route_words
 from sequencer.executors.protocol import Piece
-from sequencer.model.line.order import describe
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.sequence.order import describe
 from sequencer.model.transitions import Place
 from sequencer.workflows.router import (
     RouterSettings,

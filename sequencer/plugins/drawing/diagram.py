@@ -18,7 +18,7 @@ from sequencer.cli.views.states import mark_of, node_look, shown, wrapped
 from sequencer.cli.views.text import can_write, columns_of, cut, has_color, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.plugins.drawing.layers import Group, place_count
 from sequencer.plugins.drawing.layout import Box, EdgeLine, GroupFrame, Layout, Words, laid_out
 from sequencer.workflows.mermaid.chart import Chart

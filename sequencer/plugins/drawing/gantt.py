@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, plural, short, width
-from sequencer.engine.markings import as_begun
+from sequencer.engine.graph_changes import as_begun
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged, SequencerError
 from sequencer.history.spans import (
@@ -430,7 +430,7 @@ def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Wo
             return run.kind.workflow_of(head)
         except (ConfigurationError, DefinitionChanged):
             with suppress(CorruptState):
-                return as_begun(run.store, head).net.workflow_of(head)
+                return as_begun(run.store, head).graph_kind.workflow_of(head)
             raise
     except SequencerError as error:
         warn(f"warning: roles and places are not known: {error.message}")

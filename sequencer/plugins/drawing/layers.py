@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from msgspec import Struct, field
 
-from sequencer.model.net.graph import Graph
+from sequencer.model.graph.graph import Graph
 
 SWEEPS = 12
 

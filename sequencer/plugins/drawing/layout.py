@@ -14,7 +14,7 @@ from itertools import pairwise
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sequencer.model.net.graph import Graph
+from sequencer.model.graph.graph import Graph
 from sequencer.plugins.drawing.columns import Port, extents, middles, ports
 from sequencer.plugins.drawing.layers import Group, Rows, arranged
 

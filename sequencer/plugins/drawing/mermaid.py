@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from sequencer.cli.views.states import PICTURES, shown
 from sequencer.history.view import FlowView, NodeState
-from sequencer.model.net.graph import Graph, NodeKind
+from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.model.workflow import Workflow
 
 _PLAIN = frozenset(" _-.,:/'+?")

@@ -17,9 +17,9 @@ from msgspec import Struct
 from sequencer.history.spans import Figures, figures_of, timeline_of
 from sequencer.history.story import Story
 from sequencer.history.totals import BY_HAND
+from sequencer.model.graph.graph import Node
+from sequencer.model.graph.task import Budget
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Node
-from sequencer.model.net.task import Budget
 from sequencer.model.outcome import Usage, duration, spent
 from sequencer.plugins.teams.team import TeamRules
 

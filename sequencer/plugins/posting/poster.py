@@ -32,7 +32,7 @@ from sequencer.engine.events import (
 )
 from sequencer.errors import Interrupted
 from sequencer.executors.redaction import Redaction
-from sequencer.model.net.graph import Node
+from sequencer.model.graph.graph import Node
 from sequencer.plugins.posting.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
 from sequencer.plugins.posting.protocol import Activity, Sink
 from sequencer.plugins.posting.text import Gist

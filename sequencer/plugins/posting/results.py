@@ -17,8 +17,8 @@ from sequencer.errors import SequencerError
 from sequencer.history.facts import RecordedFact, meaning_of, read
 from sequencer.history.results import result_of, text_in
 from sequencer.history.story import story_of
+from sequencer.model.graph.marking import FlowStatus
 from sequencer.model.head import Head
-from sequencer.model.net.marking import FlowStatus
 from sequencer.plugins.metrics.facts import metrics_of
 from sequencer.plugins.posting.cursor import (
     Cursor,

@@ -27,8 +27,8 @@ from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ConfigurationError, UsageRefused, run_option
 from sequencer.history.story import Story
 from sequencer.history.view import view_of
+from sequencer.model.graph.graph import Graph
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Usage, cost_words
 from sequencer.model.request import Definition, Request, Route
 from sequencer.model.step import Step

@@ -18,9 +18,9 @@ from sequencer.engine.messages import Message, messages_block, messages_to, unre
 from sequencer.engine.recall import end_of, rounds_in_short
 from sequencer.engine.values import NodeValues
 from sequencer.errors import StorageFailed
-from sequencer.model.net.choices import shortened
-from sequencer.model.net.graph import Node
-from sequencer.model.net.marking import Marking, Reference
+from sequencer.model.graph.choices import shortened
+from sequencer.model.graph.graph import Node
+from sequencer.model.graph.marking import Marking, Reference
 from sequencer.model.request import Request
 from sequencer.workflows import prompts as templates
 

@@ -18,10 +18,10 @@ from msgspec.structs import replace
 
 from sequencer.engine.capacity import TOKENS, USD, UsageCap
 from sequencer.errors import TooManyFailures
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.tally import Used
-from sequencer.model.net.task import Budget
-from sequencer.model.net.transition import OpenTransition
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.tally import Used
+from sequencer.model.graph.task import Budget
+from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.outcome import Usage
 from sequencer.plugins.teams.team import TeamRules
 
@@ -226,12 +226,12 @@ class TeamBudgets:
         if (broken := self.broken(marking)) is not None:
             number = marking.ledger.failures
             if marking.ledger.broke_at < number:
-                step.course.do("team", "broke", number)
+                step.editor.do("team", "broke", number)
             self._warn(step, f"breaker: {number}", f"{broken}: nothing more starts")
         if not self.are_set(marking):
             return
         # Only tasks that used something in this transition: the others are where they were.
-        paid = {one[2] for one in step.course.operations if one[:2] == ["team", "spend"]}
+        paid = {one[2] for one in step.editor.operations if one[:2] == ["team", "spend"]}
         caps = [
             (cap, False) for cap in (self.of_team(marking), *dict(self.of_roles(marking)).values())
         ]

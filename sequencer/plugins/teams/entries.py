@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, model_validator
-from sequencer.model.net.task import MAX_TASKS, Budget, Needs
+from sequencer.model.graph.task import MAX_TASKS, Budget, Needs
 from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.plugins.teams.team import STEP_FIELDS, TASK_ID, Task
 

@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.errors import ConfigurationError, raise_all
-from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
-from sequencer.model.net.task import MAX_TASKS, TaskTraits
+from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.graph.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.options import FIXER, UNNAMED

@@ -1,6 +1,6 @@
 """What is added to a team's graph while it runs: what a lead asks for, and what mends a task.
 
-It implements `model.net.ends.Grower`. An answer is somebody else's text: it may say
+It implements `model.graph.ends.Grower`. An answer is somebody else's text: it may say
 what is to be done, by which role and in which order; who performs it, with which permissions
 and limits is not its to say.
 """
@@ -18,8 +18,8 @@ from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError, model_validator
-from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
-from sequencer.model.net.task import MAX_TASKS, TaskTraits
+from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.graph.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Name, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.graphs import (

@@ -16,7 +16,7 @@ from typing import Annotated
 from sequencer.documents.keys import HELD_IN
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field
-from sequencer.model.net.task import Budget
+from sequencer.model.graph.task import Budget
 from sequencer.model.request import Label
 from sequencer.model.step import ModelName, Name
 from sequencer.plugins.requests.routing import Word

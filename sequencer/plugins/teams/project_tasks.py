@@ -7,8 +7,8 @@ from typing import Any
 
 from sequencer.engine.tasks import TaskExecution
 from sequencer.engine.values import NodeValues
-from sequencer.model.net.ends import Grower
-from sequencer.model.net.marking import Marking
+from sequencer.model.graph.ends import Grower
+from sequencer.model.graph.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.briefing import brief_of

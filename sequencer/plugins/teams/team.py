@@ -1,6 +1,6 @@
 """What a team of agents is: its tasks, the roles that do them, and what it may use.
 
-Plain data. A task that stands in a graph keeps its traits at its node, see `model.net.task`.
+Plain data. A task that stands in a graph keeps its traits at its node, see `model.graph.task`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from sequencer.engine.tasks import MergeOrder
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, model_validator
-from sequencer.model.net.task import MAX_TASKS, Adds, Budget, Needs
+from sequencer.model.graph.task import MAX_TASKS, Adds, Budget, Needs
 from sequencer.model.step import FORMER_AGENT, ModelName, Name, Step, with_agent
 
 TASK_ID = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$"

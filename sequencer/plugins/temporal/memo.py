@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from sequencer.engine.markings import NetChanges
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.errors import StorageFailed
 from sequencer.model.head import Head
 from sequencer.plugins.temporal.wire import (
@@ -114,7 +114,7 @@ class MemoStore:
         self.sizes |= sizes_of(changed)
 
 
-class HeldNet(NetChanges):
+class HeldGraphChanges(GraphChanges):
     """A graph's run whose outputs are where its head is."""
 
     def read_output(self, name: str) -> str:

@@ -37,17 +37,17 @@ from sequencer.errors import (
     SequencerError,
     StaleClaim,
 )
+from sequencer.model.graph.graph_kind import Taken
+from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.kind import Capacity, Ended, slots_at
 from sequencer.model.limits import InvocationLimits, RunLimits, utc
-from sequencer.model.line.line import EndingKind
-from sequencer.model.line.order import present, step_at
-from sequencer.model.net.net import Taken
-from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.sequence.order import present, step_at
+from sequencer.model.sequence.sequence_kind import EndingKind
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
-from sequencer.plugins.temporal.memo import HeldNet, MemoStore
+from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
 from sequencer.plugins.temporal.wire import (
     AttemptReport,
     Ticket,
@@ -421,7 +421,7 @@ class NetPermit(Permit):
             graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.required()
             capacity_rule, grower = graphs.load(rules)
         self._capacity_rule = capacity_rule
-        self._nodes = HeldNet(cast("Store", store), self.workflow, grower)
+        self._nodes = HeldGraphChanges(cast("Store", store), self.workflow, grower)
         self._changing(self._nodes)
         self.budget = GraphBudget(
             self._mode,
@@ -443,7 +443,7 @@ class NetPermit(Permit):
             self._seen(head),
             self._at,
             marking,
-            self._nodes.net,
+            self._nodes.graph_kind,
             self.budget,
             gone=self._gone(head),
             own=self._busy,
@@ -480,7 +480,7 @@ class NetPermit(Permit):
 
     def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
         _, marking = self._nodes.marking(self._store.head)
-        workflow = self._nodes.net.workflow_at(marking)
+        workflow = self._nodes.graph_kind.workflow_at(marking)
         step, here = workflow.steps_by_name[claim.step], Place(claim.step_index, claim.step, "")
         ended = ended_of(report, claim, here, step, workflow)
         if (name := report.reference) is None:
@@ -497,7 +497,7 @@ class NetPermit(Permit):
             self.budget.count(step, outcome)
 
         def act(change: OpenTransition) -> None:
-            made.append(self._nodes.net.take(change, ended))
+            made.append(self._nodes.graph_kind.take(change, ended))
             if self._capacity_rule is not None:
                 self._capacity_rule.watch(change)
 

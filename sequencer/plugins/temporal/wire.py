@@ -18,11 +18,9 @@ from sequencer import errors
 from sequencer.errors import NewerSchema, SequencerError, StorageFailed
 from sequencer.model.answers import decision_in
 from sequencer.model.evidence import evidence_of
+from sequencer.model.graph.choices import candidates
 from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
 from sequencer.model.kind import Ended
-from sequencer.model.line.line import Ending, EndingKind
-from sequencer.model.line.order import place
-from sequencer.model.net.choices import candidates
 from sequencer.model.outcome import (
     Decision,
     Outcome,
@@ -32,6 +30,8 @@ from sequencer.model.outcome import (
     Verdict,
     used,
 )
+from sequencer.model.sequence.order import place
+from sequencer.model.sequence.sequence_kind import Ending, EndingKind
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, Place
 from sequencer.model.workflow import Workflow

@@ -14,9 +14,9 @@ from sequencer.cli.views.text import plural
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line
 from sequencer.history.story import StepTries
 from sequencer.history.view import FlowView, NodeState, NodeView
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.head import Head
-from sequencer.model.line.order import describe
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.sequence.order import describe
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.drawing.gantt import Bar, Gantt, Look, gantt_of, gantt_summary
 from sequencer.plugins.drawing.pictures import Link

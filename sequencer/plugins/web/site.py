@@ -23,7 +23,7 @@ from sequencer.cli.views.next_command import run_state, situation_of
 from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
 from sequencer.cli.views.states import LOOKS, StateLook, look_of
 from sequencer.documents.textfile import slug
-from sequencer.engine.markings import as_begun
+from sequencer.engine.graph_changes import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
@@ -37,9 +37,9 @@ from sequencer.errors import (
 from sequencer.history.facts import RecordedFact, read
 from sequencer.history.story import StepTries, Story
 from sequencer.model.commands import Adopt
+from sequencer.model.graph.source import differences
 from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext
-from sequencer.model.net.source import differences
 from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.schedules.timers import TickPace, pace_of

@@ -9,8 +9,8 @@ from functools import cached_property
 from msgspec import Struct
 
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.net.choices import DEFAULT, TIMEOUT, normalise
-from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
+from sequencer.model.graph.choices import DEFAULT, TIMEOUT, normalise
+from sequencer.model.graph.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.step import Step
 from sequencer.workflows.flowfile.joins import check_joins
 from sequencer.workflows.flowfile.markdown import Heading

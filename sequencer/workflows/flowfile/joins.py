@@ -14,8 +14,8 @@ from operator import and_, or_
 from typing import NamedTuple
 
 from sequencer.model.answers import DECISION_FIELDS
-from sequencer.model.net.choices import DEFAULT, groups, is_choice, takes_other_answers
-from sequencer.model.net.graph import Graph, NodeKind
+from sequencer.model.graph.choices import DEFAULT, groups, is_choice, takes_other_answers
+from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.flowfile.rules import MAX_COMPARED, FlowGraph, at_once
 

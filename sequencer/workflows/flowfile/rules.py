@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from sequencer.model.net.choices import (
+from sequencer.model.graph.choices import (
     DEFAULT,
     TIMEOUT,
     NoMatchingBranch,
@@ -26,7 +26,7 @@ from sequencer.model.net.choices import (
     normalise,
     takes_other_answers,
 )
-from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.flowfile.settings import Front, NodeSource
 from sequencer.workflows.mermaid.text import Position

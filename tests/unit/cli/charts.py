@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from sequencer.history.spans import figures_of, timeline_of
 from sequencer.history.story import story_of
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Graph, Node, NodeKind
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.drawing.gantt import Gantt, chart_of

@@ -22,8 +22,8 @@ from sequencer.errors import Interrupted, StepFailed
 from sequencer.model.head import Head, Status
 from sequencer.model.kind import fresh_head
 from sequencer.model.limits import InvocationLimits, RunLimits, iso
-from sequencer.model.line.line import Line
 from sequencer.model.outcome import Usage
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 
@@ -120,7 +120,7 @@ def decided(
     limits = InvocationLimits(max_steps=1)
     budget = SequenceBudget(CYCLE, mode, limits, RunLimits(), HEAD, positions=positions)
     budget.summary.usage = Usage(steps=steps)
-    return next_move(SequenceSeen(head, NOW, Line(CYCLE), budget))
+    return next_move(SequenceSeen(head, NOW, SequenceKind(CYCLE), budget))
 
 
 def test_what_a_sequence_waits_for() -> None:

@@ -7,9 +7,15 @@ import pytest
 
 from sequencer.model.head import Head, Loop
 from sequencer.model.kind import Ended
-from sequencer.model.line.line import MAX_ROUNDS, EndingKind, Line, ending_of, gate_of
-from sequencer.model.line.order import fixer_place, place, step_at
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
+from sequencer.model.sequence.order import fixer_place, place, step_at
+from sequencer.model.sequence.sequence_kind import (
+    MAX_ROUNDS,
+    EndingKind,
+    SequenceKind,
+    ending_of,
+    gate_of,
+)
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
@@ -34,7 +40,9 @@ def made_of(here: Place, outcome: Outcome = OK, **made: Any) -> Ended:
 
 
 def ending(here: Place, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
-    return ending_of(Line(PROCEDURE), head or new_head(), made_of(here, outcome, **made), 20)
+    return ending_of(
+        SequenceKind(PROCEDURE), head or new_head(), made_of(here, outcome, **made), 20
+    )
 
 
 def at(index: int) -> Place:
@@ -107,7 +115,7 @@ def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
         ran = Ended(
             OK, step_at(CYCLE, there), there, "canned", decision=Decision(Move.GOTO, target)
         )
-        ended = ending_of(Line(CYCLE), new_head(), ran, 20)
+        ended = ending_of(SequenceKind(CYCLE), new_head(), ran, 20)
         assert ended.following is not None
         return ended.following.step_index
 

@@ -9,8 +9,8 @@ import pytest
 
 from sequencer.engine.fitting import OF_A_FLOWCHART, fitted
 from sequencer.errors import ConfigurationError
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Graph, Node, NodeKind
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.options import builtin_roles

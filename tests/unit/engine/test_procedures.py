@@ -17,7 +17,7 @@ from sequencer.errors import (
 )
 from sequencer.model.commands import Accept, Adopt, Approve, Feedback, Reject, Reset, RetryNow, Skip
 from sequencer.model.head import Loop, Status
-from sequencer.model.line.order import last_no
+from sequencer.model.sequence.order import last_no
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.project.project import open_project
 from tests.unit.engine.procedures import (

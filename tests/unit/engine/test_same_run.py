@@ -14,12 +14,12 @@ from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
-from sequencer.engine.worker import LineWorker
+from sequencer.engine.worker import SequenceWorker
 from sequencer.errors import CorruptState, StaleClaim, StepFailed, WorkTreeRefused
 from sequencer.model.commands import Reset
 from sequencer.model.head import Work
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.line.order import place
+from sequencer.model.sequence.order import place
 from sequencer.model.transitions import claim
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
@@ -120,7 +120,7 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
     run = open_scripted(tmp_path)
     run.control.begin()
     head = head_of(run)
-    worker = LineWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
+    worker = SequenceWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
     prepared = worker.performer.prepare(place(run.workflow, 0))
     try:
         shutil.rmtree(tmp_path / "sync")
@@ -172,7 +172,7 @@ def test_a_step_whose_code_is_refused_has_failed_and_its_work_is_kept(tmp_path: 
     run = open_scripted(tmp_path)
     head, cart = run.control.begin(), Refusing()
     performer = replace(run._at(head).performer(Recorder()), workspace=cart)
-    worker = LineWorker(run.store, performer, run.limits)
+    worker = SequenceWorker(run.store, performer, run.limits)
     try:
         with pytest.raises(StepFailed, match="another branch is checked out"):
             InlineLoop(worker, Mode.COMBINED, ONE, head).work()

@@ -19,8 +19,8 @@ from sequencer.errors import (
     UnsafePath,
     UsageRefused,
 )
+from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import FLOW_DOCUMENT, Head
-from sequencer.model.net.source import FlowSource
 from sequencer.model.request import DEFINITION_FILE, Definition, Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

@@ -10,12 +10,12 @@ from msgspec import convert
 
 from sequencer import errors
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
+from sequencer.model.graph.choices import candidates, normalise
 from sequencer.model.head import Claim, Gate, Head, Loop, Status
 from sequencer.model.kind import Ended
-from sequencer.model.line.line import Ending, EndingKind
-from sequencer.model.line.order import place
-from sequencer.model.net.choices import candidates, normalise
 from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault, Usage, Verdict
+from sequencer.model.sequence.order import place
+from sequencer.model.sequence.sequence_kind import Ending, EndingKind
 from sequencer.model.step import Output, Retry, Step
 from sequencer.model.transitions import Event, Fact
 from sequencer.model.workflow import Workflow

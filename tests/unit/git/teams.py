@@ -10,8 +10,8 @@ from typing import Any
 
 from sequencer.engine.workspace import AttemptFolder
 from sequencer.executors.redaction import Redaction
-from sequencer.model.net.graph import Node, NodeKind
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Node, NodeKind
+from sequencer.model.graph.task import TaskTraits
 from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft
 from sequencer.plugins.git.code.places import OwnPlace, SharedPlace, TaskPlaces
 from sequencer.plugins.git.code.tree import Folders

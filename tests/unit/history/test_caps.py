@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from sequencer.model.graph.graph import Graph, Node, NodeKind
+from sequencer.model.graph.task import Budget, TaskTraits
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.task import Budget, TaskTraits
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Cap, Spent, caps_of
 from sequencer.plugins.teams.team import TeamBudget, TeamRules

@@ -8,9 +8,9 @@ from sequencer.history.facts import MEANINGS, EndState, meaning_of, read
 from sequencer.history.spans import SpanKind, timeline_of
 from sequencer.history.story import KEPT_CHARS, STATES, Story, story_of
 from sequencer.history.view import NodeState, view_of
+from sequencer.model.graph.graph import Graph, Node, NodeKind
+from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.marking import Marking
 from sequencer.model.transitions import Event
 from tests.unit.history.journal_facts import NOON_S, Told
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.net.choices import (
+from sequencer.model.graph.choices import (
     NoMatchingBranch,
     candidates,
     choose,

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from sequencer.history.trace import trace_line
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.record import Chain, Written, read, write
+from sequencer.model.graph.rules import MarkingEditor
 from sequencer.model.head import Flow, Status
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.record import Chain, Written, read, write
-from sequencer.model.net.rules import Course
 from sequencer.model.transitions import Event
 from tests.contract.store_cases import new_head
 from tests.flows import graph
@@ -26,7 +26,7 @@ class Records:
     """What a run's files would be, after each change of one course."""
 
     def __init__(self, made: Graph) -> None:
-        self.course = Course(Marking(made))
+        self.editor = MarkingEditor(Marking(made))
         self.documents: dict[str, bytes] = {}
         self.last: Written | None = None
         self.sizes: list[int] = []
@@ -37,13 +37,13 @@ class Records:
         """Write down what has happened since the last time."""
         before = self.last
         written = write(
-            self.course.marking,
+            self.editor.marking,
             REST,
             before.flow if before else None,
             before.chain if before else Chain(),
-            self.course.operations,
+            self.editor.operations,
         )
-        self.course.operations.clear()
+        self.editor.operations.clear()
         self.last = written
         if written.document is not None:
             name, data = written.document
@@ -54,7 +54,7 @@ class Records:
         self.sizes.append(len(head.model_dump_json(indent=2).encode()))
         if is_read:
             found, chain = self.read()
-            ensure_same(found, self.course.marking)
+            ensure_same(found, self.editor.marking)
             assert (chain.names, chain.operations) == (
                 written.chain.names,
                 written.chain.operations,
@@ -63,13 +63,13 @@ class Records:
 
     def read(self) -> tuple[Marking, Chain]:
         assert self.last is not None
-        return read(self.course.graph, self.last.flow, self.documents.__getitem__)
+        return read(self.editor.graph, self.last.flow, self.documents.__getitem__)
 
     def go(self, name: str, reference: str | None = None) -> None:
-        self.course.start(name)
-        self.course.do("claim", name, 1)
-        self.course.succeed(name, "", reference)
-        self.course.facts.clear()
+        self.editor.start(name)
+        self.editor.do("claim", name, 1)
+        self.editor.succeed(name, "", reference)
+        self.editor.facts.clear()
 
 
 # --- damage --------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ def test_names_of_other_scripts_do_not_make_the_head_larger() -> None:
     names = [f"{'進行状況の報告' * 12}{number}" for number in range(40)]
     made = graph("; ".join(f"s --> {name}{{{{Q}}}}" for name in names))
     records = Records(made)
-    records.course.begin()
+    records.editor.begin()
     records.go("s")
     for number, name in enumerate(names, 1):
-        records.course.start(name)
-        records.course.do("ask", name, number, "2026-01-01T00:00:00Z", None)
+        records.editor.start(name)
+        records.editor.do("ask", name, number, "2026-01-01T00:00:00Z", None)
         records.keep()
     assert max(records.sizes) < 4096
 

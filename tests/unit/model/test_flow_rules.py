@@ -6,19 +6,19 @@ import pytest
 
 from sequencer.frozen.fields import ValidationError
 from sequencer.history.trace import trace_line
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.net.marking import FlowStatus, Marking
-from sequencer.model.net.rules import Course
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.marking import FlowStatus, Marking
+from sequencer.model.graph.rules import MarkingEditor
 from tests.flows import graph
 
 
-def course(text: str, **settings: Any) -> Course:
-    return Course(Marking(graph(text, **settings)))
+def editor(text: str, **settings: Any) -> MarkingEditor:
+    return MarkingEditor(Marking(graph(text, **settings)))
 
 
-def begun(text: str, *names: str, **settings: Any) -> Course:
+def begun(text: str, *names: str, **settings: Any) -> MarkingEditor:
     """Return a course whose entries have begun, in order, and nothing more."""
-    made = course(text, **settings)
+    made = editor(text, **settings)
     made.begin()
     for name in names or made.graph.entries:
         made.start(name)
@@ -26,7 +26,7 @@ def begun(text: str, *names: str, **settings: Any) -> Course:
     return made
 
 
-def lines(made: Course) -> list[str | None]:
+def lines(made: MarkingEditor) -> list[str | None]:
     return [trace_line(fact.event, fact.node, fact.details) for fact in made.facts]
 
 

@@ -10,8 +10,8 @@ import pytest
 from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Head
 from sequencer.model.kind import CommandContext
-from sequencer.model.line.line import Line
-from sequencer.model.line.order import place
+from sequencer.model.sequence.order import place
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
@@ -20,7 +20,7 @@ DECK = Workflow("deck", tuple(Step(name=name) for name in "abcd"), kind="deck")
 NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 
 
-class Backwards(Line):
+class Backwards(SequenceKind):
     """Goes through the steps from the last to the first."""
 
     def following(self, head: Head, step_index: int) -> Place:
@@ -29,9 +29,9 @@ class Backwards(Line):
 
 
 @pytest.mark.parametrize("command", [Accept(note="by hand"), Skip(note="not now")])
-@pytest.mark.parametrize(("kind", "then"), [(Line, "b"), (Backwards, "d")])
+@pytest.mark.parametrize(("kind", "then"), [(SequenceKind, "b"), (Backwards, "d")])
 def test_a_person_passes_a_step_in_the_order_of_the_kind(
-    command: RunCommand, kind: Callable[[Workflow], Line], then: str
+    command: RunCommand, kind: Callable[[Workflow], SequenceKind], then: str
 ) -> None:
     decides = kind(DECK)
     head = decides.fresh("run-1", at=NOW)

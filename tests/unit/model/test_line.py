@@ -12,18 +12,18 @@ from sequencer.model import edits, transitions
 from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Gate, Head, Loop, Owner, Status
 from sequencer.model.kind import Capacity, CommandContext
-from sequencer.model.line import gates
-from sequencer.model.line import order as loops
-from sequencer.model.line.line import Line
-from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.sequence import gates
+from sequencer.model.sequence import order as loops
+from sequencer.model.sequence.order import describe, place, resolve
+from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Review, Workflow
 from tests.contract.store_cases import STRANGER, new_head
 
 CHECK = Step.model_validate({"name": "check", "validation": {"fixer": {"name": "fix"}}})
-LINE = Line(Workflow("w", (CHECK, Step(name="end")), kind="procedure"))
+LINE = SequenceKind(Workflow("w", (CHECK, Step(name="end")), kind="procedure"))
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 RUN = LINE.fresh("r", at=NOW)
 

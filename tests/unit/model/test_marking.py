@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Active, FlowStatus, Marking
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import Active, FlowStatus, Marking
 from tests.flows import fan, graph
 
 

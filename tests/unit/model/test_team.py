@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.net.task import MAX_TASKS, Budget, TaskTraits
+from sequencer.model.graph.task import MAX_TASKS, Budget, TaskTraits
 from sequencer.model.step import Step
 from sequencer.plugins.teams.team import STEP_FIELDS, Role, Task, TeamBudget, TeamRules
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind, grown_graph
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.record import read
+from sequencer.model.graph.rules import MarkingEditor
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.head import Flow
-from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind, grown_graph
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.record import read
-from sequencer.model.net.rules import Course
-from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, grown
 from tests.flows import graph
@@ -32,10 +32,10 @@ def crew(text: str = "a --> b", **more: Any) -> Graph:
     return graph(text, is_team=True, **more)
 
 
-def begun(made: Graph) -> Course:
-    course = Course(Marking(made))
-    course.begin()
-    return course
+def begun(made: Graph) -> MarkingEditor:
+    editor = MarkingEditor(Marking(made))
+    editor.begin()
+    return editor
 
 
 # --- the graph ---------------------------------------------------------------------------
@@ -96,8 +96,8 @@ def test_who_has_asked_for_an_addition(made: Growth, by: str | None) -> None:
 
 
 def test_closed_nodes_are_passed_over_and_stay() -> None:
-    course = begun(crew("a --> x --> y; b --> z; c", entries=["a", "b", "c"]))
-    marking = course.marking
+    editor = begun(crew("a --> x --> y; b --> z; c", entries=["a", "b", "c"]))
+    marking = editor.marking
     assert marking.next_startable(closed={"a"}) == "b"
     assert marking.next_startable(closed={"a", "b"}) == "c"
     assert marking.next_startable(closed={"a", "b", "c"}) is None

@@ -8,12 +8,12 @@ from typing import Any, Never
 import pytest
 
 from sequencer.engine.capacity import Shares
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.tally import Ledger
+from sequencer.model.graph.task import Budget
 from sequencer.model.limits import RunLimits
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.tally import Ledger
-from sequencer.model.net.task import Budget
 from sequencer.plugins.teams.budgets import TeamBudgets
 from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.options import roles

@@ -7,9 +7,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.attempt import Attempt
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.head import Head
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.net.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.plugins.posting.protocol import Activity

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Graph, Node, NodeKind
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sequencer.documents.keys import annotation_at, is_mapping, leaves
 from sequencer.documents.textfile import locate
 from sequencer.errors import ConfigurationError, ConfigurationErrors
-from sequencer.model.line.order import describe
+from sequencer.model.sequence.order import describe
 from sequencer.project.legacy import tables
 from sequencer.project.schema import Schema
 from sequencer.project.settings import Settings, load

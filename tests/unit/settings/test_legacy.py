@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.line.order import resolve
+from sequencer.model.sequence.order import resolve
 from sequencer.project.legacy import tables
 from sequencer.project.settings import Settings, load
 

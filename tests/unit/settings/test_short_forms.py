@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.line.order import resolve
+from sequencer.model.sequence.order import resolve
 from sequencer.project.settings import Settings
 from tests.unit.settings.loading import loaded, refusal, refusals
 

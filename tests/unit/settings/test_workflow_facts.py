@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from sequencer.model.net.graph import Graph, Node
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Graph, Node
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.team import Role

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.model.graph import record as flow_record
 from sequencer.model.head import Flow, Head
-from sequencer.model.net import record as flow_record
 from sequencer.store import diagnosis
 from sequencer.store import documents as flow_documents
 from sequencer.store.documents import problems

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import CorruptState, DefinitionChanged, StateRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
-from sequencer.model.line.order import resolve
+from sequencer.model.sequence.order import resolve
 from sequencer.store.head import is_legacy, migrate
 from sequencer.workflows.registry import Registry
 

@@ -13,7 +13,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry
 from sequencer.workflows.finding import MAX_CHARS, MAX_LISTED, GraphFile
 from sequencer.workflows.flowfile.markdown import NodeSection, split

@@ -27,8 +27,8 @@ from sequencer.errors import (
     typed_command,
 )
 from sequencer.executors.redaction import Redaction
-from sequencer.model.net.graph import Node
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Node
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.checkout import (
     Checkout,

@@ -9,8 +9,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.task import TaskTraits
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
 BEGAN, TWO_MINUTES_AGO = "2026-11-22T11:00:00Z", "2026-11-22T11:58:00Z"

@@ -15,7 +15,7 @@ from sequencer.cli.views.states import ACTIVE, LOOKS, PICTURES, shown, wrapped
 from sequencer.cli.views.text import cut, width
 from sequencer.errors import StorageFailed
 from sequencer.history.view import FlowView, NodeState
-from sequencer.model.net.graph import Graph
+from sequencer.model.graph.graph import Graph
 from sequencer.plugins.drawing.diagram import drawing, listing, print_diagram
 from sequencer.plugins.drawing.mermaid import charted, classed
 from sequencer.workflows.mermaid.parser import read_chart

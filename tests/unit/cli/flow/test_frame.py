@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sequencer.cli.views.nodes import Frame, Heard, chosen
 from sequencer.cli.views.text import width
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Node, NodeKind
+from sequencer.model.graph.graph import Node, NodeKind
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import chain, graph, of, views, with_node
 

@@ -14,7 +14,7 @@ from sequencer.cli.views.board import MAX_NOTICES, Table
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.history.view import NodeState
-from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import HOSTILE, graph, of, ok, with_node

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.plugins.drawing.pictures import flow_svg, png_of, save, without_font
 from sequencer.project.extras import extra_hint
 from sequencer.workflows.mermaid.parser import read_chart

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.states import seconds, state_words
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Node, NodeKind
+from sequencer.model.graph.graph import Node, NodeKind
 from tests.unit.cli.flow.views import graph, views
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)

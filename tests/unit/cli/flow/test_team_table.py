@@ -28,7 +28,7 @@ from sequencer.cli.views.nodes import (
 )
 from sequencer.cli.views.text import width
 from sequencer.history.view import NodeState, NodeView
-from sequencer.model.net.graph import Node, NodeKind
+from sequencer.model.graph.graph import Node, NodeKind
 from sequencer.model.outcome import amount
 from tests.unit.cli.flow.teams import NOW, TWO_MINUTES_AGO, at_work, numbered, view
 from tests.unit.cli.flow.views import HOSTILE, of, with_node

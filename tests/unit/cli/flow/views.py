@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sequencer.history.view import FlowView, NodeState, NodeView
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.mermaid.chart import Chart

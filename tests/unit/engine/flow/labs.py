@@ -15,10 +15,10 @@ from bench.project import Fixed
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.graph_budget import GraphBudget
+from sequencer.engine.graph_changes import GraphChanges
+from sequencer.engine.graph_worker import GraphWorker, Slots
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.logs import StepLogs
-from sequencer.engine.markings import NetChanges
-from sequencer.engine.net_worker import NetWorker, Slots
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
@@ -83,7 +83,7 @@ class Hold:
         assert self.began.wait(LIMIT_S), "it was never begun"
 
 
-def slots_of(worker: NetWorker, steps: int | None = None) -> Slots:
+def slots_of(worker: GraphWorker, steps: int | None = None) -> Slots:
     """Return how many attempts *worker* may start in an invocation for so many *steps*."""
     limits = InvocationLimits(max_steps=steps)
     head = worker.store.view().head
@@ -246,12 +246,12 @@ class Lab:
         """Work in a thread."""
         return Working(self, mode, options)
 
-    def worker(self, store: Store | None = None, places: int = 8) -> NetWorker:
+    def worker(self, store: Store | None = None, places: int = 8) -> GraphWorker:
         """Return one more process, which does nothing by itself."""
         performer = self.performer(self.workflow, ignore)
         grower = None if performer.tasks is None else performer.tasks.grower
-        control = NetChanges(store or self.store(), self.workflow, grower)
-        return NetWorker(control, performer, self.limits, places)
+        control = GraphChanges(store or self.store(), self.workflow, grower)
+        return GraphWorker(control, performer, self.limits, places)
 
     def begun(self) -> Head:
         return Control(self.store(), self.workflow).begin()
@@ -261,7 +261,7 @@ class Lab:
         store = self.store()
         worker = self.worker(store)
         head, most = self.begun(), slots_of(worker, slots)
-        worker.control.update(None, lambda now: worker.capacity(now, most), run_id=head.run_id)
+        worker.changes.update(None, lambda now: worker.capacity(now, most), run_id=head.run_id)
         worker.attempts.close()
         return store
 

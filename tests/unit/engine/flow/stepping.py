@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sequencer.history.trace import trace_line
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import Marking, Reference, carried, text_of
+from sequencer.model.graph.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.head import Flow, Head
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking, Reference, carried, text_of
-from sequencer.model.net.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
 from tests.contract.store_cases import STRANGER, new_head
@@ -68,7 +68,7 @@ class Run:
         return text_of(reference, self.outputs.__getitem__), reference
 
     def begin(self, *, claims: bool = True) -> list[str]:
-        return self.update(lambda step: step.course.begin(), claims=claims)
+        return self.update(lambda step: step.editor.begin(), claims=claims)
 
     def look(self, *, claims: bool = True) -> list[str]:
         """Let nothing happen but what is due."""

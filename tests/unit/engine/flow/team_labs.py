@@ -16,8 +16,8 @@ from sequencer.errors import SequencerError
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import Executor, StepRequest
 from sequencer.model.commands import RetryNow, Tell
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.plugins.teams.graphs import workflow_of

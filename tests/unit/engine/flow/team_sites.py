@@ -11,7 +11,7 @@ from typing import Any
 from sequencer.engine.attempt import Attempt, Left
 from sequencer.engine.workspace import AttemptFolder, Workspace
 from sequencer.errors import StorageFailed
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.outcome import OutcomeStatus
 from tests.unit.engine.flow.team_labs import TeamLab, task
 

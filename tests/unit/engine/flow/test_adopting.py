@@ -9,8 +9,8 @@ import pytest
 
 from sequencer.errors import CorruptState, DefinitionChanged, TransitionRefused
 from sequencer.model.commands import Adopt, RetryNow
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.by_hand import MAX_TOLD
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.by_hand import MAX_TOLD
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from tests.flows import workflow

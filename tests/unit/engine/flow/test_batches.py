@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.net_worker import NetWorker
+from sequencer.engine.graph_worker import GraphWorker
 from sequencer.model.commands import Reject, Reset, Stop, TakeOver
 from sequencer.store.protocol import Store
 from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited, slots_of
@@ -31,7 +31,7 @@ FLOWS: list[tuple[str, dict[str, Said | list[Said]], dict[str, Any]]] = [
 
 
 @contextmanager
-def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[NetWorker]:
+def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[GraphWorker]:
     """Yield a process that has claimed what it can at first; it records what a test says."""
     worker = made.worker(store, places)
     head = made.begun()
@@ -43,7 +43,7 @@ def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[NetW
         worker.leave()
 
 
-def taken(worker: NetWorker, count: int) -> list[Attempt]:
+def taken(worker: GraphWorker, count: int) -> list[Attempt]:
     """Return *count* attempts that have ended, in the order of their claims."""
     found: list[Attempt] = []
     deadline = time.monotonic() + LIMIT_S

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.by_hand import Control
-from sequencer.engine.markings import NetChanges
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,
@@ -16,7 +16,7 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.model.commands import AnswerQuestion
-from sequencer.model.net.transition import OpenTransition
+from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry
 from sequencer.model.step import Step as WorkflowStep
@@ -71,7 +71,7 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
 def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     with pytest.raises(UsageRefused, match="is not a graph"):
-        NetChanges(made.store(), Workflow("w", (WorkflowStep(name="a"),)))
+        GraphChanges(made.store(), Workflow("w", (WorkflowStep(name="a"),)))
 
 
 # --- what is read --------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
 def test_a_reference_leads_nowhere_else(tmp_path: Path, name: str) -> None:
     made = lab(tmp_path, "a")
     with pytest.raises(CorruptState, match="is not an attempt at a step"):
-        made.worker().control.read_output(name)
+        made.worker().changes.read_output(name)
 
 
 def test_a_marking_that_was_spoilt_is_no_fresh_start(tmp_path: Path) -> None:
@@ -101,15 +101,15 @@ def test_what_comes_next(tmp_path: Path) -> None:
     hold = Hold()
     made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
                retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip
-    flow = NetChanges(made.store(), made.workflow)
-    assert flow.net.startable(None) == ["s"]
+    flow = GraphChanges(made.store(), made.workflow)
+    assert flow.graph_kind.startable(None) == ["s"]
     head = made.begun()
-    assert flow.net.startable(head) == ["s"]
+    assert flow.graph_kind.startable(head) == ["s"]
     with let_go(hold):
         working = made.works(limits={"max_steps": 2})
         until(lambda: made.facts("failed"))
         # One runs, one rests.
-        assert flow.net.startable(made.head) == ["c"]
+        assert flow.graph_kind.startable(made.head) == ["c"]
         assert [one["step"] for one in made.run().next()] == ["c"]
     working.summary()
-    assert flow.net.startable(made.head) == ["c"]
+    assert flow.graph_kind.startable(made.head) == ["c"]

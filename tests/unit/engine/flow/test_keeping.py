@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from sequencer.engine.by_hand import Control
-from sequencer.engine.markings import Keeper
+from sequencer.engine.graph_changes import MarkingCache
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model.commands import AnswerQuestion
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.record import Chain
 from sequencer.model.head import Head
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.record import Chain
 from sequencer.store.protocol import Store
 from tests.unit.engine.flow.labs import Lab, lab
 
 
-class Counting(Keeper):
+class Counting(MarkingCache):
     """Counts how often the marking is read from the run's files."""
 
     reads = 0

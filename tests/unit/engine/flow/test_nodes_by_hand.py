@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.by_hand import Control
-from sequencer.engine.markings import NetChanges
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName
 from sequencer.model.commands import (
     Accept,
@@ -23,9 +23,9 @@ from sequencer.model.commands import (
     Skip,
     StartAt,
 )
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head, Status
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.marking import Marking
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.team import Task
 from sequencer.store.file import FileStore
@@ -308,7 +308,7 @@ def test_a_question_is_answered_and_not_stamped(tmp_path: Path) -> None:
 def asking(tmp_path: Path) -> tuple[FileStore, Workflow, Head]:
     store, made = FileStore(tmp_path / "state.json"), workflow("h{{Sure?}} --> m((m))")
     Control(store, made).begin()
-    head, _ = NetChanges(store, made).update(None, lambda _: None)
+    head, _ = GraphChanges(store, made).update(None, lambda _: None)
     assert head.status is Status.WAITING_APPROVAL
     return store, made, head
 

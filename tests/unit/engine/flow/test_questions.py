@@ -12,8 +12,8 @@ import pytest
 from sequencer.engine.by_hand import Control
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.commands import AnswerQuestion
-from sequencer.model.net.by_hand import MAX_ANSWER_CHARS
-from sequencer.model.net.graph import Option
+from sequencer.model.graph.by_hand import MAX_ANSWER_CHARS
+from sequencer.model.graph.graph import Option
 from tests.unit.engine.flow.labs import Lab, lab
 
 YES = Option(label="Looks good", value="approve", description="It is merged then.")

@@ -21,8 +21,8 @@ from sequencer.errors import (
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.commands import Pause, Reset, Resume, RetryNow, Stop, TakeOver
+from sequencer.model.graph.graph_kind import end_in_time, expire_question
 from sequencer.model.head import Status
-from sequencer.model.net.net import end_in_time, expire_question
 from sequencer.model.outcome import Outcome
 from tests.unit.engine.flow.labs import FREE, Hold, lab, let_go, said, until
 from tests.unit.engine.projects import Recorder

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from sequencer.engine.values import values_of
 from sequencer.errors import StorageFailed
-from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.request import Request
 from sequencer.plugins.teams import briefing
 from sequencer.plugins.teams.briefing import MOST_CHARS, Brief, brief_of

@@ -11,11 +11,11 @@ import pytest
 from sequencer.engine.capacity import Shares, beside_of
 from sequencer.errors import StepFailed
 from sequencer.model.commands import Reject
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import Marking
+from sequencer.model.graph.task import Budget
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking
-from sequencer.model.net.task import Budget
 from sequencer.plugins.teams.budgets import BudgetUse, TeamBudgets
 from sequencer.plugins.teams.team import TeamRules
 from tests.contract.store_cases import STRANGER, new_head

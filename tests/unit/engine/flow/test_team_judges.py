@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import StepFailed
-from sequencer.model.net.marking import FlowStatus
+from sequencer.model.graph.marking import FlowStatus
 from sequencer.plugins.teams.growth import TeamGrower
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, no, task, team

@@ -13,9 +13,9 @@ from sequencer.errors import TooManyFailures, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.commands import Reject
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Claim
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.plugins.teams.budgets import TeamBudgets
 from sequencer.plugins.teams.graphs import workflow_of

@@ -16,8 +16,8 @@ import pytest
 from sequencer.errors import StepFailed, WaitsForPerson
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
-from sequencer.model.net.choices import normalise
-from sequencer.model.net.graph import Graph, NodeKind
+from sequencer.model.graph.choices import normalise
+from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.model.outcome import Outcome
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.flowfile.reader import read_flow

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from sequencer.errors import StaleClaim, TransitionRefused
+from sequencer.model.graph.transition import OpenTransition, busy_ms
 from sequencer.model.head import Status
-from sequencer.model.net.transition import OpenTransition, busy_ms
 from sequencer.model.outcome import Usage
 from tests.flows import graph
 from tests.unit.engine.flow.stepping import BAD, OK, START, Run, date

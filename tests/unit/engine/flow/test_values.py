@@ -9,8 +9,8 @@ import pytest
 
 from sequencer.engine.conversations import FILE
 from sequencer.errors import StepFailed
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.marking import Marking
 from sequencer.model.outcome import SessionFault, Usage
 from sequencer.model.step import ContinuedSession, Retry, Step
 from sequencer.model.workflow import Workflow

@@ -54,7 +54,7 @@ def test_how_many_it_may_claim(
     most = slots_of(worker, left)
 
     def claimed() -> int:
-        return len(worker.control.update(None, lambda now: worker.capacity(now, most))[1])
+        return len(worker.changes.update(None, lambda now: worker.capacity(now, most))[1])
 
     worker.is_stopped = True
     assert claimed() == 0
@@ -70,7 +70,7 @@ def test_a_held_run_has_no_room(tmp_path: Path, command: RunCommand) -> None:
     made.run().do(command)
     worker = made.worker()
     most = slots_of(worker)
-    assert worker.control.update(None, lambda now: worker.capacity(now, most))[1] == []
+    assert worker.changes.update(None, lambda now: worker.capacity(now, most))[1] == []
     # Entries whose tokens can't start yet are no transition.
     revision = made.head.revision
     assert made.work().usage.steps == 0

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from sequencer.errors import ConfigurationError, ConfigurationErrors
-from sequencer.model.net.graph import Graph, Growth
+from sequencer.model.graph.graph import Graph, Growth
 from sequencer.model.step import Output, Step, Validation
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.graphs import (

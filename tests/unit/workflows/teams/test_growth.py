@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from sequencer.engine.records import checked
-from sequencer.model.net.graph import Growth
+from sequencer.model.graph.graph import Growth
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow

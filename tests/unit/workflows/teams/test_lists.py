@@ -11,7 +11,7 @@ import pytest
 from sequencer.documents.yamlfile import Document
 from sequencer.errors import ConfigurationError, ConfigurationErrors
 from sequencer.frozen.fields import ValidationError
-from sequencer.model.net.task import MAX_TASKS
+from sequencer.model.graph.task import MAX_TASKS
 from sequencer.model.step import Step
 from sequencer.plugins.teams.entries import ListFile, TaskEntry
 from sequencer.plugins.teams.lists import (

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError, model_validator
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.task import TaskTraits
 from sequencer.model.step import Name, Step
 
 MAX_NODES = 20_000

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from sequencer.model.answers import decision_in
-from sequencer.model.net.graph import Graph, NodeKind
+from sequencer.model.graph.graph import Graph, NodeKind
 
 DEFAULT = "default"
 TIMEOUT = "timeout"
@@ -108,7 +108,7 @@ def own_choices(graph: Graph, name: str) -> Iterator[str]:
 def labels_of(graph: Graph, name: str) -> tuple[str, ...]:
     """Return the labels of which the output of *name* has to be one; none where all will do.
 
-    >>> from sequencer.model.net.graph import Edge, Node
+    >>> from sequencer.model.graph.graph import Edge, Node
     >>> nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in "abc")
     >>> edges = tuple(Edge(source="a", target=to, label=f"to {to}") for to in "bc")
     >>> labels_of(Graph(nodes=nodes, edges=edges, entries=("a",)), "a")

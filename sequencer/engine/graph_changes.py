@@ -18,16 +18,16 @@ from sequencer.errors import (
     StorageFailed,
     command,
 )
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.choices import takes_other_answers
+from sequencer.model.graph.ends import Grower
+from sequencer.model.graph.graph import Graph, Node, Option
+from sequencer.model.graph.graph_kind import GraphKind
+from sequencer.model.graph.marking import Marking, Reference, text_of
+from sequencer.model.graph.record import Chain
+from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import MARKINGS, Flow, Head
 from sequencer.model.limits import is_past
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.choices import takes_other_answers
-from sequencer.model.net.ends import Grower
-from sequencer.model.net.graph import Graph, Node, Option
-from sequencer.model.net.marking import Marking, Reference, text_of
-from sequencer.model.net.net import Net
-from sequencer.model.net.record import Chain
-from sequencer.model.net.transition import OpenTransition
 from sequencer.model.workflow import Workflow, graph_of
 from sequencer.store import results
 from sequencer.store.documents import is_whole
@@ -62,21 +62,21 @@ class Question(Struct, frozen=True):
         return f"nobody answered {self.node.named} until {self.expires_at}"
 
 
-class NetChanges(Changes):
+class GraphChanges(Changes):
     """The nodes of the graph run in one store."""
 
     def __init__(self, store: Store, workflow: Workflow, grower: Grower | None = None) -> None:
-        """Change the run in *store*, which has *workflow*; see `Net` for *grower*.
+        """Change the run in *store*, which has *workflow*; see `GraphKind` for *grower*.
 
         Raises:
             UsageRefused: the workflow is not a graph.
         """
-        self._keeper = Keeper(store, graph_of(workflow))
-        self.net = Net(workflow, self._keeper, self, grower)
-        super().__init__(store, self.net)
+        self._cache = MarkingCache(store, graph_of(workflow))
+        self.graph_kind = GraphKind(workflow, self._cache, self, grower)
+        super().__init__(store, self.graph_kind)
         self.workflow = workflow
-        """As the run began; see `Net.workflow_at`."""
-        self.begun_with = self.net.graph
+        """As the run began; see `GraphKind.workflow_at`."""
+        self.begun_with = self.graph_kind.graph
         """What a run starts with; a marking has the graph with what was added to it."""
 
     # --- looking -------------------------------------------------------------------
@@ -87,7 +87,7 @@ class NetChanges(Changes):
         Raises:
             CorruptState: the run has no readable marking.
         """
-        return self._keeper.look(head)
+        return self._cache.look(head)
 
     def text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.
@@ -154,11 +154,11 @@ class NetChanges(Changes):
 
     def _keep(self, change: OpenTransition, head: Head) -> None:
         # Entries may have tokens but no free slot: nothing has changed then.
-        if change.facts or not change.course.operations:
-            self._keeper.keep(head, change.marking, change.chain)
+        if change.facts or not change.editor.operations:
+            self._cache.keep(head, change.marking, change.chain)
 
 
-class Keeper:
+class MarkingCache:
     """Keeps the marking of the run in one store."""
 
     def __init__(self, store: Store, graph: Graph) -> None:
@@ -209,7 +209,7 @@ class Keeper:
 
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         before = source_of(self._store).as_of(head.workflow_digest)
-        return before, *Keeper(self._store, graph_of(before)).take(head)
+        return before, *MarkingCache(self._store, graph_of(before)).take(head)
 
     def _flow_of(self, head: Head) -> Flow:
         return flow_record.flow_of(head, str(self._store.state_path))
@@ -243,7 +243,7 @@ def _follows(flow: Flow, known: Flow) -> bool:
     return flow.since[: len(known.since)] == known.since
 
 
-def as_begun(store: Store, head: Head) -> NetChanges:
+def as_begun(store: Store, head: Head) -> GraphChanges:
     """Return what reads the graph run of *head*, whatever has become of its workflow's file.
 
     It is for looking only: what changes the run has to know what the file says now.
@@ -251,4 +251,4 @@ def as_begun(store: Store, head: Head) -> NetChanges:
     Raises:
         CorruptState: see `source_of`.
     """
-    return NetChanges(store, source_of(store).as_of(head.workflow_digest))
+    return GraphChanges(store, source_of(store).as_of(head.workflow_digest))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sequencer.frozen.base import Frozen, as_json
 from sequencer.frozen.fields import Field
-from sequencer.model.net.graph import Graph
+from sequencer.model.graph.graph import Graph
 from sequencer.model.workflow import Workflow
 
 _SAID_IN_FLOWCHARTS = {"timeout_s": "timeout", "continue_session": "mode"}

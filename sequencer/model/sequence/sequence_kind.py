@@ -43,8 +43,9 @@ from sequencer.model.kind import (
     standing,
 )
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
-from sequencer.model.line import gates
-from sequencer.model.line.order import (
+from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
+from sequencer.model.sequence import gates
+from sequencer.model.sequence.order import (
     MAX_REASON_CHARS,
     Description,
     describe_at,
@@ -56,7 +57,6 @@ from sequencer.model.line.order import (
     place,
     present,
 )
-from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -110,7 +110,7 @@ class Ending(Struct, frozen=True):
 _WORKED = frozenset({EndingKind.ACCEPT, EndingKind.NO, EndingKind.FIXED, EndingKind.AGAIN})
 
 
-def ending_of(kind: Line, head: Head, ended: Ended, max_attempts: int) -> Ending:
+def ending_of(kind: SequenceKind, head: Head, ended: Ended, max_attempts: int) -> Ending:
     """Return what *ended* means for the run, which *head* was at when it was claimed."""
     decision, outcome = ended.decision, ended.outcome
     if decision is not None:
@@ -128,7 +128,7 @@ def ending_of(kind: Line, head: Head, ended: Ended, max_attempts: int) -> Ending
     return _accepted(kind, head, ended) if outcome.is_accepted else Ending(EndingKind.FAIL)
 
 
-def _accepted(kind: Line, head: Head, ended: Ended) -> Ending:
+def _accepted(kind: SequenceKind, head: Head, ended: Ended) -> Ending:
     return Ending(
         EndingKind.ACCEPT,
         kind.following(head, ended.place.step_index),
@@ -223,7 +223,7 @@ def gate_of(workflow: Workflow, head: Head, step: Step, here: int, now: datetime
     )
 
 
-class LineChange(Struct):
+class SequenceChange(Struct):
     """One transition of a line that is being made, see `Kind.open`."""
 
     workflow: Workflow
@@ -381,7 +381,7 @@ class LineChange(Struct):
 
 
 @dataclass(frozen=True, slots=True)
-class Line(Kind):
+class SequenceKind(Kind):
     """A cycle or a procedure, see `Kind`."""
 
     workflow: Workflow
@@ -406,15 +406,15 @@ class Line(Kind):
             outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
         return replace(ended, outcome=outcome, ending=ending)
 
-    def open(self, head: Head, *, at: datetime) -> LineChange:
-        return LineChange(self.workflow, head, at)
+    def open(self, head: Head, *, at: datetime) -> SequenceChange:
+        return SequenceChange(self.workflow, head, at)
 
     @staticmethod
-    def take(change: LineChange, ended: Ended) -> None:
+    def take(change: SequenceChange, ended: Ended) -> None:
         change.end(ended)
 
     @staticmethod
-    def close(change: LineChange, work: Work | None = None) -> Transition:
+    def close(change: SequenceChange, work: Work | None = None) -> Transition:
         head = change.head if work is None else change.head.replace(work=work)
         return Transition(head, tuple(change.facts))
 

@@ -24,9 +24,9 @@ from sequencer.engine.code_sync import accepted
 from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, several
 from sequencer.engine.exclusion import Exclusion
 from sequencer.engine.fitting import Honouring
+from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
-from sequencer.engine.markings import NetChanges
 from sequencer.engine.merge_order import Crowd, MergeTurn
 from sequencer.engine.node_prompts import NodePrompts
 from sequencer.engine.performing import Performer
@@ -51,12 +51,12 @@ from sequencer.errors import (
 from sequencer.executors.attempt_lock import lock_path
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor
+from sequencer.model.graph.graph_kind import Act
+from sequencer.model.graph.marking import FlowStatus, Marking
+from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Capacity, Ended, slots_at
 from sequencer.model.limits import RunLimits, tries_of
-from sequencer.model.net.marking import FlowStatus, Marking
-from sequencer.model.net.net import Act
-from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MOST_TRIES, Step
 from sequencer.model.transitions import Place, held_claim
@@ -67,17 +67,17 @@ Slots = Callable[[int], int]
 """How many attempts may be started where so many are made already; see `GraphBudget.slots`."""
 
 
-class NetWorker(Worker):
+class GraphWorker(Worker):
     """Works on one graph run with a number of threads."""
 
     def __init__(
-        self, control: NetChanges, performer: Performer, limits: RunLimits, places: int
+        self, changes: GraphChanges, performer: Performer, limits: RunLimits, places: int
     ) -> None:
         """Run at most *places* nodes at once in this process."""
         # The chart decides what runs; there is nothing to choose for a router.
-        super().__init__(control, replace(performer, router=None), limits)
+        super().__init__(changes, replace(performer, router=None), limits)
         performer = self.performer
-        self.control = control
+        self.changes = changes
         self.places = places
         self.is_stopped = False
         self.attempt_timeout_s: float | None = None
@@ -86,20 +86,20 @@ class NetWorker(Worker):
         self._starting = threading.Lock()
         """Several threads may make attempts that others decide over."""
         self._prepared: dict[str, Prepared] = {}
-        self._honouring = Honouring(performer, control.workflow)
+        self._honouring = Honouring(performer, changes.workflow)
         tasks = performer.tasks
-        self._layers = NodeLayers(control)
+        self._layers = NodeLayers(changes)
         self._merges = None if tasks is None else tasks.merge_queue()
-        self._prompts = NodePrompts(control, performer)
+        self._prompts = NodePrompts(changes, performer)
         self.capacity_rule = None if tasks is None else tasks.capacity_rule
         self._fallback_step = None if tasks is None else tasks.fallback_step
         if self.capacity_rule is not None and self.capacity_rule.kills:
             emit = several(performer.emit, self._wake_on_use)
             self.performer = replace(performer, emit=emit)
         self._exclusion = Exclusion(
-            performer.agents, performer.with_defaults, control.net.workflow_at
+            performer.agents, performer.with_defaults, changes.graph_kind.workflow_at
         )
-        self.shares = Shares(limits, self.capacity_rule, control.store.owner(), self._prepared)
+        self.shares = Shares(limits, self.capacity_rule, changes.store.owner(), self._prepared)
 
     def _wake_on_use(self, event: RunEvent) -> None:
         """Look whether an attempt that has used something is to be killed for that."""
@@ -161,9 +161,9 @@ class NetWorker(Worker):
         """
         self._honouring.is_silent = head is not None
         wrong: list[ConfigurationError] = []
-        for step in self.control.workflow.steps:
+        for step in self.changes.workflow.steps:
             try:
-                self.prepare(step.name, self.control.workflow, failures=MOST_TRIES)
+                self.prepare(step.name, self.changes.workflow, failures=MOST_TRIES)
             except ConfigurationError as error:
                 wrong.append(error)
         raise_all(wrong)
@@ -225,7 +225,7 @@ class NetWorker(Worker):
         def capacity(present: Head) -> Capacity | None:
             return self.capacity(present, slots, made[-1].granted)
 
-        return self.control.update(keep, capacity, run_id=run_id)
+        return self.changes.update(keep, capacity, run_id=run_id)
 
     def _go_on(self, head: Head, granted: list[int]) -> Head:
         if granted:
@@ -247,7 +247,7 @@ class NetWorker(Worker):
         self._tell_standing(head)
         if self.capacity_rule is None or not head.claims:
             return
-        _, marking = self.control.marking(head)
+        _, marking = self.changes.marking(head)
         mine = self.attempts.running.items()
         used = {one.claim.step: one.used for _, one in mine}
         if kept := self.capacity_rule.to_kill(marking, used):
@@ -260,12 +260,12 @@ class NetWorker(Worker):
             return
         gone = self.gone(head, granted)
         live = tuple(one for one in head.claims if one.token not in gone)
-        _, marking = self.control.marking(head)
+        _, marking = self.changes.marking(head)
         self._merges.crowd = Crowd(live, marking.next_startable() is not None)
 
     def _start(self, head: Head, granted: list[int]) -> None:
-        _, marking = self.control.marking(head)
-        workflow = self.control.net.workflow_at(marking)
+        _, marking = self.changes.marking(head)
+        workflow = self.changes.graph_kind.workflow_at(marking)
         if not self.attempts.running:
             self._arrive(head, granted)
         fresh = [one.step for one in head.claims if one.token in granted and one.attempt == 1]
@@ -339,9 +339,9 @@ class NetWorker(Worker):
                 self.code.enter(head)
                 self.tidy(head)
                 with self._starting:
-                    _, marking = self.control.marking(head)
+                    _, marking = self.changes.marking(head)
                     self.attempt_timeout_s = budget.timeout_s
-                    workflow = self.control.net.workflow_at(marking)
+                    workflow = self.changes.graph_kind.workflow_at(marking)
                     attempt = self._begun(claim, head, marking, workflow)
                 attempt.cancellation = cancellation
                 try:
@@ -375,7 +375,7 @@ class NetWorker(Worker):
                         step.release(token, told, Usage())
 
             self.code.is_ready = False
-            self.control.update(release, lambda _: None, run_id=head.run_id)
+            self.changes.update(release, lambda _: None, run_id=head.run_id)
             raise
 
     # --- performing ----------------------------------------------------------------
@@ -414,22 +414,22 @@ class NetWorker(Worker):
             if not any(one.taken for one in mine):
                 self.code.keep(accepted(mine), head)
         except WorkTreeRefused as refusal:
-            if head is None or self.control.work is None:
+            if head is None or self.changes.work is None:
                 raise
             self.code.refuse(accepted(mine), head, refusal)
-            self.control.work, self.code.is_ready = None, False
+            self.changes.work, self.code.is_ready = None, False
             self.record(mine, slots)
             raise
         except StateRefused as refusal:
             self.code.keep(accepted(mine), head)
             if not isinstance(refusal, StaleClaim):
                 raise
-            view = self.control.store.view().head
+            view = self.changes.store.view().head
             if view is None or view.run_id != run_id:
                 raise
             return None
         finally:
-            self.control.work = None
+            self.changes.work = None
         self._tell_taken(mine)
         taken = {one.claim.step: self.ended_of(one) for one in mine if one.taken}
         if self.streaks is not None or any(one.outcome.evidence for one in taken.values()):
@@ -445,10 +445,10 @@ class NetWorker(Worker):
 
     def _collect(self, ended: Sequence[Attempt]) -> Head | None:
         """Let the code of *ended* move with their record; return the head that was seen."""
-        head = self.control.store.view().head
+        head = self.changes.store.view().head
         if head is None:
             return None
-        self.control.work = self.code.collect(accepted(ended), head)
+        self.changes.work = self.code.collect(accepted(ended), head)
         if not self.attempts.running:
             self.code.look(head)
         return head
@@ -492,8 +492,8 @@ class NetWorker(Worker):
         if isinstance(attempt.reference, str):
             more["output_file"] = f"results/{attempt.reference}/output.txt"
             more["output_bytes"] = size
-        if self.control.work is not None and outcome.is_accepted:
-            more["work"] = self.control.work.model_dump()
+        if self.changes.work is not None and outcome.is_accepted:
+            more["work"] = self.changes.work.model_dump()
         log = shown_log(ended.log, self.performer.project)
         record = journal_record(outcome, ended.agent, log, more) | circumstances(ended)
         if left is not None and left.told:
@@ -539,7 +539,7 @@ class NetWorker(Worker):
             self._take(step, one, to_come, slots)
         if not any(one.taken for one in ended):
             # Code of an attempt that was not accepted is set aside.
-            self.control.work = None
+            self.changes.work = None
 
     def _take(
         self,
@@ -552,7 +552,7 @@ class NetWorker(Worker):
 
         It uses only places that the others don't need, so that nodes start in the same order.
         """
-        one.taken = self.control.net.take(step, self._end_of(one))
+        one.taken = self.changes.graph_kind.take(step, self._end_of(one))
         if self.capacity_rule is not None:
             self.capacity_rule.watch(step)
         if to_come:

@@ -16,21 +16,21 @@ from msgspec import Struct
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.commands import Adopt, Pause, Resume, RunCommand, Stop
+from sequencer.model.graph import by_hand as hands
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.by_hand import Outputs, adopted
+from sequencer.model.graph.choices import is_choice
+from sequencer.model.graph.ends import Acceptance, Grower, Rejection, judge_end
+from sequencer.model.graph.graph import Growth
+from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.graph.record import Chain
+from sequencer.model.graph.source import FlowSource
+from sequencer.model.graph.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.head import FLOW_DOCUMENT, Head, Work
 from sequencer.model.kind import STAGNATED, Capacity, CommandContext, Ended, Kind
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, utc
-from sequencer.model.line.order import Description, describe_node, present
-from sequencer.model.net import by_hand as hands
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.by_hand import Outputs, adopted
-from sequencer.model.net.choices import is_choice
-from sequencer.model.net.ends import Acceptance, Grower, Rejection, judge_end
-from sequencer.model.net.graph import Growth
-from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
-from sequencer.model.net.record import Chain
-from sequencer.model.net.source import FlowSource
-from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.sequence.order import Description, describe_node, present
 from sequencer.model.transitions import Event, Fact, Transition, pause_after
 from sequencer.model.workflow import Workflow, ensure_definition, graph_of, with_graph
 
@@ -52,7 +52,7 @@ Act = Callable[[OpenTransition], object]
 """What happens first in a transition; what follows from it is the transition's own to do."""
 
 
-class Markings(Protocol):
+class MarkingReader(Protocol):
     """Knows the markings of heads, however they are written down."""
 
     def take(self, head: Head) -> tuple[Marking, Chain]:
@@ -75,7 +75,7 @@ class Markings(Protocol):
         """
 
 
-class Net(Kind):
+class GraphKind(Kind):
     """A flowchart or a team, see `Kind`."""
 
     has_one_place: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class Net(Kind):
     def __init__(
         self,
         workflow: Workflow,
-        markings: Markings,
+        markings: MarkingReader,
         outputs: Outputs,
         grower: Grower | None = None,
     ) -> None:
@@ -130,7 +130,7 @@ class Net(Kind):
         marking, chain = self._markings.take(head)
         step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
-            step.course.begin()
+            step.editor.begin()
         return step
 
     def close(self, change: OpenTransition, work: Work | None = None) -> Transition:
@@ -139,7 +139,7 @@ class Net(Kind):
         Keep the document of the result before its head.
         """
         made, rest, before = transition_of(change), rest_of(change.marking), change.before
-        operations, keeps = change.course.operations, None
+        operations, keeps = change.editor.operations, None
         written = flow_record.write(change.marking, rest, before.flow, change.chain, operations)
         if written.document is not None and written.starts_anew:
             keeps = frozenset({written.document[0], *change.chain.names})

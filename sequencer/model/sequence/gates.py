@@ -13,7 +13,7 @@ from typing import Any
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused, command
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.limits import is_past
-from sequencer.model.line.order import position_at
+from sequencer.model.sequence.order import position_at
 from sequencer.model.transitions import (
     Event,
     Fact,

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sequencer.model.net.graph import Graph, Growth, NodeKind, grown_graph
-from sequencer.model.net.tally import Ledger, Tally
+from sequencer.model.graph.graph import Graph, Growth, NodeKind, grown_graph
+from sequencer.model.graph.tally import Ledger, Tally
 
 Operation = list[Any]
 """Its word, then its arguments; plain JSON."""

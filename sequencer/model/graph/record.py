@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from sequencer.errors import CorruptState, command
 from sequencer.frozen.base import as_json
+from sequencer.model.graph.graph import Graph, Growth, grown_graph
+from sequencer.model.graph.marking import Active, FlowStatus, Marking, Operation
+from sequencer.model.graph.tally import Ledger
 from sequencer.model.head import MARKINGS, Flow, Head, Status
-from sequencer.model.net.graph import Graph, Growth, grown_graph
-from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation
-from sequencer.model.net.tally import Ledger
 
 INLINE_ENTRIES = 80
 INLINE_BYTES = 800

@@ -1,6 +1,6 @@
 """Decides what happens after an attempt at a node ends, in real runs and in simulations.
 
-Pure: `net.Taking` applies the decision to a run, and `workflows.simulate` to a simulation.
+Pure: `graph_kind.Taking` applies the decision to a run, and `workflows.simulate` to a simulation.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.errors import SequencerError
+from sequencer.model.graph.graph import Growth
+from sequencer.model.graph.marking import Marking
 from sequencer.model.kind import Ended
 from sequencer.model.limits import iso, retry_at, tries_of
-from sequencer.model.net.graph import Growth
-from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from sequencer.model.net.graph import Graph
-from sequencer.model.net.task import TaskTraits
+from sequencer.model.graph.graph import Graph
+from sequencer.model.graph.task import TaskTraits
 
 Spent = list[float]
 """USD, tokens (input and output) and seconds of all attempts at one task."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from sequencer.model.net.choices import (
+from sequencer.model.graph.choices import (
     TIMEOUT,
     NoMatchingBranch,
     choose,
@@ -22,8 +22,8 @@ from sequencer.model.net.choices import (
     shortened,
     ways_to,
 )
-from sequencer.model.net.graph import Growth, Node, NodeKind
-from sequencer.model.net.marking import FlowStatus, Marking, Operation, Reference
+from sequencer.model.graph.graph import Growth, Node, NodeKind
+from sequencer.model.graph.marking import FlowStatus, Marking, Operation, Reference
 from sequencer.model.outcome import Decision, Move
 from sequencer.model.transitions import Event
 
@@ -50,7 +50,7 @@ RETRYABLE = ("error", "timeout")
 """Kinds of failures that another attempt could mend."""
 
 
-class Course:
+class MarkingEditor:
     """Takes one marking from event to event."""
 
     def __init__(self, marking: Marking) -> None:

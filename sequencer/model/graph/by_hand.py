@@ -28,15 +28,15 @@ from sequencer.model.commands import (
     StartAt,
     Tell,
 )
+from sequencer.model.graph import record as flow_record
+from sequencer.model.graph.choices import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
+from sequencer.model.graph.graph import Graph, Node, NodeKind, grown_graph
+from sequencer.model.graph.marking import FlowStatus, Marking, Reference, text_of
+from sequencer.model.graph.record import Chain
+from sequencer.model.graph.source import differences
+from sequencer.model.graph.transition import OpenTransition, rest_of
 from sequencer.model.head import Head
-from sequencer.model.line.gates import continues, ensure_message
-from sequencer.model.net import record as flow_record
-from sequencer.model.net.choices import TIMEOUT, NoMatchingBranch, choose, is_choice, normalise
-from sequencer.model.net.graph import Graph, Node, NodeKind, grown_graph
-from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
-from sequencer.model.net.record import Chain
-from sequencer.model.net.source import differences
-from sequencer.model.net.transition import OpenTransition, rest_of
+from sequencer.model.sequence.gates import continues, ensure_message
 from sequencer.model.transitions import Event, Transition
 from sequencer.model.workflow import Workflow
 
@@ -274,7 +274,7 @@ def _begun(step: OpenTransition, command: Accept | Fail | Skip) -> str:
                 f"{verb}: {name!r} can't start now",
                 hint="'sequencer plan' shows what can, 'sequencer rewind NODE' goes back",
             )
-        step.course.do("start", name, None)
+        step.editor.do("start", name, None)
     return name
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
 from sequencer.model import transitions
+from sequencer.model.graph.choices import shortened
+from sequencer.model.graph.graph import Growth, NodeKind
+from sequencer.model.graph.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.graph.record import Chain
+from sequencer.model.graph.rules import RETRYABLE, FlowFact, MarkingEditor
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.kind import Capacity
 from sequencer.model.limits import LATEST_RESET_S
-from sequencer.model.net.choices import shortened
-from sequencer.model.net.graph import Growth, NodeKind
-from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
-from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import RETRYABLE, Course, FlowFact
 from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim
 
@@ -124,7 +124,7 @@ class OpenTransition:
     def __post_init__(self) -> None:
         """Begin with nothing done."""
         self.before = self.head
-        self.course = Course(self.marking)
+        self.editor = MarkingEditor(self.marking)
         self.longest_taken_over_s = 0.0
         """The lease of a claim that this takes over."""
         is_limited = self.marking.graph.timeout_ms is not None
@@ -161,13 +161,13 @@ class OpenTransition:
         )
         ledger = self.marking.ledger
         if ledger.streak or held.step in ledger.notes:
-            self.course.do("team", "accepted", held.step)
+            self.editor.do("team", "accepted", held.step)
         if growth is not None:
             # Before its tokens go on: who waits for it waits for what it adds as well.
-            self.course.do("grow", growth.as_json())
-        self.course.succeed(held.step, outcome.output, reference, decision=decision)
+            self.editor.do("grow", growth.as_json())
+        self.editor.succeed(held.step, outcome.output, reference, decision=decision)
         if growth is not None:
-            self.course.tell_growth(growth, held.step)
+            self.editor.tell_growth(growth, held.step)
         self._take_facts(held, record)
 
     def refuse(
@@ -182,7 +182,7 @@ class OpenTransition:
         Raises: see `accept`.
         """
         held = self._end_claim(token, outcome.usage)
-        self.course.refuse(held.step, (outcome.error or "").strip(), fix)
+        self.editor.refuse(held.step, (outcome.error or "").strip(), fix)
         self._take_facts(held, record)
 
     def fail(
@@ -195,11 +195,11 @@ class OpenTransition:
         held = self._end_claim(token, outcome.usage)
         message = (outcome.error or "no reason given").strip()
         if self.marking.graph.has_tasks:
-            self.course.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
+            self.editor.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
         if kind in RETRYABLE or due is not None:
-            self.course.fail_attempt(held.step, message, due, kind)
+            self.editor.fail_attempt(held.step, message, due, kind)
         else:
-            self.course.fail(held.step, kind, message)
+            self.editor.fail(held.step, kind, message)
         self._take_facts(held, record)
 
     def release(
@@ -210,7 +210,7 @@ class OpenTransition:
         Raises: see `accept`.
         """
         held = self._end_claim(token, usage)
-        self.course.do("drop", held.step, due)
+        self.editor.do("drop", held.step, due)
         self._tell(Event.RELEASED, held, record)
 
     def charge(self, claim: Claim, usage: Usage, record: Mapping[str, Any]) -> None:
@@ -235,7 +235,7 @@ class OpenTransition:
         has_cost = usage.cost_usd or tokens or usage.seconds
         if has_cost and is_there and self.marking.graph.has_tasks:
             spent = round(usage.cost_usd, 9), tokens, round(usage.seconds, 3)
-            self.course.do("team", "spend", held.step, *spent)
+            self.editor.do("team", "spend", held.step, *spent)
 
     def _tell(self, event: Event, held: Claim, outcome: Mapping[str, Any] | None) -> None:
         fact = Fact(event, held.step, held.step_index, held.token, held.attempt, outcome)
@@ -248,28 +248,28 @@ class OpenTransition:
     ) -> None:
         """Take a person's answer to the question of *name*."""
         active = self.marking.active[name]
-        self.course.succeed(name, text, reference)
+        self.editor.succeed(name, text, reference)
         self._take_facts(None, record, token=active.token)
 
     def expire(self, name: str) -> None:
         """Let the time of the question of *name* be over."""
         token = self.marking.active[name].token
-        self.course.expire(name)
+        self.editor.expire(name)
         self._take_facts(None, {}, token=token)
 
     def time_is_up(self) -> None:
         """End the run because its agents took too long."""
-        self.course.time_is_up()
+        self.editor.time_is_up()
         self._take_facts(None, {})
 
     def cancel(self, record: Mapping[str, Any]) -> None:
         """End the run because a person says so."""
-        self.course.cancel()
+        self.editor.cancel()
         self._take_facts(None, record)
 
     def tell(self, name: str, reference: str, record: Mapping[str, Any]) -> None:
         """Keep a message to task *name*, whose text is at *reference*, under the newest token."""
-        self.course.do("team", "tell", name, reference, record.get("by", ""), self.at)
+        self.editor.do("team", "tell", name, reference, record.get("by", ""), self.at)
         head = self.head
         self.facts.append(Fact(Event.TOLD, name, head.step_index, head.token, 0, record))
 
@@ -284,8 +284,8 @@ class OpenTransition:
         """Leave *name*, which has begun, as if it had said *output*; stamped, it is a step."""
         ledger = self.marking.ledger
         if ledger.streak or name in ledger.notes:
-            self.course.do("team", "accepted", name)
-        self.course.succeed(name, output, reference, event)
+            self.editor.do("team", "accepted", name)
+        self.editor.succeed(name, output, reference, event)
         self._take_facts(None, record)
         if event is Event.STAMPED:
             head, index = self.head, self.head.step_index + 1
@@ -294,28 +294,28 @@ class OpenTransition:
 
     def fail_by_hand(self, name: str, message: str, record: Mapping[str, Any]) -> None:
         """Let *name*, which has begun, fail for good."""
-        self.course.tell(Event.STAMPED, name, **record)
-        self.course.fail(name, "ByHand", message)
+        self.editor.tell(Event.STAMPED, name, **record)
+        self.editor.fail(name, "ByHand", message)
         self._take_facts(None, {})
 
     def rewind(
         self, name: str, region: list[str], tokens: list[list[Any]], again: list[str]
     ) -> None:
         """Take back *region*, where *name* leads to, and put down *tokens*; *again* run again."""
-        self.course.do("rewind", region, tokens)
+        self.editor.do("rewind", region, tokens)
         self.head = self.head.replace(exit_reason=None)
         told = {"note": f"to {name}", "again": again}
         self.facts.append(Fact(Event.REWOUND, name, self.head.step_index, outcome=told))
 
     def put_back(self) -> None:
         """Put the tokens back that were there when the run ended."""
-        self.course.do("restore")
+        self.editor.do("restore")
         self.head = self.head.replace(exit_reason=None)
         self._begin_again()
 
     def warn(self, what: str, message: str) -> None:
         """Keep a warning, once."""
-        self.course.do("team", "warn", what)
+        self.editor.do("team", "warn", what)
         self.facts.append(Fact(Event.WARNED, "", self.head.step_index, outcome={"note": message}))
 
     def restore(self, only: str | None = None) -> None:
@@ -329,14 +329,14 @@ class OpenTransition:
         marking, what = self.marking, "nothing" if only is None else f"{only!r} has not"
         streak = marking.ledger.failures
         if marking.graph.has_tasks:
-            self.course.do("team", "again")
+            self.editor.do("team", "again")
         if marking.ended_at:
             was, lost = str(marking.status), marking.lost
             self._tell_by_hand(f"retry: the run was {was}")
             self.put_back()
             for name, error in lost.items():
                 if only not in (None, name):
-                    self.course.do("block", name, error)
+                    self.editor.do("block", name, error)
             return
         resting = [name for name, active in marking.active.items() if rests(active)]
         failed = list(marking.needed() if only is None else marking.failed)
@@ -349,9 +349,9 @@ class OpenTransition:
                 hint="'sequencer status' shows where the run stands",
             )
         for name in resting:
-            self.course.do("drop", name, None)
+            self.editor.do("drop", name, None)
         for name in failed:
-            self.course.do("unblock", name)
+            self.editor.do("unblock", name)
         names = ", ".join([*resting, *failed])
         self._tell_by_hand(
             f"retry: {names} at once" if names else "retry: failures count from 0 again"
@@ -359,11 +359,11 @@ class OpenTransition:
 
     def _begin_again(self) -> None:
         """Ask and pass what has begun; agents are claimed like those that nobody holds."""
-        graph = self.course.graph
+        graph = self.editor.graph
         for name in tuple(self.marking.active):
             node = graph.by_id[name]
             if node.kind is NodeKind.HUMAN:
-                self.course.tell(Event.ASKED, name, again=True)
+                self.editor.tell(Event.ASKED, name, again=True)
                 self._ask(name, node.timeout_ms)
             elif not node.works:
                 heapq.heappush(self._passing, graph.order[name])
@@ -381,14 +381,14 @@ class OpenTransition:
         if capacity is not None:
             slots_left, closed = self._claim_again(capacity, slots_left)
         passing = self._passing
-        marking, nodes, order = self.marking, self.course.graph.nodes, self.course.graph.order
+        marking, nodes, order = self.marking, self.editor.graph.nodes, self.editor.graph.order
         while marking.status is FlowStatus.RUNNING:
             can_claim = slots_left > 0 and self._has_place()
             name = marking.next_startable(agents=can_claim, closed=closed)
             if name is not None:
-                is_agent = self.course.graph.by_id[name].kind is NodeKind.AGENT
+                is_agent = self.editor.graph.by_id[name].kind is NodeKind.AGENT
                 token = self.head.token + 1 if is_agent else None
-                node = self.course.start(name, token)
+                node = self.editor.start(name, token)
                 if is_agent and capacity is not None:
                     closed = self._grant(name, capacity, slots_left) or closed
                     slots_left -= 1
@@ -403,7 +403,7 @@ class OpenTransition:
             here = nodes[heapq.heappop(passing)].id
             if here in marking.active:
                 self._pass(here)
-        self.course.look_for_the_end()
+        self.editor.look_for_the_end()
 
     def _pass(self, name: str) -> None:
         """Leave a node that does no work."""
@@ -411,13 +411,13 @@ class OpenTransition:
             text, reference = self.hand_on(self.marking, name)
         except StorageFailed as error:
             # Of this node; else what was done before it could never be accepted.
-            self.course.fail(name, "Output", error.message)
+            self.editor.fail(name, "Output", error.message)
         else:
-            self.course.succeed(name, text, reference)
+            self.editor.succeed(name, text, reference)
         self._take_facts(None, {})
 
     def _has_place(self) -> bool:
-        limit = self.course.graph.max_parallel
+        limit = self.editor.graph.max_parallel
         return limit is None or len(self.head.claims) < limit
 
     def _claim_again(self, capacity: Capacity, slots: int) -> tuple[int, Collection[str]]:
@@ -427,7 +427,7 @@ class OpenTransition:
         """
         closed = capacity.closed(self.head, self.marking)
         held = {claim.token: claim for claim in self.head.claims}
-        order, nodes = self.course.graph.urgency, self.course.graph.by_id
+        order, nodes = self.editor.graph.urgency, self.editor.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
             active = self.marking.active.get(name)
             if active is None or nodes[name].kind is not NodeKind.AGENT:
@@ -436,7 +436,7 @@ class OpenTransition:
             if claim is not None and claim.token in capacity.gone and name in closed:
                 # Nobody may begin it again, and its holder's end must not be waited for.
                 self._take_over(claim, capacity.used.get(claim.token))
-                self.course.do("drop", name)
+                self.editor.do("drop", name)
                 continue
             if active.error is not None or name in closed or slots <= 0:
                 continue
@@ -450,11 +450,11 @@ class OpenTransition:
                 continue
             if active.attempt >= capacity.limits.attempts:
                 message = f"started {active.attempt} times without an end (limits.attempts)"
-                self.course.fail(name, "MaxAttempts", message)
+                self.editor.fail(name, "MaxAttempts", message)
                 self._take_facts(None, {})
                 continue
-            self.course.tell(Event.CLAIMED, name, **_again(active))
-            self.course.do("claim", name, self.head.token + 1)
+            self.editor.tell(Event.CLAIMED, name, **_again(active))
+            self.editor.do("claim", name, self.head.token + 1)
             closed = self._grant(name, capacity, slots) or closed
             slots -= 1
         return slots, closed
@@ -476,7 +476,7 @@ class OpenTransition:
 
         Returns the nodes that are not to be begun now, if that may have changed.
         """
-        token, most = self.head.token + 1, self.course.graph.max_parallel
+        token, most = self.head.token + 1, self.editor.graph.max_parallel
         # Where the graph says how many work at once, other processes may take what is left.
         places = slots if most is None else most - len(self.head.claims)
         share = capacity.share(self.head, self.marking, name, places)
@@ -502,20 +502,20 @@ class OpenTransition:
         token = self.head.token + 1
         self.head = self.head.replace(token=token)
         due = None if timeout_ms is None else later(self.now, timeout_ms)
-        self.course.do("ask", name, token, self.at, due)
+        self.editor.do("ask", name, token, self.at, due)
         self._take_facts(None, {}, token=token)
 
     def _take_facts(
         self, held: Claim | None, record: Mapping[str, Any], token: int | None = None
     ) -> None:
         """Take over what the course has told; *record* goes with the first fact."""
-        for fact in self.course.facts:
+        for fact in self.editor.facts:
             self.facts.append(self._fact(fact, held, record, token))
             record = {}
             if fact.event is Event.DIVERTED:
                 # Every execution was cancelled; what their holders bring must not count.
                 self.head = self.head.replace(claims=())
-        self.course.facts.clear()
+        self.editor.facts.clear()
 
     def _fact(
         self, fact: FlowFact, held: Claim | None, record: Mapping[str, Any], token: int | None
@@ -597,4 +597,4 @@ def _count_time(step: OpenTransition) -> None:
     # Not ``at``, which has whole seconds: what is lost there would count at each change.
     since = later(step.now, 0) if works and marking.status is FlowStatus.RUNNING else None
     if (spent, since) != (marking.busy_ms, marking.busy_since):
-        step.course.do("busy", spent, since)
+        step.editor.do("busy", spent, since)
