@@ -23,7 +23,7 @@ from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, Identity, Listener, Piece, StepRequest
 from sequencer.model.head import Claim, Head, Session
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, total
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
@@ -33,11 +33,11 @@ from sequencer.store import results
 if TYPE_CHECKING:
     from sequencer.engine.merge_order import MergeTurn
     from sequencer.model.graph.graph import Node
-    from sequencer.model.graph.graph_kind import Taken
+    from sequencer.model.graph.graph_kind import RecordedResult
     from sequencer.model.graph.marking import Marking, Reference
 
 
-class Prepared(Struct, frozen=True):
+class PreparedStep(Struct, frozen=True):
     """A step that can be started: everything it needs was found."""
 
     step: Step
@@ -94,7 +94,7 @@ _NO_LOG = _NoLog()
 _NOT_RUN = Outcome(status=OutcomeStatus.FAILED, error="no agent has run")
 
 
-class Left(Struct, frozen=True):
+class Leftovers(Struct, frozen=True):
     """What an attempt has left in a folder of its own, and what became of it."""
 
     error: str | None = None
@@ -114,7 +114,7 @@ class Attempt(Struct, kw_only=True):
     claim: Claim
     head: Head
     """The run right after the claim. Of a node, with the conversation that has reached it."""
-    prepared: Prepared
+    prepared: PreparedStep
     """What runs; the router, a hook and a fallback may replace it."""
     workflow: Workflow
     """As it has grown by then."""
@@ -157,7 +157,7 @@ class Attempt(Struct, kw_only=True):
     """Of the agents that have run."""
     is_final: bool = False
     """Another attempt would fail in the same way; no agent was run."""
-    ended: Ended | None = None
+    ended: AttemptResult | None = None
     """How it ended, once that is known."""
     counted: Usage = Usage()
     """Of its use, by whoever took its step over in the meantime."""
@@ -165,9 +165,9 @@ class Attempt(Struct, kw_only=True):
     """Where its output was kept."""
     turn: MergeTurn | None = None
     """Of a task: when its work may be merged."""
-    left: Left | None = None
+    left: Leftovers | None = None
     """What became of what its agent has left."""
-    taken: Taken | None = None
+    taken: RecordedResult | None = None
     """What the run has made of its end."""
     was_told: bool = False
     """Whether a record of its end was tried, which may have been accepted."""
@@ -278,10 +278,10 @@ class Attempt(Struct, kw_only=True):
 
     # --- how it ended ------------------------------------------------------------------
 
-    def ended_as(self, outcome: Outcome) -> Ended:
+    def ended_as(self, outcome: Outcome) -> AttemptResult:
         """Return that it has ended with *outcome*."""
         made, claim = self.prepared, self.claim
-        return Ended(outcome, made.step, made.place, made.agent, claim.token, claim.attempt)
+        return AttemptResult(outcome, made.step, made.place, made.agent, claim.token, claim.attempt)
 
     @property
     def ends_the_work(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from sequencer.engine.attempt import Prepared
+from sequencer.engine.attempt import PreparedStep
 from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.transition import OpenTransition, rests
@@ -109,7 +109,7 @@ class Shares:
         limits: RunLimits,
         rule: CapacityRule | None,
         owner: Owner,
-        prepared: Mapping[str, Prepared] | None = None,
+        prepared: Mapping[str, PreparedStep] | None = None,
     ) -> None:
         """Keep to *limits* and *rule*; the process is *owner*.
 

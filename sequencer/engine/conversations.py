@@ -13,7 +13,7 @@ from sequencer.errors import CorruptState
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.graph.marking import Marking, carried
 from sequencer.model.head import Claim, Session
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.transitions import session_of
 from sequencer.model.workflow import Workflow
 from sequencer.store import folder as folders
@@ -36,7 +36,7 @@ class Sessions(Struct, frozen=True):
         """Return those of the run of *workflow* in *store*."""
         return cls(store, any(step.continue_session for step in workflow.steps))
 
-    def keep(self, claim: Claim, ended: Ended, at: str) -> None:
+    def keep(self, claim: Claim, ended: AttemptResult, at: str) -> None:
         """Keep the conversation of an attempt that was accepted *at* that time.
 
         One that can't be kept is not continued.

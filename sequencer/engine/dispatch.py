@@ -15,7 +15,7 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.store.protocol import Store
 
 
-class Made(Struct, frozen=True):
+class RemoteAttempt(Struct, frozen=True):
     """An attempt that has ended, and where."""
 
     step: str
@@ -29,7 +29,7 @@ class Made(Struct, frozen=True):
 
 
 @runtime_checkable
-class Dispatching(Protocol):
+class Dispatcher(Protocol):
     """A store that hands out the attempts of a run itself, to every process at work on it."""
 
     worker_of: Callable[[str | None, Emit], Worker] | None
@@ -51,7 +51,7 @@ class Dispatching(Protocol):
         """Return the detached permissions to work: the open ones and the last one."""
         ...
 
-    def made(self) -> list[Made]:
+    def made(self) -> list[RemoteAttempt]:
         """Return the attempts that have ended, oldest first."""
         ...
 
@@ -82,6 +82,6 @@ class Dispatching(Protocol):
         ...
 
 
-def dispatch_of(store: Store) -> Dispatching | None:
+def dispatch_of(store: Store) -> Dispatcher | None:
     """Return what hands out attempts, if *store* does that itself."""
-    return store if isinstance(store, Dispatching) else None
+    return store if isinstance(store, Dispatcher) else None

@@ -10,7 +10,7 @@ from sequencer.engine.allowance import left
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.invocation_budget import InvocationBudget, Mode
 from sequencer.errors import StepFailed, WaitsForPerson
-from sequencer.model.graph.graph_kind import Taken
+from sequencer.model.graph.graph_kind import RecordedResult
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.transition import bad_end, ensure_none_failed
 from sequencer.model.head import Head, Status
@@ -58,7 +58,7 @@ class GraphBudget(InvocationBudget):
         self.summary.count(outcome, steps=int(outcome.is_accepted))
         self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
 
-    def count_again(self, step: str, outcome: Outcome | None, made: Taken | None) -> None:
+    def count_again(self, step: str, outcome: Outcome | None, made: RecordedResult | None) -> None:
         """Correct what was counted before it was known what the run has *made* of *outcome*."""
         taken = None if made is None else made.outcome
         if taken is not None and outcome is not None:

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from sequencer.engine.allowance import Allowance, least, left
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.attempts import Attempts
 from sequencer.engine.capacity import USD, Shares
 from sequencer.engine.code_sync import accepted
@@ -27,7 +27,7 @@ from sequencer.engine.fitting import Honouring
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
-from sequencer.engine.merge_order import Crowd, MergeTurn
+from sequencer.engine.merge_order import ActiveClaims, MergeTurn
 from sequencer.engine.node_prompts import NodePrompts
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import (
@@ -55,7 +55,7 @@ from sequencer.model.graph.graph_kind import Act
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Capacity, Ended, slots_at
+from sequencer.model.kind import AttemptResult, Capacity, slots_at
 from sequencer.model.limits import RunLimits, tries_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MOST_TRIES, Step
@@ -85,7 +85,7 @@ class GraphWorker(Worker):
         self.attempts = Attempts(self._heartbeat)
         self._starting = threading.Lock()
         """Several threads may make attempts that others decide over."""
-        self._prepared: dict[str, Prepared] = {}
+        self._prepared: dict[str, PreparedStep] = {}
         self._honouring = Honouring(performer, changes.workflow)
         tasks = performer.tasks
         self._layers = NodeLayers(changes)
@@ -131,7 +131,7 @@ class GraphWorker(Worker):
         self.attempts.close()
         super().leave()
 
-    def prepare(self, name: str, workflow: Workflow, failures: int = 0) -> Prepared:
+    def prepare(self, name: str, workflow: Workflow, failures: int = 0) -> PreparedStep:
         """Return the step of node *name* of *workflow*, ready to start.
 
         After *failures*, another agent may be asked than the first time.
@@ -147,7 +147,7 @@ class GraphWorker(Worker):
             return self._made(self._honouring.step(workflow, name, self._fallback_step), name)
         return prepared
 
-    def _made(self, step: Step, name: str) -> Prepared:
+    def _made(self, step: Step, name: str) -> PreparedStep:
         return self.performer.prepare_step(step, name, Place(0, name, step.prompt_name))
 
     def ensure_startable(self, head: Head | None) -> None:
@@ -261,7 +261,7 @@ class GraphWorker(Worker):
         gone = self.gone(head, granted)
         live = tuple(one for one in head.claims if one.token not in gone)
         _, marking = self.changes.marking(head)
-        self._merges.crowd = Crowd(live, marking.next_startable() is not None)
+        self._merges.active_claims = ActiveClaims(live, marking.next_startable() is not None)
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.changes.marking(head)
@@ -327,7 +327,7 @@ class GraphWorker(Worker):
 
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
-    ) -> tuple[Ended, BaseException | None]:
+    ) -> tuple[AttemptResult, BaseException | None]:
         """Run the attempt that *head* grants *token* for; someone else records its end.
 
         Only the time in *budget* counts: the claim's share limits the cost. For the result and
@@ -357,7 +357,7 @@ class GraphWorker(Worker):
             ended = replace(ended, record={**ended.record, "work": work.model_dump()})
         return ended, attempt.error
 
-    def _unprepared(self, workflow: Workflow, name: str) -> Prepared:
+    def _unprepared(self, workflow: Workflow, name: str) -> PreparedStep:
         """Return what a record needs about an added task that can't even start."""
         anybody = next(iter(self._prepared.values()))
         return replace(anybody, step=workflow.steps_by_name[name], position=name, agent="")
@@ -468,7 +468,7 @@ class GraphWorker(Worker):
         outcome = Outcome(status=status, error=self.performer.redact(str(error)))
         attempt.ended = attempt.ended_as(outcome)
 
-    def _end_of(self, attempt: Attempt) -> Ended:
+    def _end_of(self, attempt: Attempt) -> AttemptResult:
         """Return what the run hears about the end of *attempt*."""
         ended, record, busy = self.ended_of(attempt), self._record_of(attempt), attempt.busy
         reason = attempt.cancellation.reason

@@ -16,11 +16,11 @@ from msgspec import Struct, field
 from sequencer.engine.allowance import Allowance, least, left
 from sequencer.errors import SequencerError, StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Ended, Readiness, Standing, on_hold
+from sequencer.model.kind import AttemptResult, Readiness, Standing, on_hold
 from sequencer.model.limits import InvocationLimits, RunLimits, leaves_too_little
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import is_among
-from sequencer.model.sequence.sequence_kind import EndingKind
+from sequencer.model.sequence.sequence_kind import ContinuationKind
 from sequencer.model.workflow import Workflow
 
 NO_LIMIT = Allowance()
@@ -244,26 +244,26 @@ class SequenceBudget(InvocationBudget):
             least(limits.step_timeout_s, left(run.seconds, head.usage.seconds)),
         )
 
-    def count(self, ended: Ended) -> None:
+    def count(self, ended: AttemptResult) -> None:
         """Count *ended*, an attempt of this invocation, before it is recorded."""
         known, outcome = self.summary, ended.outcome
         known.usage = known.usage.plus(outcome.usage, steps=int(ended.ending.has_worked))
         known.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
-    def ensure_goes_on(self, ended: Ended, head: Head) -> None:
+    def ensure_goes_on(self, ended: AttemptResult, head: Head) -> None:
         """Return if the invocation continues after *ended*, by which the run has come to *head*.
 
         Raises:
             StepFailed: it has failed, and is not tried again by itself.
         """
-        if ended.ending.kind is not EndingKind.FAIL:
+        if ended.ending.kind is not ContinuationKind.FAIL:
             return
         self.summary.failures += 1
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
         if head.not_before is None or self.mode is Mode.TICK:
             raise self._step_failed(ended, head)
 
-    def _step_failed(self, ended: Ended, head: Head) -> StepFailed:
+    def _step_failed(self, ended: AttemptResult, head: Head) -> StepFailed:
         here = ended.place
         return StepFailed(
             f"step {here.step!r} (iteration {here.step_index + 1}, attempt "

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from sequencer import extensions
 from sequencer.engine.changes import Changes
 from sequencer.model.head import Head
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.sequence.sequence_kind import Ending, SequenceKind
+from sequencer.model.sequence.sequence_kind import Continuation, SequenceKind
 from sequencer.model.workflow import Workflow
 from sequencer.packages import describe
 from sequencer.store.protocol import Store
@@ -56,7 +56,7 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
     return _along(store, workflow, kind)
 
 
-Judge = Callable[[Head, Ended, int], Ended]
+Judge = Callable[[Head, AttemptResult, int], AttemptResult]
 """What `SequenceKind.judge` is called with and returns."""
 
 
@@ -68,7 +68,7 @@ def judge_of(kind: SequenceKind) -> Judge:
     if type(kind) is SequenceKind:
         return kind.judge
 
-    def judge(head: Head, ended: Ended, max_attempts: int) -> Ended:
+    def judge(head: Head, ended: AttemptResult, max_attempts: int) -> AttemptResult:
         try:
             return _checked(kind.judge(head, ended, max_attempts))
         except BaseException as error:
@@ -82,9 +82,9 @@ def judge_of(kind: SequenceKind) -> Judge:
     return judge
 
 
-def _checked(made: Any) -> Ended:
+def _checked(made: Any) -> AttemptResult:
     match made:
-        case Ended(ending=Ending()):
+        case AttemptResult(ending=Continuation()):
             return made
     message = f"judge returned {describe(made)}, and not what Line.judge returns"
     raise TypeError(message)

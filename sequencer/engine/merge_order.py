@@ -13,7 +13,7 @@ TURN_POLL_S = 0.05
 """How often a result looks whether it may be merged; what it looks at is in memory."""
 
 
-class Crowd(NamedTuple):
+class ActiveClaims(NamedTuple):
     """Who works on a run at one moment; one value, because threads look at it."""
 
     live: tuple[Claim, ...] = ()
@@ -32,7 +32,7 @@ class MergeQueue:
         the other one, too.
         """
         self.is_strict = is_strict
-        self.crowd = Crowd()
+        self.active_claims = ActiveClaims()
         """Of the newest head; the worker keeps it up to date."""
 
 
@@ -55,15 +55,15 @@ class MergeTurn:
         with this one's work. An attempt that is to *stop* is done, and paid for: it does not
         wait any longer.
         """
-        while not stop.is_set() and self.is_held_by(self._queue.crowd):
+        while not stop.is_set() and self.is_held_by(self._queue.active_claims):
             time.sleep(TURN_POLL_S)
 
-    def is_held_by(self, crowd: Crowd) -> bool:
-        """Return whether somebody of *crowd* has to merge first."""
-        if crowd.is_waited_for and not self._is_strict:
+    def is_held_by(self, active_claims: ActiveClaims) -> bool:
+        """Return whether somebody of *active_claims* has to merge first."""
+        if active_claims.is_waited_for and not self._is_strict:
             # While it waits, this one keeps a place that another task could have.
             return False
-        return any(self._holds(claim.step) for claim in crowd.live)
+        return any(self._holds(claim.step) for claim in active_claims.live)
 
     def _holds(self, name: str) -> bool:
         graph = self._graph

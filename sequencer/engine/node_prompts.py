@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from sequencer.engine.attempt import Prepared
+from sequencer.engine.attempt import PreparedStep
 from sequencer.engine.composing import Compose, form_block
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.messages import messages_block, unread
@@ -30,7 +30,7 @@ class NodePrompts:
             if step.output and step.output.format == "json"
         )
 
-    def of(self, prepared: Prepared, name: str, head: Head, marking: Marking) -> Compose | None:
+    def of(self, prepared: PreparedStep, name: str, head: Head, marking: Marking) -> Compose | None:
         """Return what makes the prompt of node *name* of its file; None: that is the prompt.
 
         What it needs of *marking* is taken now.
@@ -77,6 +77,6 @@ def _with_block(compose: Callable[[str], str], block: str, text: str) -> str:
     return f"{compose(text).rstrip()}\n\n{block}\n"
 
 
-def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:
+def _texts(prepared: PreparedStep, given: Mapping[str, Any]) -> str:
     """Return everything of a node in which a template may stand."""
     return f"{prepared.prompt}\n{given}" if given else prepared.prompt

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from sequencer.engine.agents import Agents
-from sequencer.engine.attempt import Prepared
+from sequencer.engine.attempt import PreparedStep
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.logs import StepLogs
@@ -69,7 +69,7 @@ class Performer(Struct, frozen=True):
             step = self.with_defaults(step)
         return step, position_at(self.workflow, here.step_index)
 
-    def prepare(self, here: Place) -> Prepared:
+    def prepare(self, here: Place) -> PreparedStep:
         """Return the step at *here*, ready to start.
 
         Raises:
@@ -92,13 +92,13 @@ class Performer(Struct, frozen=True):
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor, instead = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
-        return Prepared(step, position, here, agent, executor, prompt="", instead=instead)
+        return PreparedStep(step, position, here, agent, executor, prompt="", instead=instead)
 
-    def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
+    def prepare_step(self, step: Step, position: str, here: Place) -> PreparedStep:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
         agent, executor, instead = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts
-        return Prepared(
+        return PreparedStep(
             step=without_comments(step, executor, self.comment_tools),
             position=position,
             place=here,

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.stagnation import stagnated
 from sequencer.errors import SequencerError, StorageFailed, failed_disk, out_of_resources
 from sequencer.executors.protocol import Executor
@@ -27,7 +27,7 @@ from sequencer.model.graph.choices import (
     shortened,
 )
 from sequencer.model.head import Head, Session
-from sequencer.model.kind import STAGNATED, Ended
+from sequencer.model.kind import STAGNATED, AttemptResult
 from sequencer.model.limits import worn_out
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import round_of
@@ -44,7 +44,7 @@ INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
 
-def jitter_of(ended: Ended) -> float:
+def jitter_of(ended: AttemptResult) -> float:
     """Return a random number below 1 for the wait after *ended*; one that counts waits for nothing.
 
     The module `random` would cost each tick its import.
@@ -118,7 +118,7 @@ def in_short(error: BaseException) -> str:
     return str(error) if isinstance(error, SequencerError) else repr(error)
 
 
-def circumstances(ended: Ended) -> dict[str, Any]:
+def circumstances(ended: AttemptResult) -> dict[str, Any]:
     """Return what else is known of *ended*: when it began, its model, its note, a hook's word.
 
     Where the run is to pause after it, the record says why.
@@ -149,7 +149,7 @@ def overspent(step: Step, usage: Usage) -> str | None:
 
 
 def ended_record(
-    ended: Ended, log: str | None, output: dict[str, Any], rounds: int
+    ended: AttemptResult, log: str | None, output: dict[str, Any], rounds: int
 ) -> dict[str, Any]:
     """Return what the journal keeps of *ended*, which judged for the *rounds*-th time."""
     record = journal_record(ended.outcome, ended.agent, log, output)
@@ -163,7 +163,7 @@ def ended_record(
     return record
 
 
-def verdict_words(workflow: Workflow, ended: Ended, head: Head) -> str:
+def verdict_words(workflow: Workflow, ended: AttemptResult, head: Head) -> str:
     """Return what *ended* has decided, in which round and why; empty: it does not judge.
 
     *head* is that of its claim. A graph keeps the rounds of its judges elsewhere.
@@ -213,7 +213,7 @@ VERDICT_OUTPUT = Output(
 """What a step that judges is to answer, for clients that can be told."""
 
 
-def judged(workflow: Workflow, ended: Ended, *, is_command: bool) -> Ended:
+def judged(workflow: Workflow, ended: AttemptResult, *, is_command: bool) -> AttemptResult:
     """Return *ended* with what its answer decides in a run of *workflow*.
 
     A "no" reads as a failure in log and journal; what follows is the loop's to say. An answer
@@ -235,7 +235,7 @@ def judged(workflow: Workflow, ended: Ended, *, is_command: bool) -> Ended:
     return _unanswered(ended, f"{error}; {wanted_form(workflow, step)}")
 
 
-def _with_verdict(ended: Ended, wanted: str, *, is_command: bool) -> Ended:
+def _with_verdict(ended: AttemptResult, wanted: str, *, is_command: bool) -> AttemptResult:
     outcome = ended.outcome
     has_ended = outcome.exit_code is not None and outcome.exit_code >= 0
     if not outcome.is_accepted and not (is_command and has_ended):
@@ -249,7 +249,7 @@ def _with_verdict(ended: Ended, wanted: str, *, is_command: bool) -> Ended:
     return replace(ended, outcome=outcome, verdict=verdict)
 
 
-def _unanswered(ended: Ended, error: str) -> Ended:
+def _unanswered(ended: AttemptResult, error: str) -> AttemptResult:
     """Return *ended* as a failure that is followed by one more try at least."""
     return replace(
         ended,
@@ -308,7 +308,7 @@ def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
     return step.name in graph.by_id and picks_a_way(graph, step.name)
 
 
-def as_asked(prepared: Prepared) -> tuple[Step, str, str | None]:
+def as_asked(prepared: PreparedStep) -> tuple[Step, str, str | None]:
     """Return the step, the prompt and the added system prompt as the executor gets them."""
     step, prompt, added = prepared.step, prepared.prompt, prepared.append_system_prompt
     if step.validation is not None and step.output is None and prepared.place.stage == "step":
@@ -409,7 +409,7 @@ def near_miss(step: Step, outcome: Outcome) -> str | None:
     return NEAR_MISS if mark.strip() and _squeezed(mark) in _squeezed(outcome.output) else None
 
 
-def noted(final: Prepared, outcome: Outcome, attempt: Attempt) -> str | None:
+def noted(final: PreparedStep, outcome: Outcome, attempt: Attempt) -> str | None:
     """Return what history tells of the attempt *final*; its log gets what was missed."""
     if (missed := near_miss(final.step, outcome)) is not None:
         # An answer need not end with its line.
@@ -440,7 +440,7 @@ def _stands_alone(mark: str, output: str) -> bool:
     return False
 
 
-def route_words(prepared: Prepared, chosen: Prepared) -> str:
+def route_words(prepared: PreparedStep, chosen: PreparedStep) -> str:
     """Return in words which prompt runs after the router, and why."""
     prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
     if chosen.note is not None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sequencer.engine.async_mode import work_beside
 from sequencer.engine.by_hand import Control
-from sequencer.engine.dispatch import Dispatching, dispatch_of
+from sequencer.engine.dispatch import Dispatcher, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.flow_source import flow_source_of
 from sequencer.engine.inline import InlineLoop
@@ -110,7 +110,7 @@ class Run:
         self._resolved: tuple[object, Resolution] | None = None
 
     @cached_property
-    def dispatch(self) -> Dispatching | None:
+    def dispatch(self) -> Dispatcher | None:
         """Return what hands out its attempts, if its store does that itself."""
         return dispatch_of(self.store)
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from sequencer.errors import SequencerError
 from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.evidence import Evidence, evidence_of
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.step import Stagnation, Step
 from sequencer.store.protocol import Store
 
@@ -76,7 +76,7 @@ class Streaks:
                 self._keep(fact)
         self._seen = revision
 
-    def follow(self, revision: int, ended: Mapping[str, Ended] | None = None) -> None:
+    def follow(self, revision: int, ended: Mapping[str, AttemptResult] | None = None) -> None:
         """Take a change of our own that led to *revision*; steps may have *ended* with it.
 
         If others have changed the run as well, `read` reads all of it later.
@@ -132,7 +132,7 @@ def repetition_note(last: Streak | None, step: Step) -> str | None:
     )
 
 
-def stagnated(ended: Ended) -> str | None:
+def stagnated(ended: AttemptResult) -> str | None:
     """Return why the run pauses after *ended*; None: it goes on."""
     shown, most = ended.outcome.evidence, (ended.step.stagnation or Stagnation()).attempts
     if shown is None or not most or shown.repeats < most:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from msgspec import Struct, field
 
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.changes import followed
 from sequencer.engine.decide import End, RecordExpired, SequenceSeen, TakeClaims, Wait, next_move
 from sequencer.engine.invocation_budget import Mode, SequenceBudget
@@ -105,7 +105,7 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
 def _claimed(worker: SequenceWorker, head: Head, place: Place) -> Attempt | None:
     """Return the caller's claim of the step at *place*; None: the run has moved on."""
     step, position = worker.performer.look(place)
-    attempt = worker.claim(head, Prepared(step, position, place, CALLER, _Caller(), ""))
+    attempt = worker.claim(head, PreparedStep(step, position, place, CALLER, _Caller(), ""))
     if attempt is not None:
         try:
             worker.arrive(attempt)

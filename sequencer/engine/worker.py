@@ -18,7 +18,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from sequencer.engine.allowance import Allowance
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.by_hand import Control
 from sequencer.engine.changes import Changes, RetryPolicy
 from sequencer.engine.code_sync import CodeSync
@@ -53,11 +53,11 @@ from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.executors.protocol import Executor, is_free
 from sequencer.history.facts import EndState, read
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Capacity, Ended
+from sequencer.model.kind import AttemptResult, Capacity
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, used
 from sequencer.model.sequence.order import is_among, place, present, round_of
-from sequencer.model.sequence.sequence_kind import EndingKind, SequenceKind
+from sequencer.model.sequence.sequence_kind import ContinuationKind, SequenceKind
 from sequencer.model.transitions import Place, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
@@ -145,7 +145,7 @@ class Worker(ABC):
             if claim.token not in mine and self.store.liveness(claim).allows_take_over
         )
 
-    def ended_of(self, attempt: Attempt) -> Ended:
+    def ended_of(self, attempt: Attempt) -> AttemptResult:
         """Return how *attempt* ended, even if it ended with an exception."""
         ended, error = attempt.ended, attempt.error
         if ended is not None and error is None:
@@ -153,7 +153,9 @@ class Worker(ABC):
         error = error or RuntimeError("the attempt ended without a result")
         return attempt.ended_as(broken(error, attempt.usage, self.performer.redact))
 
-    def known(self, head: Head, prepared: Prepared, is_shared: Callable[[], bool]) -> PriorAttempts:
+    def known(
+        self, head: Head, prepared: PreparedStep, is_shared: Callable[[], bool]
+    ) -> PriorAttempts:
         """Return what is known when an attempt at *prepared* starts, which *head* grants.
 
         *is_shared*: whether other attempts work in its folder meanwhile.
@@ -174,7 +176,7 @@ class Worker(ABC):
         is_known = used.output_tokens or used.cost_usd or used.unpriced
         return self.streaks is not None or bool(is_known)
 
-    def _follow(self, revision: int, ended: Mapping[str, Ended]) -> None:
+    def _follow(self, revision: int, ended: Mapping[str, AttemptResult]) -> None:
         """Keep in mind what attempts have shown that have *ended* with the change to *revision*."""
         if self.streaks is None:
             self.streaks = Streaks(self.store)
@@ -183,7 +185,7 @@ class Worker(ABC):
     @abstractmethod
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
-    ) -> tuple[Ended, BaseException | None]:
+    ) -> tuple[AttemptResult, BaseException | None]:
         """Run the attempt that *head* grants *token* for; someone else records its end.
 
         Returns how it ended, and what was raised instead of a result, if anything.
@@ -327,7 +329,7 @@ class SequenceWorker(Worker):
         """Return whether the step at *step_index* is at one of this worker's positions."""
         return not self.positions or is_among(self.workflow, self.positions, step_index)
 
-    def claim(self, seen: Head, prepared: Prepared) -> Attempt | None:
+    def claim(self, seen: Head, prepared: PreparedStep) -> Attempt | None:
         """Claim the current step of *seen* for *prepared*; None: the run has moved on.
 
         Raises:
@@ -347,7 +349,7 @@ class SequenceWorker(Worker):
         head, granted = self._changes.update(None, capacity)
         return self._begun(head, head.claims[-1], prepared) if granted else None
 
-    def _begun(self, head: Head, claim: Claim, prepared: Prepared) -> Attempt:
+    def _begun(self, head: Head, claim: Claim, prepared: PreparedStep) -> Attempt:
         """Return the attempt at *prepared* of *claim*, which *head* grants."""
         store, told_path = self.store, self._told_path
         return Attempt(
@@ -381,7 +383,7 @@ class SequenceWorker(Worker):
 
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
-    ) -> tuple[Ended, BaseException | None]:
+    ) -> tuple[AttemptResult, BaseException | None]:
         try:
             with self.code.alone(head, cancellation):
                 prepared = self.performer.prepare(present(self.workflow, head))
@@ -397,7 +399,7 @@ class SequenceWorker(Worker):
         finally:
             cancellation.close()
 
-    def perform(self, attempt: Attempt, budget: Allowance) -> Ended:
+    def perform(self, attempt: Attempt, budget: Allowance) -> AttemptResult:
         """Run the step of *attempt*; return how it ended and what that means.
 
         Nothing is recorded in the run yet; see `finish`.
@@ -437,7 +439,7 @@ class SequenceWorker(Worker):
     def _recalled(self) -> Memory:
         return recall(self.store.state_path.parent, self.store.history())
 
-    def _ended(self, attempt: Attempt, folder: Path | None = None) -> Ended:
+    def _ended(self, attempt: Attempt, folder: Path | None = None) -> AttemptResult:
         """Return what the end of *attempt* means for the run, with the record of it.
 
         Its code moves with it; if it can't, the attempt has failed. A large output goes to
@@ -497,7 +499,7 @@ class SequenceWorker(Worker):
         return self.finish(attempt, ended)[0]
 
     def finish(
-        self, attempt: Attempt, ended: Ended, may_go_on: MayGoOn | None = None
+        self, attempt: Attempt, ended: AttemptResult, may_go_on: MayGoOn | None = None
     ) -> tuple[Head, Attempt | None]:
         """Record how *attempt* has *ended*; if *may_go_on* allows it, claim the next step.
 
@@ -528,13 +530,13 @@ class SequenceWorker(Worker):
         is_agents = attempt.prepared.executor.kind not in OWN_WORD
         if self.streaks is not None or (is_agents and outcome.evidence is not None):
             self._follow(head.revision, {attempt.claim.step: ended})
-        is_accepted = ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
+        is_accepted = ended.ending.kind in (ContinuationKind.ACCEPT, ContinuationKind.FIXED)
         self.recorded(attempt, outcome.usage, outcome if is_accepted else None)
         if upcoming is None or not granted:
             return head, None
         return head, self._begun(head, head.claims[-1], upcoming)
 
-    def _prepare_following(self, following: Place, head: Head) -> Prepared | None:
+    def _prepare_following(self, following: Place, head: Head) -> PreparedStep | None:
         """Prepare the next step if it is this worker's; what is wrong with it shows later."""
         if not self.is_mine(following.step_index):
             return None
@@ -545,7 +547,7 @@ class SequenceWorker(Worker):
             return None
 
     def _accepted(
-        self, attempt: Attempt, ended: Ended, capacity: Callable[[Head], Capacity | None]
+        self, attempt: Attempt, ended: AttemptResult, capacity: Callable[[Head], Capacity | None]
     ) -> tuple[Head, list[int]]:
         claim, head = attempt.claim, attempt.head
         try:

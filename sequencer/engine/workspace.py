@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.cancellation import Cancellation
 from sequencer.model.head import Claim, Head, Work
@@ -34,7 +34,7 @@ class AttemptFolder:
         """Let the agent work in *cwd*."""
         self.cwd = cwd
 
-    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
         """Merge, keep or drop what the agent has left; a second call returns the same result.
 
         *status* is OK for an attempt that is accepted, FAILED for one that has failed, and
@@ -42,7 +42,7 @@ class AttemptFolder:
         raise to give that up.
         """
         del status, wait_for_turn
-        return Left()
+        return Leftovers()
 
 
 class Workspace:

@@ -242,7 +242,7 @@ def fresh_head(
     )
 
 
-class Ended(Struct, frozen=True):
+class AttemptResult(Struct, frozen=True):
     """One attempt that has ended: how, and what its run and the journal are to have of it."""
 
     outcome: Outcome
@@ -370,7 +370,7 @@ class Kind(Protocol):
                 the same.
         """
 
-    def take(self, change: Any, ended: Ended) -> object:
+    def take(self, change: Any, ended: AttemptResult) -> object:
         """Let *ended* end in *change*, opened here; a graph returns what the run makes of it.
 
         Raises:

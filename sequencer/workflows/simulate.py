@@ -33,7 +33,7 @@ from sequencer.model.graph.graph import Graph, Growth, Node, NodeKind
 from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.graph.rules import RETRYABLE, MarkingEditor
 from sequencer.model.graph.source import copied, put
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
@@ -302,7 +302,7 @@ class _Simulation:
         else:
             self._fail(name, end)
 
-    def _judged(self, name: str, outcome: Outcome) -> Ended:
+    def _judged(self, name: str, outcome: Outcome) -> AttemptResult:
         """Return the attempt at *name* with its verdict, if a task of a team judges."""
         step = self._workflow.steps_by_name.get(name) or Step(name=name)
         here, verdict = Place(0, name, step.prompt_name), None
@@ -310,12 +310,12 @@ class _Simulation:
             found = verdict_of(outcome, is_command=False)
             if found.source == "none":
                 failed = outcome.replace(status=OutcomeStatus.FAILED, error=found.reason)
-                return Ended(failed, asked_again(step), here, agent="")
+                return AttemptResult(failed, asked_again(step), here, agent="")
             verdict = found
             if not found.is_pass:
                 error = f"the answer is no: {found.reason}"
                 outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-        return Ended(outcome, step, here, agent="", verdict=verdict)
+        return AttemptResult(outcome, step, here, agent="", verdict=verdict)
 
     def _judgement(self, name: str) -> Validation | None:
         step = self._workflow.steps_by_name.get(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.engine.logs import current_branch
 from sequencer.engine.workspace import AttemptFolder, BranchGuard, InnerWorkspace, Workspace
 from sequencer.executors.cancellation import Cancellation
@@ -78,7 +78,7 @@ class Site:
         """Claim the next step, and return where its agent works."""
         return self.workspace.open(self.claimed())
 
-    def worked(self, name: str, status: OutcomeStatus = OutcomeStatus.OK) -> Left:
+    def worked(self, name: str, status: OutcomeStatus = OutcomeStatus.OK) -> Leftovers:
         """Make an attempt that commits a file called *name*, and record that it ended so."""
         folder = self.opened()
         commit(folder.cwd, name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.events import (
     AttemptAccepted,
     AttemptEnded,
@@ -67,7 +67,7 @@ def attempt(step: Step | str = "main", **facts: Any) -> Attempt:
     return Attempt(
         claim=claim,
         head=new_head(workflow_name=said.pop("workflow"), **run),
-        prepared=Prepared(made, said.pop("position"), place, *who, prompt=""),
+        prepared=PreparedStep(made, said.pop("position"), place, *who, prompt=""),
         workflow=WORKFLOW,
         cwd=Path(),
         **said,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sequencer import extensions
 from sequencer.engine.allowance import least
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.performing import Performer
 from sequencer.engine.records import as_asked, decides, forward_of, without_budget
 from sequencer.executors.protocol import EVERY_EXECUTOR, StepRequest
@@ -12,7 +12,7 @@ from sequencer.model.outcome import Outcome
 
 
 def perform_by_agent(
-    performer: Performer, attempt: Attempt, asked: Prepared | None = None, to: str = "agent"
+    performer: Performer, attempt: Attempt, asked: PreparedStep | None = None, to: str = "agent"
 ) -> None:
     """Let the agent of *attempt* perform its step, or what it is *asked* instead.
 
@@ -44,7 +44,7 @@ def perform_by_agent(
     attempt.outcome = outcome
 
 
-def _request(attempt: Attempt, prepared: Prepared, to: str) -> StepRequest:
+def _request(attempt: Attempt, prepared: PreparedStep, to: str) -> StepRequest:
     step, prompt, added = as_asked(prepared)
     workflow, budget, session = attempt.workflow, attempt.budget, attempt.session
     can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.events import Noticed
 from sequencer.engine.evidence import OWN_WORD, ChangeWatch, judge
 from sequencer.engine.layers.layer import Next
@@ -24,7 +24,7 @@ from sequencer.errors import (
     failed_disk,
     out_of_resources,
 )
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.limits import bounded
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, total
 from sequencer.model.step import Step
@@ -51,7 +51,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     final = attempt.prepared
     outcome = _judged(performer, attempt, final, watch)
     note = noted(final, outcome, attempt) if final.step.complete_when else final.note
-    ended = Ended(
+    ended = AttemptResult(
         outcome,
         final.step,
         final.place,
@@ -77,7 +77,7 @@ def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
 
 
 def _judged(
-    performer: Performer, attempt: Attempt, final: Prepared, watch: ChangeWatch | None
+    performer: Performer, attempt: Attempt, final: PreparedStep, watch: ChangeWatch | None
 ) -> Outcome:
     """Return the outcome of *attempt*, at the step *final*, as its evidence has it."""
     seconds = round(time.monotonic() - attempt.started_s, 6)

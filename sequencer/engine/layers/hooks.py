@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
 from sequencer.executors.protocol import Piece
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import OutcomeStatus
 
 
@@ -24,7 +24,9 @@ def decide_by_hook(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         attempt.ended = _decided(performer, attempt, ended, hooks)
 
 
-def _decided(performer: Performer, attempt: Attempt, ended: Ended, hooks: Hooks) -> Ended:
+def _decided(
+    performer: Performer, attempt: Attempt, ended: AttemptResult, hooks: Hooks
+) -> AttemptResult:
     """Return *ended* with what the hook says about the way on."""
     try:
         decision = hooks.transition(_context(performer, attempt), ended.outcome)
@@ -54,7 +56,7 @@ def apply_hooks(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     proceed(attempt)
 
 
-def _changed(performer: Performer, attempt: Attempt, hooks: Hooks) -> Prepared:
+def _changed(performer: Performer, attempt: Attempt, hooks: Hooks) -> PreparedStep:
     prepared, context = attempt.prepared, _context(performer, attempt)
     text = hooks.prompt(context, prepared.prompt)
     added = hooks.system_prompt(context, prepared.append_system_prompt)

@@ -9,7 +9,7 @@ from sequencer.engine.conversations import Sessions
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.limits import utc
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
 
@@ -43,7 +43,7 @@ class NodeLayers:
             self.sessions.keep(claim, ended, utc(self._changes.now()))
 
 
-def as_decided(ended: Ended) -> Ended:
+def as_decided(ended: AttemptResult) -> AttemptResult:
     """Return *ended* as its decision says it counts; without one as it is.
 
     How often a node may be begun bounds ``retry`` (``limits.attempts``).

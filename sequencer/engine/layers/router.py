@@ -6,7 +6,7 @@ import time
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Attempt, Prepared
+from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.evidence import judge_turn
 from sequencer.engine.layers.agent import perform_by_agent
 from sequencer.engine.layers.layer import Next
@@ -50,7 +50,7 @@ def choose_prompt(performer: Performer, attempt: Attempt, proceed: Next) -> None
     attempt.outcome = attempt.outcome.replace(usage=usage)
 
 
-def _asked(performer: Performer, attempt: Attempt, router: RouterSettings) -> Prepared:
+def _asked(performer: Performer, attempt: Attempt, router: RouterSettings) -> PreparedStep:
     """Return the question to the router, prepared."""
     step, step_index = performer.router_step(router), attempt.step_index
     here = Place(step_index, "router", step.prompt_name)
@@ -61,7 +61,7 @@ def _asked(performer: Performer, attempt: Attempt, router: RouterSettings) -> Pr
 
 
 def _answer(
-    performer: Performer, attempt: Attempt, asked: Prepared, router: RouterSettings
+    performer: Performer, attempt: Attempt, asked: PreparedStep, router: RouterSettings
 ) -> Outcome:
     """Return the router's answer; one that is late is none, where it may give none."""
     started = time.monotonic()
@@ -84,7 +84,7 @@ def _answer(
 
 def _chosen(
     performer: Performer, attempt: Attempt, answer: Outcome, router: RouterSettings
-) -> Prepared:
+) -> PreparedStep:
     """Return what runs: the step with the prompt that the router's *answer* names."""
     prepared, note = attempt.prepared, None
     step = prepared.step

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.layers.layer import Next
 from sequencer.engine.performing import Performer
@@ -52,7 +52,7 @@ def _is_bug(error: BaseException) -> bool:
     return not is_meant and out_of_resources(error) is None and failed_disk(error) is None
 
 
-def _closed(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Left:
+def _closed(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Leftovers:
     try:
         return folder.close(_status_of(attempt), attempt.wait_for_turn)
     except Interrupted:
@@ -60,7 +60,7 @@ def _closed(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Le
         left = folder.close(OutcomeStatus.INTERRUPTED, _at_once)
         return replace(left, error="its claim was lost before its work was merged")
     except SequencerError as error:
-        return Left(error=performer.redact(str(error)))
+        return Leftovers(error=performer.redact(str(error)))
 
 
 def _status_of(attempt: Attempt) -> OutcomeStatus:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from sequencer.errors import SequencerError
 from sequencer.model.graph.graph import Growth
 from sequencer.model.graph.marking import Marking
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.limits import iso, retry_at, tries_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
@@ -81,7 +81,7 @@ NodeEnd = Acceptance | Rejection | Failure
 
 
 def judge_end(
-    ended: Ended,
+    ended: AttemptResult,
     name: str,
     marking: Marking,
     now: datetime,
@@ -112,7 +112,7 @@ def judge_end(
 
 
 def _failed(
-    ended: Ended, name: str, marking: Marking, now: datetime, grower: Grower | None
+    ended: AttemptResult, name: str, marking: Marking, now: datetime, grower: Grower | None
 ) -> Failure:
     outcome, active = ended.outcome, marking.active.get(name)
     if ended.is_final:
@@ -126,7 +126,7 @@ def _failed(
 
 
 def _rejected(
-    ended: Ended,
+    ended: AttemptResult,
     name: str,
     marking: Marking,
     workflow: Workflow,

@@ -27,7 +27,7 @@ from sequencer.model.graph.record import Chain
 from sequencer.model.graph.source import FlowSource
 from sequencer.model.graph.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.head import FLOW_DOCUMENT, Head, Work
-from sequencer.model.kind import STAGNATED, Capacity, CommandContext, Ended, Kind
+from sequencer.model.kind import STAGNATED, AttemptResult, Capacity, CommandContext, Kind
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, utc
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import Description, describe_node, present
@@ -162,7 +162,7 @@ class GraphKind(Kind):
 
     # --- as a kind -----------------------------------------------------------------
 
-    def take(self, step: OpenTransition, ended: Ended) -> Taken:
+    def take(self, step: OpenTransition, ended: AttemptResult) -> RecordedResult:
         """Let *ended* end in *step*; return what the run makes of it.
 
         Raises:
@@ -327,7 +327,7 @@ def expire_question(step: OpenTransition, name: str) -> None:
         step.expire(name)
 
 
-class Taken(Struct, frozen=True):
+class RecordedResult(Struct, frozen=True):
     """What a run has made of an attempt that has ended."""
 
     outcome: Outcome | None = None
@@ -339,14 +339,14 @@ class Taken(Struct, frozen=True):
 class Taking(Struct, frozen=True):
     """Lets an attempt end in a transition."""
 
-    ended: Ended
+    ended: AttemptResult
     step: OpenTransition
     workflow: Workflow
     """As it has grown."""
     grower: Grower | None
     """None: the run is no team's."""
 
-    def take(self) -> Taken:
+    def take(self) -> RecordedResult:
         """Return what the run makes of the attempt.
 
         Raises:
@@ -360,7 +360,7 @@ class Taking(Struct, frozen=True):
             elif ended.postponed:
                 due = iso(step.now + timedelta(seconds=POSTPONED_S))
             step.release(token, ended.record, outcome.usage, due)
-            return Taken()
+            return RecordedResult()
         name = ended.place.step
         end = judge_end(
             ended,
@@ -376,11 +376,11 @@ class Taking(Struct, frozen=True):
             decision = ended.decision if instead is None else None
             growth, reference = end.growth, ended.reference
             step.accept(token, end.outcome, reference, record, growth, decision=decision)
-            return Taken(instead)
+            return RecordedResult(instead)
         if isinstance(end, Rejection):
             step.refuse(token, outcome, record, end.fix)
             added = "it judges again" if end.fix is None else f"{end.fix.nodes[0].id!r} was added"
-            return Taken(then=f"{name!r} said no, and {added}")
+            return RecordedResult(then=f"{name!r} said no, and {added}")
         step.fail(token, end.outcome, record, due=end.due, kind=end.kind)
         again = "once more, by its replacement" if end.is_replaced else f"again at {end.due}"
-        return Taken(instead, None if end.due is None else f"{name!r} is tried {again}")
+        return RecordedResult(instead, None if end.due is None else f"{name!r} is tried {again}")

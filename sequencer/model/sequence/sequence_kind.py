@@ -35,9 +35,9 @@ from sequencer.model.commands import (
 from sequencer.model.head import Claim, Gate, Head, Loop, Work
 from sequencer.model.kind import (
     STAGNATED,
+    AttemptResult,
     Capacity,
     CommandContext,
-    Ended,
     Kind,
     Readiness,
     standing,
@@ -67,7 +67,7 @@ MAX_ROUNDS = 50
 """A procedure whose hooks send it back is stopped after so many times its length."""
 
 
-class EndingKind(StrEnum):
+class ContinuationKind(StrEnum):
     """The ways in which an attempt can end."""
 
     ACCEPT = "accept"
@@ -81,10 +81,10 @@ class EndingKind(StrEnum):
     """Nobody's failure: the claim is given back (interrupted, or put off)."""
 
 
-class Ending(Struct, frozen=True):
+class Continuation(Struct, frozen=True):
     """How the run goes on."""
 
-    kind: EndingKind
+    kind: ContinuationKind
     following: Place | None = None
     """For ``accept``; else the run stays at its step."""
     has_gate: bool = False
@@ -101,36 +101,44 @@ class Ending(Struct, frozen=True):
     @property
     def next_place(self) -> Place | None:
         """Return where the same process may continue at once; None after anything but a step."""
-        is_on = self.kind is EndingKind.ACCEPT and not (self.has_gate or self.is_done)
+        is_on = self.kind is ContinuationKind.ACCEPT and not (self.has_gate or self.is_done)
         return (
             None if not is_on or self.following is None or self.following.is_end else self.following
         )
 
 
-_WORKED = frozenset({EndingKind.ACCEPT, EndingKind.NO, EndingKind.FIXED, EndingKind.AGAIN})
+_WORKED = frozenset(
+    {ContinuationKind.ACCEPT, ContinuationKind.NO, ContinuationKind.FIXED, ContinuationKind.AGAIN}
+)
 
 
-def ending_of(kind: SequenceKind, head: Head, ended: Ended, max_attempts: int) -> Ending:
+def ending_of(
+    kind: SequenceKind, head: Head, ended: AttemptResult, max_attempts: int
+) -> Continuation:
     """Return what *ended* means for the run, which *head* was at when it was claimed."""
     decision, outcome = ended.decision, ended.outcome
     if decision is not None:
         return _as_decided(kind.workflow, head, ended, decision, max_attempts)
     if ended.place.stage == "fix":
-        return Ending(EndingKind.FIXED if outcome.is_accepted else EndingKind.FAIL)
+        return Continuation(
+            ContinuationKind.FIXED if outcome.is_accepted else ContinuationKind.FAIL
+        )
     validation = ended.step.validation
     if ended.verdict is not None and not ended.verdict.is_pass and validation is not None:
         if not is_exhausted(head, validation):
-            return Ending(EndingKind.NO)
+            return Continuation(ContinuationKind.NO)
         if validation.on_exhausted == "fail":
             error = f"it said no {validation.max_attempts} times: {ended.verdict.reason}"
-            return Ending(EndingKind.FAIL, error=error)
+            return Continuation(ContinuationKind.FAIL, error=error)
         return _accepted(kind, head, ended)
-    return _accepted(kind, head, ended) if outcome.is_accepted else Ending(EndingKind.FAIL)
+    return (
+        _accepted(kind, head, ended) if outcome.is_accepted else Continuation(ContinuationKind.FAIL)
+    )
 
 
-def _accepted(kind: SequenceKind, head: Head, ended: Ended) -> Ending:
-    return Ending(
-        EndingKind.ACCEPT,
+def _accepted(kind: SequenceKind, head: Head, ended: AttemptResult) -> Continuation:
+    return Continuation(
+        ContinuationKind.ACCEPT,
         kind.following(head, ended.place.step_index),
         has_gate=ended.step.requires_approval,
         is_done=ended.outcome.status is OutcomeStatus.COMPLETE,
@@ -140,22 +148,22 @@ def _accepted(kind: SequenceKind, head: Head, ended: Ended) -> Ending:
 def _as_decided(
     workflow: Workflow,
     head: Head,
-    ended: Ended,
+    ended: AttemptResult,
     decision: Decision,
     max_attempts: int,
-) -> Ending:
+) -> Continuation:
     here, move = ended.place.step_index, decision.move
     index = _index_behind(workflow, here, decision)
     error = _why_not(workflow, head, here, index, decision=decision, max_attempts=max_attempts)
     if error is not None or index is None:
-        return Ending(EndingKind.FAIL, error=error)
+        return Continuation(ContinuationKind.FAIL, error=error)
     if move is Move.RETRY:
-        return Ending(EndingKind.AGAIN)
+        return Continuation(ContinuationKind.AGAIN)
     if move is Move.NEXT and ended.place.stage == "fix":
-        return Ending(EndingKind.FIXED)
+        return Continuation(ContinuationKind.FIXED)
     end = len(workflow.steps) if workflow.kind == "procedure" else index
-    return Ending(
-        EndingKind.ACCEPT,
+    return Continuation(
+        ContinuationKind.ACCEPT,
         place(workflow, min(index, end)),
         has_gate=ended.step.requires_approval or move is Move.GATE,
         is_done=move is Move.COMPLETE,
@@ -232,7 +240,7 @@ class SequenceChange(Struct):
     facts: list[Fact] = msgspec.field(default_factory=list)
     granted: list[int] = msgspec.field(default_factory=list)
 
-    def end(self, ended: Ended) -> None:
+    def end(self, ended: AttemptResult) -> None:
         """Let an attempt end.
 
         Raises:
@@ -253,10 +261,10 @@ class SequenceChange(Struct):
             self._forget_messages(token, ended)
 
     @staticmethod
-    def _is_accepted(ended: Ended) -> bool:
-        return ended.ending.kind in (EndingKind.ACCEPT, EndingKind.FIXED)
+    def _is_accepted(ended: AttemptResult) -> bool:
+        return ended.ending.kind in (ContinuationKind.ACCEPT, ContinuationKind.FIXED)
 
-    def _forget_messages(self, token: int, ended: Ended) -> None:
+    def _forget_messages(self, token: int, ended: AttemptResult) -> None:
         """Let go the messages that the attempt with *token* has read, if it was accepted."""
         # A step that the caller has performed itself was told nothing.
         if self._is_accepted(ended) and ended.began_at is not None:
@@ -307,28 +315,28 @@ class SequenceChange(Struct):
         self.facts += dropped.facts
         return True
 
-    def _made(self, token: int, ended: Ended) -> Transition:
+    def _made(self, token: int, ended: AttemptResult) -> Transition:
         head, at, record = self.head, utc(self.now), ended.record
         outcome, here, workflow = ended.outcome, ended.place.step_index, self.workflow
         kind = ended.ending.kind
-        if kind is EndingKind.BACK:
+        if kind is ContinuationKind.BACK:
             return self._released(token, ended, at)
-        if kind is EndingKind.ACCEPT:
+        if kind is ContinuationKind.ACCEPT:
             return self._accepted(token, ended, at)
-        if kind in (EndingKind.NO, EndingKind.FIXED):
+        if kind in (ContinuationKind.NO, ContinuationKind.FIXED):
             event, there = Event.FIXED, place(workflow, here)
             why = head.loop.reason if head.loop else ""
-            if kind is EndingKind.NO:
+            if kind is ContinuationKind.NO:
                 event, there = Event.INVALID, fixer_place(workflow, here) or there
                 why = ended.verdict.reason if ended.verdict else ""
             return judged(head, token, event, outcome, there, reason=why, at=at, record=record)
-        if kind is EndingKind.AGAIN:
+        if kind is ContinuationKind.AGAIN:
             # The attempts are counted on, which is what bounds them.
             invalid = Event.INVALID
             return transitions.ended(head, token, invalid, outcome.usage, at=at, record=record)
         return self._failed(token, ended, at)
 
-    def _released(self, token: int, ended: Ended, at: str) -> Transition:
+    def _released(self, token: int, ended: AttemptResult, at: str) -> Transition:
         head, outcome = self.head, ended.outcome
         not_before, reason = None, ended.postponed
         if reason is not None:
@@ -346,7 +354,7 @@ class SequenceChange(Struct):
             reason=reason,
         )
 
-    def _accepted(self, token: int, ended: Ended, at: str) -> Transition:
+    def _accepted(self, token: int, ended: AttemptResult, at: str) -> Transition:
         head, ending = self.head, ended.ending
         here, outcome, has_gate = ended.place.step_index, ended.outcome, ending.has_gate
         status = OutcomeStatus.COMPLETE if ending.is_done and not has_gate else OutcomeStatus.OK
@@ -362,7 +370,7 @@ class SequenceChange(Struct):
             gate=gate,
         )
 
-    def _failed(self, token: int, ended: Ended, at: str) -> Transition:
+    def _failed(self, token: int, ended: AttemptResult, at: str) -> Transition:
         head, verdict = self.head, ended.verdict
         failed = transitions.fail(
             head,
@@ -395,13 +403,13 @@ class SequenceKind(Kind):
         del head
         return place(self.workflow, step_index + 1)
 
-    def judge(self, head: Head, ended: Ended, max_attempts: int) -> Ended:
+    def judge(self, head: Head, ended: AttemptResult, max_attempts: int) -> AttemptResult:
         """Return *ended* as log and journal are to have it; its ``ending`` says how to go on."""
         outcome = ended.outcome
         if outcome.is_put_off or outcome.status is OutcomeStatus.INTERRUPTED:
-            return replace(ended, ending=Ending(EndingKind.BACK))
+            return replace(ended, ending=Continuation(ContinuationKind.BACK))
         ending = ending_of(self, head, ended, max_attempts)
-        if ending.kind is EndingKind.FAIL:
+        if ending.kind is ContinuationKind.FAIL:
             error = ending.error or outcome.error
             outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
         return replace(ended, outcome=outcome, ending=ending)
@@ -410,7 +418,7 @@ class SequenceKind(Kind):
         return SequenceChange(self.workflow, head, at)
 
     @staticmethod
-    def take(change: SequenceChange, ended: Ended) -> None:
+    def take(change: SequenceChange, ended: AttemptResult) -> None:
         change.end(ended)
 
     @staticmethod

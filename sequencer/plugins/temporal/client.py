@@ -26,7 +26,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from sequencer.documents.textfile import slug
-from sequencer.engine.dispatch import Made
+from sequencer.engine.dispatch import RemoteAttempt
 from sequencer.engine.events import Emit
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused
 from sequencer.model.head import Claim, Head, Owner
@@ -154,7 +154,7 @@ class FleetStore(RemoteRun):
         found: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
         return found
 
-    def made(self) -> list[Made]:
+    def made(self) -> list[RemoteAttempt]:
         reader = self.connection.call(self.read())
         return [one for _, one in sorted(reader.made.items())]
 

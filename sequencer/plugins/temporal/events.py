@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.engine.dispatch import Made
+from sequencer.engine.dispatch import RemoteAttempt
 from sequencer.engine.events import MadeElsewhere, RunEvent
 from sequencer.history.facts import read
 from sequencer.model.evidence import evidence_of
@@ -52,7 +52,7 @@ class EventReader:
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
         """The journal's, as ``history --json`` prints them."""
-        self.made: dict[int, Made] = {}
+        self.made: dict[int, RemoteAttempt] = {}
         """Attempts that have ended with a report, by tokens."""
         self.makers: dict[int, str] = {}
         """Processes that have made attempts, by tokens."""
@@ -120,7 +120,7 @@ class EventReader:
             if log and fact["token"] in self.makers:
                 host = worker_name(self.makers[fact["token"]]).partition("@")[2]
                 place = fact["step"], fact["step_index"], fact["attempt"]
-                self.made[fact["token"]] = Made(*place, fact["token"], host, log)
+                self.made[fact["token"]] = RemoteAttempt(*place, fact["token"], host, log)
         self.records += facts
         return facts
 

@@ -37,14 +37,14 @@ from sequencer.errors import (
     SequencerError,
     StaleClaim,
 )
-from sequencer.model.graph.graph_kind import Taken
+from sequencer.model.graph.graph_kind import RecordedResult
 from sequencer.model.graph.transition import OpenTransition
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.kind import Capacity, Ended, slots_at
+from sequencer.model.kind import AttemptResult, Capacity, slots_at
 from sequencer.model.limits import InvocationLimits, RunLimits, utc
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.sequence.order import present, step_at
-from sequencer.model.sequence.sequence_kind import EndingKind
+from sequencer.model.sequence.sequence_kind import ContinuationKind
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
@@ -272,11 +272,11 @@ class Permit(ABC):
         """Return what may be claimed at *head*."""
 
     @abstractmethod
-    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
+    def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         """Return the end of the attempt of *claim*, of which *report* tells."""
 
     @abstractmethod
-    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
+    def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
         """Record the end of an attempt; return the tokens of the claims that this grants."""
 
     def give_back(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
@@ -290,7 +290,7 @@ class Permit(ABC):
     def put_off(self, token: int, why: str, live: Collection[int], at: datetime) -> None:
         """Give the claim with *token* back for a while: its worker could not even start it."""
         record = {"status": str(OutcomeStatus.INTERRUPTED), "error": why[:NOTE_CHARS]}
-        ending = {"kind": str(EndingKind.BACK)}
+        ending = {"kind": str(ContinuationKind.BACK)}
         report = AttemptReport(record, ending=ending, postponed=why[:NOTE_CHARS])
         self.record(token, report, live, at, jitter=0.0, may_claim=False, is_told=False)
 
@@ -378,11 +378,11 @@ class LinePermit(Permit):
         owner = owner_of(head.run_id)
         return Capacity(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
 
-    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
+    def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         here = present(self.workflow, self._store.head)
         return ended_of(report, claim, here, step_at(self.workflow, here), self.workflow)
 
-    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
+    def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
         self.budget.count(ended)
         following = ended.ending.next_place
         is_on = self._may_claim and report.raised is None
@@ -478,7 +478,7 @@ class NetPermit(Permit):
             share=partial(self._shares.of, gone=gone),
         )
 
-    def _ended(self, report: AttemptReport, claim: Claim) -> Ended:
+    def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         _, marking = self._nodes.marking(self._store.head)
         workflow = self._nodes.graph_kind.workflow_at(marking)
         step, here = workflow.steps_by_name[claim.step], Place(claim.step_index, claim.step, "")
@@ -489,9 +489,9 @@ class NetPermit(Permit):
         kept[name] = ended.outcome.output
         return replace(ended, reference=name)
 
-    def _recorded(self, ended: Ended, report: AttemptReport) -> list[int]:
+    def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
         error = None if report.raised is None else error_of(report.raised)
-        outcome, step, made = ended.outcome, ended.place.step, list[Taken]()
+        outcome, step, made = ended.outcome, ended.place.step, list[RecordedResult]()
         self.budget.tried()
         if error is None:
             self.budget.count(step, outcome)

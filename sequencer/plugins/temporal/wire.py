@@ -20,7 +20,7 @@ from sequencer.model.answers import decision_in
 from sequencer.model.evidence import evidence_of
 from sequencer.model.graph.choices import candidates
 from sequencer.model.head import SCHEMA_VERSION, Claim, Head, Owner
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import (
     Decision,
     Outcome,
@@ -31,7 +31,7 @@ from sequencer.model.outcome import (
     used,
 )
 from sequencer.model.sequence.order import place
-from sequencer.model.sequence.sequence_kind import Ending, EndingKind
+from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind
 from sequencer.model.step import Retry, Step
 from sequencer.model.transitions import Fact, Place
 from sequencer.model.workflow import Workflow
@@ -250,7 +250,9 @@ class AttemptReport(Struct, frozen=True, omit_defaults=True):
     """Who made the attempt, where that process is to end."""
 
 
-def report_of(ended: Ended, error: BaseException | None, left: str | None) -> dict[str, Any]:
+def report_of(
+    ended: AttemptResult, error: BaseException | None, left: str | None
+) -> dict[str, Any]:
     """Return the report of *ended*, of whose attempt *error* was raised."""
     outcome, ending = ended.outcome, ended.ending
     record, step = dict(ended.record), ended.step
@@ -297,7 +299,7 @@ def _fitting(text: str) -> str | None:
     return text if is_fitting else None
 
 
-def _packed_ending(ending: Ending) -> dict[str, Any]:
+def _packed_ending(ending: Continuation) -> dict[str, Any]:
     to = None if ending.following is None else ending.following.step_index
     more = {"to": to, "gate": ending.has_gate, "done": ending.is_done, "error": ending.error}
     said = {key: value for key, value in more.items() if value is not None and value is not False}
@@ -312,15 +314,15 @@ def amended(report: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
 
 def ended_of(
     report: AttemptReport, claim: Claim, here: Place, step: Step, workflow: Workflow
-) -> Ended:
+) -> AttemptResult:
     """Return the end that *report* tells of, of the attempt of *claim* at *step*, *here*."""
     record, ending, decision = report.record, None, None
     if report.retry is not None:
         step = step.replace(retry=Retry.model_validate(report.retry))
     if (told := report.ending) is not None:
         to = told.get("to")
-        ending = Ending(
-            EndingKind(told["kind"]),
+        ending = Continuation(
+            ContinuationKind(told["kind"]),
             None if to is None else place(workflow, to),
             has_gate=told.get("gate", False),
             is_done=told.get("done", False),
@@ -328,7 +330,7 @@ def ended_of(
         )
     if "decision" in record:
         decision = convert(record["decision"], Decision)
-    return Ended(
+    return AttemptResult(
         _outcome_of(report, record),
         step,
         here,

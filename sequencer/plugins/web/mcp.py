@@ -52,7 +52,7 @@ NewRun = Annotated[
     Word | None,
     Field(description="Name of the new run; without it, the name is made from the title."),
 ]
-Ended = Annotated[bool, Field(description="List runs that have ended too.")]
+AttemptResult = Annotated[bool, Field(description="List runs that have ended too.")]
 Count = Annotated[int, Field(ge=1, le=100, description="How many steps at most.")]
 Lines = Annotated[int, Field(ge=1, le=2000, description="How many lines at most, from the end.")]
 LogStep = Annotated[
@@ -170,7 +170,7 @@ class Desk:
         self._config = config
         self._failure = failure
 
-    def list_runs(self, *, with_ended: Ended = False) -> str:
+    def list_runs(self, *, with_ended: AttemptResult = False) -> str:
         """List the runs of this project: workflow, step, status, age and cost of each."""
         return self._shown("status", "--all", *(["--ended"] if with_ended else []), "--json")
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Head, Loop
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.sequence.order import fixer_place, place, step_at
 from sequencer.model.sequence.sequence_kind import (
     MAX_ROUNDS,
-    EndingKind,
+    ContinuationKind,
     SequenceKind,
     ending_of,
     gate_of,
@@ -35,8 +35,8 @@ NO, YES = Verdict(False, "2 fail", "json"), Verdict(True, "", "json")  # noqa: F
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def made_of(here: Place, outcome: Outcome = OK, **made: Any) -> Ended:
-    return Ended(outcome, step_at(PROCEDURE, here), here, "canned", **made)
+def made_of(here: Place, outcome: Outcome = OK, **made: Any) -> AttemptResult:
+    return AttemptResult(outcome, step_at(PROCEDURE, here), here, "canned", **made)
 
 
 def ending(here: Place, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
@@ -56,31 +56,31 @@ def fixer() -> Place:
 
 
 def test_a_no_loops_until_it_is_exhausted() -> None:
-    assert ending(at(3), FAILED, verdict=NO).kind is EndingKind.NO
+    assert ending(at(3), FAILED, verdict=NO).kind is ContinuationKind.NO
     assert ending(at(3), verdict=YES).following == at(4)
     last = new_head(loop=Loop(stage="verify", round=2))
     exhausted = ending(at(3), FAILED, last, verdict=NO)
-    assert exhausted.kind is EndingKind.FAIL
+    assert exhausted.kind is ContinuationKind.FAIL
     assert exhausted.error == "it said no 2 times: 2 fail"
 
 
 @pytest.mark.parametrize(
     ("decision", "kind", "index", "flags"),
     [
-        (Decision(Move.NEXT), EndingKind.ACCEPT, 1, (False, False)),
-        (Decision(Move.SKIP), EndingKind.ACCEPT, 2, (False, False)),
-        (Decision(Move.GOTO, "verify"), EndingKind.ACCEPT, 3, (False, False)),
-        (Decision(Move.GOTO, "plan"), EndingKind.ACCEPT, 0, (False, False)),
-        (Decision(Move.GATE), EndingKind.ACCEPT, 1, (True, False)),
-        (Decision(Move.COMPLETE), EndingKind.ACCEPT, 1, (False, True)),
-        (Decision(Move.RETRY), EndingKind.AGAIN, None, (False, False)),
-        (Decision(Move.FAIL, reason="too slow"), EndingKind.FAIL, None, (False, False)),
+        (Decision(Move.NEXT), ContinuationKind.ACCEPT, 1, (False, False)),
+        (Decision(Move.SKIP), ContinuationKind.ACCEPT, 2, (False, False)),
+        (Decision(Move.GOTO, "verify"), ContinuationKind.ACCEPT, 3, (False, False)),
+        (Decision(Move.GOTO, "plan"), ContinuationKind.ACCEPT, 0, (False, False)),
+        (Decision(Move.GATE), ContinuationKind.ACCEPT, 1, (True, False)),
+        (Decision(Move.COMPLETE), ContinuationKind.ACCEPT, 1, (False, True)),
+        (Decision(Move.RETRY), ContinuationKind.AGAIN, None, (False, False)),
+        (Decision(Move.FAIL, reason="too slow"), ContinuationKind.FAIL, None, (False, False)),
     ],
 )
 @pytest.mark.parametrize("outcome", [OK, FAILED])
 def test_a_hook_decides_whatever_the_outcome(
     decision: Decision,
-    kind: EndingKind,
+    kind: ContinuationKind,
     index: int | None,
     flags: tuple[bool, bool],
     outcome: Outcome,
@@ -90,29 +90,32 @@ def test_a_hook_decides_whatever_the_outcome(
     assert (ended.has_gate, ended.is_done) == flags
     if index is not None:
         assert ended.following == at(index)
-    if kind is EndingKind.FAIL:
+    if kind is ContinuationKind.FAIL:
         assert ended.error == "a hook made it fail: too slow"
 
 
 def test_a_hook_is_bounded() -> None:
     tried = new_head(attempt=20)
-    assert ending(at(0), head=tried, decision=Decision(Move.RETRY)).kind is EndingKind.FAIL
+    assert ending(at(0), head=tried, decision=Decision(Move.RETRY)).kind is ContinuationKind.FAIL
     long = new_head(usage=Usage(steps=MAX_ROUNDS * len(STEPS)))
     back = ending(at(2), head=long, decision=Decision(Move.GOTO, "plan", "again"))
     assert back.error == "a hook sent the run back too often: again"
-    assert ending(at(2), head=long, decision=Decision(Move.GOTO, "tell")).kind is EndingKind.ACCEPT
+    assert (
+        ending(at(2), head=long, decision=Decision(Move.GOTO, "tell")).kind
+        is ContinuationKind.ACCEPT
+    )
 
 
 def test_a_hook_that_names_no_step_fails_it() -> None:
     ended = ending(at(0), decision=Decision(Move.GOTO, "nowhere"))
-    assert ended.kind is EndingKind.FAIL
+    assert ended.kind is ContinuationKind.FAIL
     assert "known steps: ask, build, plan, tell, verify" in str(ended.error)
 
 
 def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
     def index_from(here: int, target: str) -> int:
         there = place(CYCLE, here)
-        ran = Ended(
+        ran = AttemptResult(
             OK, step_at(CYCLE, there), there, "canned", decision=Decision(Move.GOTO, target)
         )
         ended = ending_of(SequenceKind(CYCLE), new_head(), ran, 20)

@@ -12,10 +12,10 @@ from sequencer import errors
 from sequencer.errors import ClaimHeld, SequencerError, StepFailed, UnknownName, WaitsForPerson
 from sequencer.model.graph.choices import candidates, normalise
 from sequencer.model.head import Claim, Gate, Head, Loop, Status
-from sequencer.model.kind import Ended
+from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Outcome, OutcomeStatus, SessionFault, Usage, Verdict
 from sequencer.model.sequence.order import place
-from sequencer.model.sequence.sequence_kind import Ending, EndingKind
+from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind
 from sequencer.model.step import Output, Retry, Step
 from sequencer.model.transitions import Event, Fact
 from sequencer.model.workflow import Workflow
@@ -145,9 +145,9 @@ def test_an_attempt_ends_there_as_it_ended_here(outcome: Outcome, more: dict[str
     record |= {"output": outcome.output} if outcome.output else {}
     record |= {"error": outcome.error[:4000]} if outcome.error else {}
     record |= {"exit_code": outcome.exit_code} if outcome.exit_code else {}
-    ending = Ending(EndingKind.ACCEPT, place(WORKFLOW, 0), has_gate=True)
+    ending = Continuation(ContinuationKind.ACCEPT, place(WORKFLOW, 0), has_gate=True)
     numbers = held.token, held.attempt
-    ended = Ended(
+    ended = AttemptResult(
         outcome, step, here, "x", *numbers, began_at=AT, record=record, ending=ending, **more
     )
     report = json.loads(json.dumps(report_of(ended, None, None)))
@@ -170,7 +170,7 @@ def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
     here, held = place(WORKFLOW, 0), claim(step="a", step_index=0)
     outcome = Outcome(status=OutcomeStatus.OK, output=output)
     record = {"status": "ok", "output_file": "results/0-1-x/output.txt"}
-    ended = Ended(outcome, Step(name="a"), here, "x", record=record)
+    ended = AttemptResult(outcome, Step(name="a"), here, "x", record=record)
     report = json.loads(json.dumps(report_of(ended, None, None)))
     assert len(json.dumps(report)) < 1000
     again = ended_of(convert(report, AttemptReport), held, here, Step(name="a"), WORKFLOW)

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from sequencer.engine.attempt import Left
+from sequencer.engine.attempt import Leftovers
 from sequencer.errors import SequencerError, command, typed_command
 from sequencer.plugins.git.code.tree import (
     LOCK_POLL_S,
@@ -430,7 +430,7 @@ class PlaceLeft(Struct, frozen=True):
     """Tasks of this process that may have written it, because they work there too."""
     notices: tuple[str, ...] = ()
 
-    def told(self, *, fails_on_write: bool) -> Left:
+    def told(self, *, fails_on_write: bool) -> Leftovers:
         """Return the same in words, for the engine; *fails_on_write*: `written` is a failure."""
         error, notices = self.error, list(self.notices)
         if error is not None and self.hint is not None:
@@ -444,7 +444,7 @@ class PlaceLeft(Struct, frozen=True):
             notices.append(told)
         kept = {"merged": self.commit, "branch": self.branch, "worktree": self.folder}
         found = tuple((name, str(value)) for name, value in kept.items() if value is not None)
-        return Left(error, tuple(notices), found)
+        return Leftovers(error, tuple(notices), found)
 
 
 class Merge(NamedTuple):

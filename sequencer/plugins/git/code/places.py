@@ -18,7 +18,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sequencer.engine.attempt import Left
+from sequencer.engine.attempt import Leftovers
 from sequencer.engine.workspace import AttemptFolder
 from sequencer.errors import (
     ConfigurationError,
@@ -85,7 +85,7 @@ class SharedPlace(AttemptFolder):
         self.notices = (*notices, *outer.notices)
         self.notes = outer.notes
 
-    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
         """Close the place, then the outer folder.
 
         The outer folder sees a failed attempt if the place reports an error, or if a task that only
@@ -125,7 +125,7 @@ class OwnPlace(AttemptFolder):
         self.branch: str | None = worktree.branch
         self.notices = notices
 
-    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
         left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
         return left.told(fails_on_write=False)
 

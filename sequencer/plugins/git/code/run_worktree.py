@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sequencer.documents.textfile import ref_part, slug
-from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
 from sequencer.executors.cancellation import Cancellation
@@ -420,13 +420,13 @@ class RunFolder(AttemptFolder):
         self._files = files
         self.notes = () if files is None else files.notes
 
-    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
         del wait_for_turn
         if status is not OutcomeStatus.FAILED or self._files is None:
-            return Left()
+            return Leftovers()
         if not self._files.set_aside():
-            return Left()
-        return Left(told=(("set_aside", self._files.ref),))
+            return Leftovers()
+        return Leftovers(told=(("set_aside", self._files.ref),))
 
 
 class _Tail:

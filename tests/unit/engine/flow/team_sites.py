@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.attempt import Attempt, Left
+from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.engine.workspace import AttemptFolder, Workspace
 from sequencer.errors import StorageFailed
 from sequencer.model.graph.task import TaskTraits
@@ -28,7 +28,7 @@ class Place(AttemptFolder):
 
     is_own = True
 
-    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Left:
+    def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
         is_accepted = status is OutcomeStatus.OK
         self.site.note("close", self.task, is_accepted)
         if (hold := self.site.holds.get(self.task)) is not None:
@@ -37,7 +37,7 @@ class Place(AttemptFolder):
             self.site.note("asks", self.task)
             wait_for_turn()
             self.site.note("merged", self.task)
-        left = self.site.left.get(self.task, Left())
+        left = self.site.left.get(self.task, Leftovers())
         if isinstance(left, BaseException):
             raise left
         return left
@@ -51,7 +51,7 @@ class Site(Workspace):
     root: Path
     merges: Collection[str] = ()
     """Tasks whose work is merged."""
-    left: dict[str, Left | BaseException] = field(default_factory=dict)
+    left: dict[str, Leftovers | BaseException] = field(default_factory=dict)
     holds: dict[str, threading.Event] = field(default_factory=dict)
     """What the end of a task's place waits for."""
     said: list[tuple[Any, ...]] = field(default_factory=list)
@@ -101,7 +101,7 @@ def tree(name: str, *blockers: str, **more: Any) -> Any:
     return task(name, *blockers, worktree=True, **more)
 
 
-def at_site(made: TeamLab, *, merges: str = "", **left: Left | BaseException) -> Site:
+def at_site(made: TeamLab, *, merges: str = "", **left: Leftovers | BaseException) -> Site:
     site = Site(made.folder, tuple(merges), dict(left))
     made.workspace = site
     return site

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from sequencer.engine.attempt import Left
+from sequencer.engine.attempt import Leftovers
 from sequencer.engine.decide_graph import GraphSeen
 from sequencer.engine.events import Emit
 from sequencer.engine.invocation_budget import Mode
@@ -155,7 +155,7 @@ def test_a_later_process_prepares_what_was_added(tmp_path: Path) -> None:
 
 def test_a_failed_attempt_says_what_became_of_its_work_too(tmp_path: Path) -> None:
     made = team(tmp_path, [tree("a")], {"a": failed("compiler crashed")})
-    site = at_site(made, a=Left("its work can't be committed"))
+    site = at_site(made, a=Leftovers("its work can't be committed"))
     assert "compiler crashed\nits work can't be committed" in made.ended()
     assert site.said == [("open", "a"), ("close", "a", False)]
 

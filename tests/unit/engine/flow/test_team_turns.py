@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.merge_order import Crowd, MergeQueue, MergeTurn
+from sequencer.engine.merge_order import ActiveClaims, MergeQueue, MergeTurn
 from sequencer.errors import TooManyFailures, TransitionRefused
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
@@ -145,7 +145,7 @@ def held(
     me = this_process()
     claim = Claim(token=1, step=by, step_index=0, attempt=1, owner=me, claimed_at="", ttl_s=60.0)
     return MergeTurn(MergeQueue(is_strict=is_strict), graph, name).is_held_by(
-        Crowd((claim,), is_crowded)
+        ActiveClaims((claim,), is_crowded)
     )
 
 
