@@ -62,9 +62,9 @@ def _make(folder: Path, runs: int, steps: int, nodes: int) -> None:
     project = make_project(folder, "workflows: {large: large.md}\n")
     no_op_run(project, Marks()).work(Mode.COMBINED, InvocationLimits(max_steps=steps))
     for number in range(runs):
-        project.run(f"run-{number}").control.begin()
+        project.run(f"run-{number}").commands.begin()
     given: dict[KeyPath, Given] = {("workflow", "name"): Given("--workflow", "large")}
-    open_project(folder, flags=given, trust=True).run("large").control.begin()
+    open_project(folder, flags=given, trust=True).run("large").commands.begin()
 
 
 def _names(nodes: int) -> Iterator[str]:
@@ -139,7 +139,7 @@ def _followed(folder: Path, pid: int, port: int, cookie: str) -> list[Row]:
     while not all(heard):
         time.sleep(0.1)
     time.sleep(2)
-    control = open_project(folder, trust=True).run(None).control
+    control = open_project(folder, trust=True).run(None).commands
     lags, used, started = list[float](), cpu_seconds_of(pid), time.monotonic()
     for number in range(CHANGES):
         control.do(Resume() if number % 2 else Pause())

@@ -67,7 +67,7 @@ def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
 
 def _next(run: Run, head: Head) -> str:
     try:
-        here = run.standing()
+        here = run.readiness()
     except (DefinitionChanged, ConfigurationError) as error:
         return f"none: {error.message}"
     if here is None:

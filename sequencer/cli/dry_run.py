@@ -15,7 +15,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness
+from sequencer.model.kind import ReadinessKind
 from sequencer.model.sequence.order import describe, place, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -77,8 +77,8 @@ def _nodes(
         if plan.node is not None
         else _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
     )
-    here = _tried(obstacles, run.standing)
-    if here is not None and here.kind is not Readiness.READY:
+    here = _tried(obstacles, run.readiness)
+    if here is not None and here.kind is not ReadinessKind.READY:
         obstacles.append(here.message)
     agents = {}
     optional = optional_of(workflow)
@@ -105,17 +105,17 @@ def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> 
         return
     try:
         ensure_definition(head, workflow)
-        here = run.standing()
+        here = run.readiness()
     except SequencerError as error:
         yield error.in_one_line
         return
-    if here is None or here.kind is Readiness.COMPLETE:
+    if here is None or here.kind is ReadinessKind.COMPLETE:
         yield "the run is complete"
         return
     if here.claim is not None:
         if not run.store.liveness(here.claim).allows_take_over:
             yield here.message
-    elif here.kind is not Readiness.READY:
+    elif here.kind is not ReadinessKind.READY:
         yield here.message
     names = [step.name for step in workflow.steps]
     mine = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}

@@ -174,7 +174,7 @@ def plan_steps(
     view = run.view()
     chosen = run.workflow_for(view.head)
     if step_index is not None:
-        run.control.kind.ensure_may("step-index")
+        run.commands.kind.ensure_may("step-index")
     if chosen.nodes:
         _show_nodes(invocation, run, chosen, count)
         return

@@ -41,7 +41,7 @@ from sequencer.model.commands import SkipTo, StartAt
 from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.kind import FINAL
-from sequencer.model.kind import Readiness as Answer
+from sequencer.model.kind import ReadinessKind as Answer
 from sequencer.model.limits import InvocationLimits, parse_time
 from sequencer.model.outcome import Usage
 from sequencer.model.sequence.order import next_index
@@ -498,7 +498,7 @@ def _remember(
     if question is None or head is None or head != seen or not run.kind.has_one_place:
         # A graph may wait for something outside its head.
         return
-    here = run.standing()
+    here = run.readiness()
     if here is None or here.kind not in STABLE:
         return
     project = invocation.project()

@@ -19,8 +19,8 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.next_command import interrupted, run_state, situation_of
 from sequencer.cli.views.nodes import Frame
+from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, in_project, take
 from sequencer.cli.views.runs import each_run, run_facts, unread_facts
-from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, in_project, take
 from sequencer.cli.views.states import look_of
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import age_s, columns_of, one_line
@@ -28,7 +28,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness
+from sequencer.model.kind import ReadinessKind
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.project.posting import Pending
@@ -322,8 +322,8 @@ def _facts(project: Project, run: Run, head: Head) -> tuple[dict[str, Any], str]
         facts["waits_for"] = {"kind": "interrupted", "message": message, "until": None}
         return facts, state
     with suppress(SequencerError):  # `check` says what is wrong with it
-        here = run.standing_at(head, run.workflow_for(head))
-        if here.kind not in (Readiness.HELD, Readiness.COMPLETE):
+        here = run.readiness_at(head, run.workflow_for(head))
+        if here.kind not in (ReadinessKind.HELD, ReadinessKind.COMPLETE):
             waits = {"kind": str(here.kind), "message": here.message, "until": here.until}
             facts["waits_for"] = waits
     return facts, state
@@ -338,7 +338,8 @@ def _with_turns(project: Project, shown: list[dict[str, Any]]) -> Iterator[dict[
         for _, facts in listed
         if (waits := facts.get("waits_for"))
         and (
-            waits["kind"] == Readiness.READY or (waits["kind"] == "date" and waits["until"] <= now)
+            waits["kind"] == ReadinessKind.READY
+            or (waits["kind"] == "date" and waits["until"] <= now)
         )
     }
     places = scheduler().turns(project, listed, able)
@@ -351,7 +352,7 @@ def _waits(facts: Mapping[str, Any]) -> Iterator[str]:
     waits = facts.get("waits_for") or {"kind": "date"}
     if facts.get("turn"):
         yield f"waits for its turn: {facts['turn']} in the line of 'tick --all'"
-    elif waits["kind"] not in ("date", Readiness.READY):
+    elif waits["kind"] not in ("date", ReadinessKind.READY):
         yield f"waits: {waits['message']}"
     if missed := facts.get("left_out"):
         date = clock(parsed(missed["date"]))

@@ -19,7 +19,7 @@ from sequencer.errors import (
     command,
 )
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Readiness
+from sequencer.model.kind import ReadinessKind
 from sequencer.project.agents import without_time_limit
 
 
@@ -45,7 +45,7 @@ def news_at_end(invocation: Invocation, mode: Mode, summary: Summary, need: Need
         invocation.obstacle, invocation.run_id = summary.obstacle, head.run_id
     told = _told(invocation, need)
     has_moved = is_done or bool(summary.usage.steps)
-    waits = need is None or need.kind is Readiness.NOT_YET
+    waits = need is None or need.kind is ReadinessKind.NOT_YET
     return told._replace(has_moved=has_moved, is_waiting=waits and not has_moved)
 
 

@@ -69,7 +69,7 @@ _PROBLEMS = (FAILURE, REFUSAL, LASTING)
 """What is over when work goes on."""
 _ONCE = (PAUSE, _MARK)
 _KINDS = {"refused": FAILURE, "not-yet": PAUSE}
-"""How the need of a run is told by its `Readiness`; any other is a decision."""
+"""How the need of a run is told by its `ReadinessKind`; any other is a decision."""
 _ABOUT = ("  project: ", "  run: ")
 """How the lines begin that say what a mail is about."""
 _OF_THE_LOG = "log"

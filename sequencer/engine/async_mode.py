@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 
 from msgspec.structs import replace
 
-from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.performing import Performer
+from sequencer.engine.run_commands import fresh_head
 from sequencer.engine.worker import SequenceWorker
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import UsageRefused

@@ -26,7 +26,7 @@ from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, total
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
 from sequencer.store import results
 
@@ -42,7 +42,7 @@ class PreparedStep(Struct, frozen=True):
 
     step: Step
     position: str
-    place: Place
+    place: StepRef
     agent: str
     executor: Executor
     prompt: str

@@ -13,7 +13,7 @@ from enum import StrEnum
 from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import run_option, typed
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness, Standing
+from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.sequence.order import is_among, position_at
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Liveness, Store
@@ -51,12 +51,12 @@ class AwaitedStep:
         self._workflow, self._store = workflow, store
         self._is_sync, self._positions = mode is Mode.SYNC, frozenset(positions)
         self._head = head
-        self._here: Standing | None = None
+        self._here: Readiness | None = None
         self._since = 0.0
         """When this head was seen first."""
         self._why = _Wait.BLOCKED
 
-    def see(self, here: Standing, head: Head) -> None:
+    def see(self, here: Readiness, head: Head) -> None:
         """Take what stands in the way at *head*, where claims of gone holders don't."""
         now = time.monotonic()
         if self._here is None or head.revision != self._head.revision:
@@ -64,8 +64,8 @@ class AwaitedStep:
         self._here, self._head = here, head
         self._why = self._reason(here, head, now)
 
-    def _reason(self, here: Standing, head: Head, now: float) -> _Wait:
-        if here.kind not in (Readiness.READY, Readiness.HELD):
+    def _reason(self, here: Readiness, head: Head, now: float) -> _Wait:
+        if here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
             return _Wait.BLOCKED
         if is_among(self._workflow, self._positions, head.step_index):
             return _Wait.QUEUE if here.claim is None else _Wait.HELD

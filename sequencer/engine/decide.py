@@ -21,7 +21,7 @@ from msgspec import Struct
 from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.errors import Interrupted, SequencerError
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Kind, Readiness, Standing, on_hold
+from sequencer.model.kind import Kind, Readiness, ReadinessKind, on_hold
 from sequencer.model.limits import parse_time
 
 # --- moves -----------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class SequenceSeen(Seen):
         self._kind, self._budget = kind, budget
 
     @cached_property
-    def here(self) -> Standing:
+    def here(self) -> Readiness:
         """Whether a step may start, once the claims that may be taken over are gone."""
         head = self.head
         if self.gone and head.claims:
@@ -185,7 +185,7 @@ class SequenceSeen(Seen):
     @property
     def is_over(self) -> bool:
         """Return whether no step comes any more."""
-        return self.here.kind is Readiness.COMPLETE
+        return self.here.kind is ReadinessKind.COMPLETE
 
     def how_it_ended(self) -> str:
         """Return in words how the run has ended."""
@@ -193,12 +193,12 @@ class SequenceSeen(Seen):
 
     def expired(self) -> RecordExpired | None:
         """Return that the time of the gate has passed."""
-        is_expired = self.here.kind is Readiness.EXPIRED and self.head.gate is not None
+        is_expired = self.here.kind is ReadinessKind.EXPIRED and self.head.gate is not None
         return RecordExpired(self.here.message) if is_expired else None
 
     def may_claim(self) -> bool:
         """Return whether a step is ready and this invocation may run it."""
-        return self.here.kind is Readiness.READY and self._budget.may_claim(self.head)
+        return self.here.kind is ReadinessKind.READY and self._budget.may_claim(self.head)
 
     def due(self) -> datetime | None:
         """Return when the step becomes due."""
@@ -219,10 +219,10 @@ class SequenceSeen(Seen):
     def wait(self) -> Wait:
         """Return what this process waits for: a date, or other processes."""
         here, head = self.here, self.head
-        if here.kind is Readiness.NOT_YET:
+        if here.kind is ReadinessKind.NOT_YET:
             return Wait(here.message, until=self.due(), date=here.until)
         message = here.message
-        if here.kind is Readiness.READY:
+        if here.kind is ReadinessKind.READY:
             why = "is not at a position of this process"
             if self._budget.is_mine(head.step_index):
                 why = "goes to a process that has waited longer"

@@ -14,7 +14,7 @@ from sequencer.model.graph.graph_kind import RecordedResult
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.transition import bad_end, ensure_none_failed
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Readiness, blocked_by
+from sequencer.model.kind import ReadinessKind, blocked_by
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
@@ -128,16 +128,16 @@ class GraphBudget(InvocationBudget):
         if (reached := self._reached()) is not None:
             return reached
         blocked = blocked_by(head, self.run_limits, at)
-        kind, message = blocked or (Readiness.READY, "")
-        if kind is Readiness.LIMIT:
+        kind, message = blocked or (ReadinessKind.READY, "")
+        if kind is ReadinessKind.LIMIT:
             ensure_none_failed(head, marking, message)
-        if kind in (Readiness.STOPPED, Readiness.LIMIT) or (
-            kind is Readiness.PAUSED and self.mode is not Mode.SYNC
+        if kind in (ReadinessKind.STOPPED, ReadinessKind.LIMIT) or (
+            kind is ReadinessKind.PAUSED and self.mode is not Mode.SYNC
         ):
             return message
         if self.waits_for_others(head, at):
             return None
-        if kind is Readiness.PERSON and head.status is Status.PAUSED:
+        if kind is ReadinessKind.PERSON and head.status is Status.PAUSED:
             raise WaitsForPerson(message)
         if (first := self.next_try(marking)) is not None:
             is_tick = self.mode is Mode.TICK
@@ -153,7 +153,7 @@ class GraphBudget(InvocationBudget):
     def waits_for_others(self, head: Head, at: datetime) -> bool:
         """Return whether others hold all that could be done, or have paused the run."""
         blocked = blocked_by(head, self.run_limits, at)
-        return bool(head.claims) or (blocked is not None and blocked[0] is Readiness.PAUSED)
+        return bool(head.claims) or (blocked is not None and blocked[0] is ReadinessKind.PAUSED)
 
     def next_try(self, marking: Marking) -> str | None:
         """Return when the first node that failed is tried again; None: none is."""

@@ -59,7 +59,7 @@ from sequencer.model.kind import AttemptResult, Capacity, slots_at
 from sequencer.model.limits import RunLimits, tries_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import MOST_TRIES, Step
-from sequencer.model.transitions import Place, held_claim
+from sequencer.model.transitions import StepRef, held_claim
 from sequencer.model.workflow import Workflow
 
 _LOST = str(StopReason.CLAIM_LOST)
@@ -148,7 +148,7 @@ class GraphWorker(Worker):
         return prepared
 
     def _made(self, step: Step, name: str) -> PreparedStep:
-        return self.performer.prepare_step(step, name, Place(0, name, step.prompt_name))
+        return self.performer.prepare_step(step, name, StepRef(0, name, step.prompt_name))
 
     def ensure_startable(self, head: Head | None) -> None:
         """Check that every node can start.
@@ -290,7 +290,7 @@ class GraphWorker(Worker):
         attempt = Attempt(
             claim=claim,
             head=head.replace(session=session, gate=None, loop=None),
-            prepared=replace(known, place=Place(claim.step_index, name, "")),
+            prepared=replace(known, place=StepRef(claim.step_index, name, "")),
             workflow=workflow,
             cwd=self.performer.project,
             state_path=store.state_path,

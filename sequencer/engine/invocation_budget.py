@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from sequencer.engine.allowance import Allowance, least, left
 from sequencer.errors import SequencerError, StepFailed, TooManyFailures, WaitsForPerson
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import AttemptResult, Readiness, Standing, on_hold
+from sequencer.model.kind import AttemptResult, Readiness, ReadinessKind, on_hold
 from sequencer.model.limits import InvocationLimits, RunLimits, leaves_too_little
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import is_among
@@ -186,7 +186,7 @@ class SequenceBudget(InvocationBudget):
             and not self.has_failed_elsewhere(head)
         )
 
-    def reason_to_end(self, here: Standing, head: Head) -> str | None:
+    def reason_to_end(self, here: Readiness, head: Head) -> str | None:
         """Return why this mode ends now, or None if it waits or works.
 
         Raises: see `WorkLoop.work`.
@@ -195,7 +195,7 @@ class SequenceBudget(InvocationBudget):
             return why
         if here.is_final:
             return here.message
-        if here.kind is Readiness.PERSON:
+        if here.kind is ReadinessKind.PERSON:
             raise WaitsForPerson(here.message)
         if self.has_failed_elsewhere(head):
             hint: str | None = "look at 'sequencer log', then start again"
@@ -204,14 +204,14 @@ class SequenceBudget(InvocationBudget):
             except TooManyFailures as limit:
                 hint = limit.hint
             raise StepFailed(f"step {head.expected_step!r} failed in another process", hint=hint)
-        if here.kind is Readiness.REFUSED:
+        if here.kind is ReadinessKind.REFUSED:
             self.run_limits.ensure_may_try(head)
             raise TooManyFailures(here.message)
-        if here.kind is Readiness.PAUSED and self.mode is not Mode.SYNC:
+        if here.kind is ReadinessKind.PAUSED and self.mode is not Mode.SYNC:
             return here.message
-        if here.kind is Readiness.NOT_YET and self.mode is Mode.TICK:
+        if here.kind is ReadinessKind.NOT_YET and self.mode is Mode.TICK:
             return f"nothing due: {here.message}"
-        is_ready = here.kind is Readiness.READY
+        is_ready = here.kind is ReadinessKind.READY
         if self.mode is Mode.TICK and is_ready and not self.is_mine(head.step_index):
             return f"nothing due: step {here.place.step!r} is at another position"
         return None
@@ -303,11 +303,11 @@ class SequenceBudget(InvocationBudget):
         self._failing_at, self._failures_seen = kept["failing_at"], kept["failures_seen"]
 
 
-def _end_beside(here: Standing, head: Head) -> str | None:
+def _end_beside(here: Readiness, head: Head) -> str | None:
     """Return why nothing follows in mode async, which has nobody to wait for."""
     if head.gate is not None and head.gate.is_open:
         return f"{head.gate.step!r} asks for a decision, but mode async has no run to keep it in"
-    if here.kind is not Readiness.COMPLETE:
+    if here.kind is not ReadinessKind.COMPLETE:
         return None
     if here.place.is_end:
         return "the procedure is complete"

@@ -25,7 +25,7 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.request import Definition
 from sequencer.model.sequence.order import last_step, position_at, round_of, step_at
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.router import RouterMode, RouterSettings
 
@@ -61,7 +61,7 @@ class Performer(Struct, frozen=True):
     max_attempts: int = RunLimits().attempts
     """At one step; a usage limit at the last one is a failure."""
 
-    def look(self, here: Place) -> tuple[Step, str]:
+    def look(self, here: StepRef) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
         step = step_at(self.workflow, here)
         if self.definition is None:
@@ -69,7 +69,7 @@ class Performer(Struct, frozen=True):
             step = self.with_defaults(step)
         return step, position_at(self.workflow, here.step_index)
 
-    def prepare(self, here: Place) -> PreparedStep:
+    def prepare(self, here: StepRef) -> PreparedStep:
         """Return the step at *here*, ready to start.
 
         Raises:
@@ -94,7 +94,7 @@ class Performer(Struct, frozen=True):
         step = without_comments(step, executor, self.comment_tools)
         return PreparedStep(step, position, here, agent, executor, prompt="", instead=instead)
 
-    def prepare_step(self, step: Step, position: str, here: Place) -> PreparedStep:
+    def prepare_step(self, step: Step, position: str, here: StepRef) -> PreparedStep:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
         agent, executor, instead = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts

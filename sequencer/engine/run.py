@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 
 from sequencer.engine.async_mode import work_beside
-from sequencer.engine.by_hand import Control
 from sequencer.engine.dispatch import Dispatcher, dispatch_of
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.flow_source import flow_source_of
@@ -19,6 +18,7 @@ from sequencer.engine.inline import InlineLoop
 from sequencer.engine.invocation_budget import Mode, Summary
 from sequencer.engine.loop import WorkLoop
 from sequencer.engine.performing import Performer
+from sequencer.engine.run_commands import RunCommands
 from sequencer.engine.turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.worker import NewestLimits, SequenceWorker, Worker
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
@@ -32,7 +32,7 @@ from sequencer.model.commands import (
     StopNow,
 )
 from sequencer.model.head import Head, Status
-from sequencer.model.kind import Kind, Readiness, Standing, gate_over, standing
+from sequencer.model.kind import Kind, Readiness, ReadinessKind, gate_over, readiness
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.moving import ensure_here
 from sequencer.model.request import Definition
@@ -183,28 +183,28 @@ class Run:
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
-        return self._control_of(self._at(head)).kind.upcoming(head, count, step_index)
+        return self._commands_of(self._at(head)).kind.upcoming(head, count, step_index)
 
-    def standing(self) -> Standing | None:
+    def readiness(self) -> Readiness | None:
         """Return what may happen next; None before the run starts."""
         head = self.head
-        return None if head is None else self.standing_at(head, self.workflow)
+        return None if head is None else self.readiness_at(head, self.workflow)
 
-    def standing_at(self, head: Head, workflow: Workflow) -> Standing:
+    def readiness_at(self, head: Head, workflow: Workflow) -> Readiness:
         """Return what may happen next at *head*, also where the time for an answer is over.
 
         Raises: see `flow`.
         """
         now = datetime.now(UTC)
-        here = standing(head, workflow, self.limits, now)
-        if here.kind not in (Readiness.PERSON, Readiness.PAUSED, Readiness.STOPPED):
+        here = readiness(head, workflow, self.limits, now)
+        if here.kind not in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
             return here
         if not (over := self._over(head, now)):
             return here
         if head.is_on_hold:
             return replace(here, message=f"{here.message}; {over}")
         message = f"{over}; {continues(head)} goes the way that the flow has for that"
-        return replace(here, kind=Readiness.EXPIRED, message=message)
+        return replace(here, kind=ReadinessKind.EXPIRED, message=message)
 
     def _over(self, head: Head, now: datetime) -> str:
         """Return in words which gate or questions nobody answered in time; empty: none."""
@@ -219,7 +219,7 @@ class Run:
 
         Raises: see `workflow`.
         """
-        return self._control_of(self._current()).kind
+        return self._commands_of(self._current()).kind
 
     # --- graphs --------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Run:
             UsageRefused: the run has no graph.
             DefinitionChanged: see `workflow`.
         """
-        return self._control_of(self._current()).nodes
+        return self._commands_of(self._current()).nodes
 
     def stopped_by(self, head: Head) -> list[str]:
         """Return which budgets or failures keep its tasks from starting."""
@@ -242,13 +242,13 @@ class Run:
     # --- changing by hand ----------------------------------------------------------
 
     @property
-    def control(self) -> Control:
+    def commands(self) -> RunCommands:
         """Return the changes that a person makes: stamp, skip, rewind, stop and the rest."""
-        return self._control_of(self._at(self.head))
+        return self._commands_of(self._at(self.head))
 
-    def _control_of(self, resolved: Resolution) -> Control:
+    def _commands_of(self, resolved: Resolution) -> RunCommands:
         workflow, source = resolved.workflow, resolved.source
-        return Control(
+        return RunCommands(
             self.store,
             workflow,
             self.name,
@@ -262,17 +262,17 @@ class Run:
 
         If a decision at a gate ends the run, the hooks are told; it stands even if they fail.
 
-        Raises: see `Control.do`.
+        Raises: see `RunCommands.do`.
         """
         try:
-            control = self.control
-            _ = control.kind
+            commands = self.commands
+            _ = commands.kind
         except ConfigurationError:
             # Whatever is missing, a person can keep more work from starting.
             if not isinstance(command, (Stop, StopNow, Pause)):
                 raise
-            control = self._control_as_begun()
-        done = control.do(command, by)
+            commands = self._commands_as_started()
+        done = commands.do(command, by)
         is_over = done.head.status is Status.COMPLETE and done.head.step_index
         if is_over and isinstance(command, (Approve, Reject)):
             try:
@@ -282,7 +282,7 @@ class Run:
                 on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
         return done
 
-    def _control_as_begun(self) -> Control:
+    def _commands_as_started(self) -> RunCommands:
         """Return what stops the run, as far as the run itself says what it has.
 
         Raises:
@@ -296,7 +296,7 @@ class Run:
             workflow = Workflow(head.workflow_name, (Step(name=head.expected_step),))
         else:
             workflow = self._current().workflow
-        return Control(self.store, workflow, self.name, source=source, redact=self._redact)
+        return RunCommands(self.store, workflow, self.name, source=source, redact=self._redact)
 
     # --- working -------------------------------------------------------------------
 
@@ -320,27 +320,27 @@ class Run:
         async starts. *places*, for graphs, is how many agents this process runs at once. If it
         *is_detached*, the project's workers do the work, and this call returns at once.
 
-        Raises: see `WorkLoop.work` and `Control.begin`; the class has the exit code.
+        Raises: see `WorkLoop.work` and `RunCommands.begin`; the class has the exit code.
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
         resolved = self._at(head)
-        control = self._control_of(resolved)
-        control.ensure_may_begin(head)
-        control.kind.ensure_may(mode)
-        names = control.kind.positions(positions)
+        commands = self._commands_of(resolved)
+        commands.ensure_may_begin(head)
+        commands.kind.ensure_may(mode)
+        names = commands.kind.positions(positions)
         if limits is None:
             limits = InvocationLimits(max_steps=resolved.workflow.default_max_steps)
         performer = resolved.performer(on_event)
         if mode is Mode.ASYNC:
             return work_beside(performer, limits, step_index, self.store.state_path, on_ready)
-        worker, loop = self._workers(control.kind, performer, names, places)
+        worker, loop = self._workers(commands.kind, performer, names, places)
         worker.live_limits, hands_out = self._live_limits, self.dispatch
         try:
             worker.ensure_startable(head)
             if hands_out is not None:
                 hands_out.ensure_served(worker)
-            ensure_here(head := control.begin())
+            ensure_here(head := commands.begin())
             # Another program's state has no run before its first transition.
             head = head if head.revision else self.head or head
             if on_ready is not None:
@@ -375,7 +375,7 @@ class Run:
         Raises: see `workflow`.
         """
         resolved = self._current()
-        kind, performer = self._control_of(resolved).kind, resolved.performer(on_event)
+        kind, performer = self._commands_of(resolved).kind, resolved.performer(on_event)
         return self._workers(kind, performer, (), 1)[0]
 
     def _workers(
@@ -404,16 +404,16 @@ class Run:
             DecisionRefused: an agent asks, whose own words would be the result of the step.
         """
         resolved = self._at(self.head)
-        control = self._control_of(resolved)
-        control.ensure_may_decide("skip", "performing a step")
-        control.kind.ensure_may("turn")
+        commands = self._commands_of(resolved)
+        commands.ensure_may_decide("skip", "performing a step")
+        commands.kind.ensure_may("turn")
         if self.dispatch is not None:
             hint = "use 'run.work' or 'sequencer run'"
             raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
         # Before it begins: a project that may not act leaves nothing behind.
         performer = resolved.performer(ignore)
-        names = control.kind.positions([position] if position else ())
-        head = control.begin()
+        names = commands.kind.positions([position] if position else ())
+        head = commands.begin()
         worker = SequenceWorker(self.store, performer, self.limits, names)
         try:
             yield from perform_by_caller(worker, claim_turn(worker, head, wait=wait))

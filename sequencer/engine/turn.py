@@ -19,10 +19,10 @@ from sequencer.errors import ClaimHeld, SequencerError, StepFailed, TransitionRe
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness
+from sequencer.model.kind import ReadinessKind
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 
 CALLER = "caller"
 """The agent in the journal for a step that a program performed itself."""
@@ -95,14 +95,14 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
         failed = move.error if isinstance(move.error, StepFailed) else None
         said = move.reason if move.error is None else move.error.in_one_line
         return failed or TransitionRefused(said)
-    if seen.here.kind not in (Readiness.READY, Readiness.HELD):
+    if seen.here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
         return TransitionRefused(move.message)
     if is_mine:
         return ClaimHeld(move.message, hint="Run.turn(wait=True) waits for it")
     return ClaimHeld(f"step {seen.here.place.step!r} is at another position")
 
 
-def _claimed(worker: SequenceWorker, head: Head, place: Place) -> Attempt | None:
+def _claimed(worker: SequenceWorker, head: Head, place: StepRef) -> Attempt | None:
     """Return the caller's claim of the step at *place*; None: the run has moved on."""
     step, position = worker.performer.look(place)
     attempt = worker.claim(head, PreparedStep(step, position, place, CALLER, _Caller(), ""))

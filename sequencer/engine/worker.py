@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, PreparedStep
-from sequencer.engine.by_hand import Control
 from sequencer.engine.changes import Changes, RetryPolicy
 from sequencer.engine.code_sync import CodeSync
 from sequencer.engine.composing import compose_along
@@ -39,6 +38,7 @@ from sequencer.engine.records import (
     keep_output,
     shown_log,
 )
+from sequencer.engine.run_commands import RunCommands
 from sequencer.engine.stagnation import Streaks, repetition_note
 from sequencer.errors import (
     ClaimHeld,
@@ -58,7 +58,7 @@ from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage, used
 from sequencer.model.sequence.order import is_among, place, present, round_of
 from sequencer.model.sequence.sequence_kind import ContinuationKind, SequenceKind
-from sequencer.model.transitions import Place, held_claim
+from sequencer.model.transitions import StepRef, held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.identity import boottime
@@ -269,9 +269,9 @@ class SequenceWorker(Worker):
         self._told_path = state_path
 
     @property
-    def control(self) -> Control:
+    def control(self) -> RunCommands:
         """Return the changes by hand; a gate's time limit is decided as if by hand."""
-        return Control(self.store, self.workflow)
+        return RunCommands(self.store, self.workflow)
 
     def ensure_startable(self, head: Head | None) -> None:
         """Check that the first step can start; a run that has a *head* has started already.
@@ -536,7 +536,7 @@ class SequenceWorker(Worker):
             return head, None
         return head, self._begun(head, head.claims[-1], upcoming)
 
-    def _prepare_following(self, following: Place, head: Head) -> PreparedStep | None:
+    def _prepare_following(self, following: StepRef, head: Head) -> PreparedStep | None:
         """Prepare the next step if it is this worker's; what is wrong with it shows later."""
         if not self.is_mine(following.step_index):
             return None

@@ -17,7 +17,7 @@ from sequencer.model.head import MAX_COUNTER, MOVED, OWN_EXTRAS, Head, Status
 from sequencer.model.transitions import (
     Event,
     Fact,
-    Place,
+    StepRef,
     Transition,
     at_rest,
     changed,
@@ -26,7 +26,7 @@ from sequencer.model.transitions import (
     with_end,
 )
 
-Placed = Callable[[Head], Place | None]
+Placed = Callable[[Head], StepRef | None]
 """Where a head stands in its workflow; None: that can't be said."""
 
 EDITABLE = frozenset(

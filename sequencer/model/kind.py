@@ -4,7 +4,7 @@ A kind is pure: a head and what has happened go in, a `Transition` or one of our
 out. Time, chance and limits are arguments; revisions, the texts of prompts, outputs and who is
 alive are not its business. So the same object serves every store.
 
-What stands in the way of a step is the same for every kind: `standing` says it from the head
+What stands in the way of a step is the same for every kind: `readiness` says it from the head
 alone. Not decided here: whether the holder of a claim is alive, and whose position it is.
 """
 
@@ -26,7 +26,7 @@ from sequencer.model.limits import RunLimits, is_past, parse_time, utc
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.sequence.order import Description, place, present
 from sequencer.model.step import Step
-from sequencer.model.transitions import RETRY, Fact, Place, Transition
+from sequencer.model.transitions import RETRY, Fact, StepRef, Transition
 from sequencer.model.workflow import Workflow
 
 STAGNATED = "stagnated"
@@ -48,7 +48,7 @@ class CommandContext(Struct, frozen=True, kw_only=True):
 """What a person has said with a verb, by name."""
 
 
-class Readiness(StrEnum):
+class ReadinessKind(StrEnum):
     """The answers to "may a step start?"."""
 
     READY = "ready"
@@ -72,16 +72,16 @@ class Readiness(StrEnum):
 MAX_CORRECTION = timedelta(minutes=1)
 """How far a clock may be set back before the pauses that it measured are given up."""
 
-FINAL = frozenset({Readiness.STOPPED, Readiness.COMPLETE, Readiness.LIMIT})
+FINAL = frozenset({ReadinessKind.STOPPED, ReadinessKind.COMPLETE, ReadinessKind.LIMIT})
 """Nothing will start until somebody changes the run or its limits."""
 
 
-class Standing(Struct, frozen=True):
+class Readiness(Struct, frozen=True):
     """The answer, in words as well."""
 
-    kind: Readiness
+    kind: ReadinessKind
     message: str
-    place: Place
+    place: StepRef
     until: str | None = None
     """For ``not-yet``: ISO 8601 UTC."""
     claim: Claim | None = None
@@ -93,31 +93,31 @@ class Standing(Struct, frozen=True):
         return self.kind in FINAL
 
 
-def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Standing:
+def readiness(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Readiness:
     """Return what may happen next in the run of *head*."""
     here = present(workflow, head)
     if head.flow is not None and head.flow.rest is Status.FAILED:
         again = command(head.run_name, "retry")
         message = f"the run has ended as {head.flow.status}; {again} tries again"
-        return Standing(Readiness.REFUSED, message, here)
+        return Readiness(ReadinessKind.REFUSED, message, here)
     if head.status is Status.COMPLETE or (here.is_end and not head.is_at_gate):
-        return Standing(Readiness.COMPLETE, _how_it_ended(head), here)
+        return Readiness(ReadinessKind.COMPLETE, _how_it_ended(head), here)
     if head.claims:
         held = head.claims[0]
         message = f"step {held.step!r} is being run by {held.owner.words}"
         message += f" (token {held.token}, since {held.claimed_at})"
-        return Standing(Readiness.HELD, message, here, claim=held)
+        return Readiness(ReadinessKind.HELD, message, here, claim=held)
     blocked = blocked_by(head, limits, now)
     if blocked is not None:
         kind, message = blocked
         if head.asks and workflow.graph is not None:
             message = _with_titles(message, head.asks, workflow.graph)
-        return Standing(kind, message, here)
+        return Readiness(kind, message, here)
     due = parse_time(head.not_before) if head.not_before else None
     if due is not None and due > now and not _is_from_another_clock(head, now):
         message = _not_yet(head, here.step)
-        return Standing(Readiness.NOT_YET, message, here, until=head.not_before)
-    return Standing(Readiness.READY, f"step {here.step!r} is ready", here)
+        return Readiness(ReadinessKind.NOT_YET, message, here, until=head.not_before)
+    return Readiness(ReadinessKind.READY, f"step {here.step!r} is ready", here)
 
 
 def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
@@ -140,7 +140,7 @@ def _not_yet(head: Head, step: str) -> str:
     return f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
 
 
-def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[Readiness, str] | None:
+def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[ReadinessKind, str] | None:
     """Return which person's decision or which limit of the run stands in the way, if one does."""
     return _by_people(head, now) or _by_limits(head, limits)
 
@@ -162,19 +162,19 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
     return since is not None and now < since - MAX_CORRECTION
 
 
-def on_hold(head: Head) -> tuple[Readiness, str] | None:
+def on_hold(head: Head) -> tuple[ReadinessKind, str] | None:
     """Return that somebody has stopped or paused the run, and what lets it continue."""
     if head.exit:
-        return Readiness.STOPPED, _stopped_words(head)
+        return ReadinessKind.STOPPED, _stopped_words(head)
     if head.status is Status.PAUSED or head.pause_requested:
         # With a reason it was no person, and somebody has to look.
         why = f": {head.exit_reason}" if head.exit_reason else ""
         message = f"the run is paused{why}; {command(head.run_name, 'resume')} lets it continue"
-        return Readiness.PERSON if why else Readiness.PAUSED, message
+        return ReadinessKind.PERSON if why else ReadinessKind.PAUSED, message
     return None
 
 
-def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
+def _by_people(head: Head, now: datetime) -> tuple[ReadinessKind, str] | None:
     """Return what somebody decided or has to decide."""
     if (held := on_hold(head)) is not None:
         return held
@@ -184,8 +184,8 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
         if head.asks:
             names = ", ".join(map(repr, head.asks))
             gives = command(head.run_name, "answer NODE VALUE")
-            return Readiness.PERSON, f"{names} waits for an answer; {gives} gives it"
-        return Readiness.PERSON, "the run waits for an approval"
+            return ReadinessKind.PERSON, f"{names} waits for an answer; {gives} gives it"
+        return ReadinessKind.PERSON, "the run waits for an approval"
     return None
 
 
@@ -203,24 +203,24 @@ def gate_over(gate: Gate, now: datetime) -> str:
     return f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
 
 
-def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:
+def _at_gate(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:
     if over := gate_over(gate, now):
-        return Readiness.EXPIRED, over
+        return ReadinessKind.EXPIRED, over
     until = f" until {gate.expires_at}, then {gate.on_timeout}" if gate.expires_at else ""
-    return Readiness.PERSON, (
+    return ReadinessKind.PERSON, (
         f"{gate.step!r} waits for a decision{until}; "
         "'sequencer inbox' shows it, 'sequencer answer' decides"
     )
 
 
-def _by_limits(head: Head, limits: RunLimits) -> tuple[Readiness, str] | None:
+def _by_limits(head: Head, limits: RunLimits) -> tuple[ReadinessKind, str] | None:
     """Return which limit of the run stands in the way."""
     if (reached := limits.reached(head)) is not None:
-        return Readiness.LIMIT, reached
+        return ReadinessKind.LIMIT, reached
     try:
         limits.ensure_may_try(head)
     except TooManyFailures as error:
-        return Readiness.REFUSED, error.in_one_line
+        return ReadinessKind.REFUSED, error.in_one_line
     return None
 
 
@@ -248,7 +248,7 @@ class AttemptResult(Struct, frozen=True):
     outcome: Outcome
     step: Step
     """As it was run in the end; the router or a hook may have changed it."""
-    place: Place
+    place: StepRef
     agent: str
     token: int = 0
     """Of its claim. 0: it had none, as in a simulation."""
@@ -358,9 +358,9 @@ class Kind(Protocol):
         del source, before
         return None
 
-    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
+    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Readiness:
         """Return what may begin now, or why nothing may, and until when."""
-        return standing(head, self.workflow, limits, at)
+        return readiness(head, self.workflow, limits, at)
 
     def open(self, head: Head, *, at: datetime) -> Any:
         """Return a transition of *head* that is to be made, an `OpenChange`.

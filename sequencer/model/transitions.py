@@ -98,7 +98,7 @@ class Transition(Struct, frozen=True):
         return Transition(later.head, self.facts + later.facts)
 
 
-class Place(Struct, frozen=True):
+class StepRef(Struct, frozen=True):
     """Where a run stands in its workflow: an index and the step there."""
 
     step_index: int
@@ -128,7 +128,7 @@ def changed(head: Head, at: str, **update: Any) -> Head:
     return head.replace(last_update=at, **update)
 
 
-def moved(head: Head, at: str, place: Place, **update: Any) -> Head:
+def moved(head: Head, at: str, place: StepRef, **update: Any) -> Head:
     """Return *head* at *place*, with the counters of the step that it leaves cleared."""
     return changed(
         head,
@@ -217,7 +217,7 @@ _AT_ONCE: Mapping[str, None] = dict.fromkeys(
 
 def claim(
     head: Head,
-    place: Place,
+    place: StepRef,
     owner: Owner,
     *,
     at: str,
@@ -313,7 +313,7 @@ def succeed(
     head: Head,
     token: int,
     outcome: Outcome,
-    following: Place,
+    following: StepRef,
     *,
     at: str,
     record: Mapping[str, Any],

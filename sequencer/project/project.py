@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from sequencer import extensions
 from sequencer.documents.textfile import expand_home
 from sequencer.documents.yamlfile import KeyPath
-from sequencer.engine.by_hand import ensure_may_decide
 from sequencer.engine.dispatch import dispatch_of
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
@@ -25,6 +24,7 @@ from sequencer.engine.logs import StepLogs, current_branch
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
+from sequencer.engine.run_commands import ensure_may_decide
 from sequencer.engine.workspace import BranchGuard, Workspace
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.redaction import Redaction
@@ -106,9 +106,9 @@ class Project(Struct, frozen=True, dict=True):
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
         """Return if people call this, or agents may use *verb*, which is for people.
 
-        `Control` asks the same. Commands ask before they do anything else.
+        `RunCommands` asks the same. Commands ask before they do anything else.
 
-        Raises: see `by_hand.ensure_may_decide`.
+        Raises: see `run_commands.ensure_may_decide`.
         """
         ensure_may_decide(verb, self.agents_may, what)
 

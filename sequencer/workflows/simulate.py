@@ -37,7 +37,7 @@ from sequencer.model.kind import AttemptResult
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
-from sequencer.model.transitions import Event, Place
+from sequencer.model.transitions import Event, StepRef
 from sequencer.model.workflow import Workflow, grown
 from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
@@ -305,7 +305,7 @@ class _Simulation:
     def _judged(self, name: str, outcome: Outcome) -> AttemptResult:
         """Return the attempt at *name* with its verdict, if a task of a team judges."""
         step = self._workflow.steps_by_name.get(name) or Step(name=name)
-        here, verdict = Place(0, name, step.prompt_name), None
+        here, verdict = StepRef(0, name, step.prompt_name), None
         if self._judgement(name) is not None and outcome.is_accepted:
             found = verdict_of(outcome, is_command=False)
             if found.source == "none":

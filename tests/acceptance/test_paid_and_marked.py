@@ -207,7 +207,7 @@ def claimed(run: Run) -> tuple[SequenceWorker, int]:
     """Return a worker, and the token of the first step, which is claimed as a server does it."""
     worker = run.worker(ignore)
     assert isinstance(worker, SequenceWorker)
-    head = run.control.begin()
+    head = run.commands.begin()
     running = worker.claim(head, worker.performer.prepare(place(worker.workflow, 0)))
     assert running is not None
     return worker, running.claim.token

@@ -20,7 +20,7 @@ from sequencer.executors.cancellation import Cancellation
 from sequencer.model.kind import AttemptResult
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from sequencer.plugins.git.code.project_trees import run_worktree
 from sequencer.plugins.git.process import Git
 from sequencer.project.project import open_project
@@ -160,7 +160,7 @@ def test_the_changes_of_a_judge_that_says_no_stay(tmp_path: Path) -> None:
 @pytest.mark.parametrize("status", OutcomeStatus)
 def test_only_an_attempt_that_failed_is_set_aside(status: OutcomeStatus) -> None:
     step = Step(name="one", text="One")
-    ended = AttemptResult(Outcome(status=status), step, Place(0, "one", "one"), "hand")
+    ended = AttemptResult(Outcome(status=status), step, StepRef(0, "one", "one"), "hand")
     assert ended.has_failed == (status is OutcomeStatus.FAILED)
 
 

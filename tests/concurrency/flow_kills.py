@@ -119,7 +119,7 @@ def share(folder: Path, processes: int, width: int) -> list[str]:
     """
     flow, errors = flow_runs.fan(folder, width, 0.03), folder / "errors"
     flow.hold(*flow.nodes[1:-1])
-    flow.run().control.begin()
+    flow.run().commands.begin()
     pids = {children.start(partial(_work_noted, flow), errors) for _ in range(processes)}
     deadline = time.monotonic() + LIMIT_S
     left = set(pids)
@@ -145,7 +145,7 @@ def two_ticks(folder: Path) -> list[str]:
     """Let two ticks meet at one node; the second must leave no trace."""
     flow, errors = flow_runs.fan(folder, 2, 0.0), folder / "errors"
     flow.hold("s")
-    flow.run().control.begin()
+    flow.run().commands.begin()
     child = children.start(lambda: flow.work(Mode.TICK), errors)
     deadline = time.monotonic() + LIMIT_S
     while not flow.began() and time.monotonic() < deadline:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.by_hand import Control
 from sequencer.engine.graph_changes import GraphChanges
+from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import SequencerError
 from sequencer.model.commands import AnswerQuestion, RetryNow
 from sequencer.model.graph import record as flow_record
@@ -88,8 +88,8 @@ def accept(flow: GraphChanges, node: str) -> None:
     flow.update(act, lambda now: room(flow, now))
 
 
-def by_hand(flow: GraphChanges) -> Control:
-    return Control(flow.store, WORKFLOW)
+def by_hand(flow: GraphChanges) -> RunCommands:
+    return RunCommands(flow.store, WORKFLOW)
 
 
 def begun(flow: GraphChanges) -> None:

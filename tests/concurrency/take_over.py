@@ -73,7 +73,7 @@ def killed_holders(folder: Path, size: Size) -> Report:
     rounds = 15 if size is Size.SHORT else 1_000
     endless = {**OK, "delay_s": 600}
     write_project(folder, endless, limits={"max_attempts": rounds + 1})
-    reopen(folder).control.begin()
+    reopen(folder).commands.begin()
     errors, waits, wrong = folder / "errors", list[float](), list[str]()
     alive = {children.start(partial(work, folder), errors) for _ in range(WAITING + 1)}
     try:
@@ -156,7 +156,7 @@ def _lease_times(
     pids, made = [], []
     for project in projects:
         run = reopen(write_project(project, OK, limits={"max_steps": 1}))
-        run.control.begin()
+        run.commands.begin()
         made.append(time.monotonic())
         hold(run, owner, lease_s)
         pids.append(children.start(partial(work, project), project / "errors"))

@@ -114,7 +114,7 @@ def take_turns(folder: Path, workers: int, rounds: int) -> Shares:
     """Let *workers* that may take every step take *rounds* of them, all there from the first."""
     write_project(folder, OK, limits={"max_steps": rounds + 1})
     run = reopen(folder)
-    run.control.begin()
+    run.commands.begin()
     errors, pids = folder / "errors", []
     with run.turn():
         for number in range(workers):

@@ -14,7 +14,7 @@ from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.sequence.order import place
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import StepRef, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.store.identity import boottime
 from sequencer.store.journal import JournalFile
@@ -54,7 +54,7 @@ def make_claim(token: int = 1, **update: Any) -> Claim:
     return Claim(**{**fields, **update})
 
 
-def place_at(step_index: int) -> Place:
+def place_at(step_index: int) -> StepRef:
     return place(WORKFLOW, step_index)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ClaimHeld, StaleClaim
-from sequencer.model import by_hand as decisions
+from sequencer.model import command_rules as decisions
 from sequencer.model import edits, transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.views.standing import LABEL_WIDTH
+from sequencer.cli.views.readiness import LABEL_WIDTH
 from sequencer.history.spans import Figures
 from sequencer.model.outcome import Usage
 from sequencer.plugins.metrics.facts import Metrics

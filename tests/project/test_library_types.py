@@ -138,8 +138,8 @@ def test_public_objects_say_what_they_are_and_no_secret(tmp_path: Path) -> None:
     run = found.run("nightly")
     with run.turn() as turn:
         turn.output = "done"
-    objects = (run, found, found.agents, run.store, run.control, turn, run.head, run.view(),
-               run.workflow, run.kind, run.limits, run.standing())  # fmt: skip
+    objects = (run, found, found.agents, run.store, run.commands, turn, run.head, run.view(),
+               run.workflow, run.kind, run.limits, run.readiness())  # fmt: skip
     for one in objects:
         assert " object at 0x" not in repr(one)
         assert "hunter2" not in repr(one)

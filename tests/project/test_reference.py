@@ -14,8 +14,8 @@ import pytest
 import sequencer
 from sequencer import errors
 from sequencer.cli.program import COMMANDS, group
-from sequencer.engine.by_hand import Control
 from sequencer.engine.run import Run
+from sequencer.engine.run_commands import RunCommands
 from sequencer.executors.protocol import EVERY_EXECUTOR
 from sequencer.frozen.base import Frozen
 from sequencer.model.commands import RunCommand
@@ -183,7 +183,7 @@ def test_the_members_of_a_run() -> None:
     members = {re.split(r"\W", words(row[0])[0].removeprefix("run."))[0]: row[1] for row in rows}
     own = {name for name in vars(Run) if not name.startswith("_")}
     assert set(members) == own
-    controls = {name for name in vars(Control) if not name.startswith("_")} - {"do", "lapse"}
+    controls = {name for name in vars(RunCommands) if not name.startswith("_")} - {"do", "lapse"}
     assert set(words(members["control"])) == controls
 
 

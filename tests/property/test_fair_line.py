@@ -161,7 +161,7 @@ class Lived:
     def able(self, opened: Project) -> frozenset[str]:
         found = set()
         for name in (None, *opened.run_names()):
-            here = opened.run(name).standing()
+            here = opened.run(name).readiness()
             if here is not None and here.kind == "ready":
                 found.add(name or "")
         for run, date in schedules.scheduled(opened):

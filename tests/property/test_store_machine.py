@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sequencer.errors import ClaimHeld, EditRefused, StaleClaim
-from sequencer.model import by_hand as decisions
+from sequencer.model import command_rules as decisions
 from sequencer.model.head import Claim
 from sequencer.store.file import FileStore
 from sequencer.store.journal import NAME

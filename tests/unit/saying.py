@@ -20,7 +20,7 @@ from sequencer.engine.events import (
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
 
 
@@ -59,7 +59,7 @@ def attempt(step: Step | str = "main", **facts: Any) -> Attempt:
     assert not facts.keys() - usual.keys(), facts
     said = {**usual, **facts}
     run = {name: said.pop(name) for name in ("run_id", "run_name")}
-    place = Place(said.pop("step_index"), made.name, made.prompt_name)
+    place = StepRef(said.pop("step_index"), made.name, made.prompt_name)
     number, who = said.pop("attempt"), (said.pop("agent"), NotAsked())
     claim = make_claim(
         max(said["token"], 1), step=place.step, step_index=place.step_index, attempt=number

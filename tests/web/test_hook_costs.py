@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from sequencer.engine.by_hand import Control
+from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import StorageFailed
 from sequencer.model.head import Head, Status
 from sequencer.model.request import Definition
@@ -51,14 +51,14 @@ def test_a_delivery_that_is_tried_again_is_classified_once(
     monkeypatch.setattr(acting, "PAUSE_S", 0.0)
     monkeypatch.setattr(Clerk, "_want", lambda *_: None)
     failures = [StorageFailed("no room")] * tries
-    start = Control.start
+    start = RunCommands.start
 
-    def refusing(self: Control, definition: Definition) -> Head:
+    def refusing(self: RunCommands, definition: Definition) -> Head:
         if failures:
             raise failures.pop()
         return start(self, definition)
 
-    monkeypatch.setattr(Control, "start", refusing)
+    monkeypatch.setattr(RunCommands, "start", refusing)
     folder = charged_project(tmp_path / "p", ASKED_TWICE, **HOOKS)
     project, said = open_project(folder, trust=True), list[str]()
     shown: Any = SimpleNamespace(project=project, acting=lambda: project)

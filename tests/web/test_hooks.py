@@ -388,15 +388,15 @@ def waiting(state: Path) -> list[Any]:
 
 KILLER = """
 import os, signal, sys
-from sequencer.engine.by_hand import Control
+from sequencer.engine.run_commands import RunCommands
 from sequencer.plugins.web.webhooks import acting, box
 
 PLACES = {
     "take": (box.DeliveryBox, "take", False),
     "note": (acting.Clerk, "_act", True),
     "want": (box.DeliveryBox, "want", False),
-    "start": (Control, "start", True),
-    "begun": (Control, "start", False),
+    "start": (RunCommands, "start", True),
+    "begun": (RunCommands, "start", False),
     "drop": (box.DeliveryBox, "finish", True),
 }
 owner, name, is_before = PLACES[os.environ["DIES_AT"]]
@@ -547,7 +547,7 @@ def begin_flow_of_issue(folder: Path) -> None:
     assert definition is not None
     workflow = project.settings.registry.get("tour")
     run = project.run("acme-app-7-2", definition.replace(workflow=workflow))
-    run.control.start(definition.replace(workflow=workflow))
+    run.commands.start(definition.replace(workflow=workflow))
     with pytest.raises(WaitsForPerson):
         run.work()
 

@@ -59,7 +59,7 @@ def test_a_change_sends_the_parts_that_changed_made_once_for_all(
             await asyncio.sleep(0.01)
         before = made.count
         # By another process than the pages, as it were: nothing tells the channel but the files.
-        control = open_project(tmp_path / "shop", trust=True).run("login-timeout").control
+        control = open_project(tmp_path / "shop", trust=True).run("login-timeout").commands
         await asyncio.to_thread(lambda: control.do(Pause()))
         for stream in streams:
             # The timeline of a run that waits ends at the present, so it may come before that.
@@ -127,7 +127,7 @@ def test_a_page_that_fails_ends_its_stream_and_is_made_again(client: Client) -> 
 
 
 def test_a_change_between_reading_and_watching_is_not_lost(client: Client, tmp_path: Path) -> None:
-    made, control = Counted(client), open_project(tmp_path / "docs", trust=True).run(None).control
+    made, control = Counted(client), open_project(tmp_path / "docs", trust=True).run(None).commands
 
     def render(address: str) -> MadePage:
         found = made(address)
@@ -172,7 +172,7 @@ def test_a_run_that_appears_is_sent(client: Client, tmp_path: Path) -> None:
         stream = channels.follow("/runs", "")
         await next_event(stream)
         project = open_project(tmp_path / "docs", trust=True)
-        await asyncio.to_thread(project.run("hotfix").control.begin)
+        await asyncio.to_thread(project.run("hotfix").commands.begin)
         _, parts = await next_event(stream)
         assert "hotfix" in parts["list"]
         channels.close()

@@ -29,7 +29,7 @@ from sequencer.errors import (
 from sequencer.extensions import PluginUnavailable
 from sequencer.history.words import moment
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, Standing
+from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.sequence.order import position_at
 from sequencer.model.transitions import RETRY
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -57,7 +57,7 @@ class RunSituation(Struct, frozen=True):
     """Of the run; None: the default one."""
     head: Head | None
     """None: it has not started."""
-    here: Standing | None = None
+    here: Readiness | None = None
     """What is in the way, once the claims of holders that are gone are out of it."""
     holders: Sequence[Liveness] = ()
     """Of the claims, one each."""
@@ -101,12 +101,16 @@ def run_state(run: RunSituation) -> str:
         return head.ended_as or "stopped"
     if run.holders and all(one.allows_take_over for one in run.holders):
         return "interrupted"
-    if here is not None and here.kind is Readiness.NOT_YET:
+    if here is not None and here.kind is ReadinessKind.NOT_YET:
         return "retrying" if head.not_before_reason == RETRY else "waiting"
     return (here and _STATES.get(here.kind)) or _BY_STATUS.get(head.status, str(head.status))
 
 
-_STATES = {Readiness.PAUSED: "paused", Readiness.LIMIT: "limit", Readiness.REFUSED: "failed"}
+_STATES = {
+    ReadinessKind.PAUSED: "paused",
+    ReadinessKind.LIMIT: "limit",
+    ReadinessKind.REFUSED: "failed",
+}
 """Of runs that something stands in the way of."""
 _BY_STATUS = {
     Status.IDLE: "pending",
@@ -130,7 +134,7 @@ def _about_the_files(run: RunSituation) -> NextCommand | None:
         return NextCommand("sequencer check", one_line(run.problem.message))
     if run.problem is not None:
         return NextCommand("sequencer check", "the run and orchestration.yaml don't fit together")
-    is_over = run.here is not None and run.here.kind is Readiness.COMPLETE
+    is_over = run.here is not None and run.here.kind is ReadinessKind.COMPLETE
     if not run.is_trusted and not is_over:
         return NextCommand("sequencer trust", "it shows what the project can do, and asks you")
     return None
@@ -157,7 +161,7 @@ def _about_its_processes(run: RunSituation, *, is_free: bool) -> NextCommand:
     return _about(run, "status --watch" if run.has_nodes else "log -f")
 
 
-_MAY_GO_ON = (Readiness.READY, Readiness.HELD, Readiness.NOT_YET, Readiness.PERSON)
+_MAY_GO_ON = (ReadinessKind.READY, ReadinessKind.HELD, ReadinessKind.NOT_YET, ReadinessKind.PERSON)
 
 
 def _about_the_run(run: RunSituation) -> NextCommand:
@@ -167,21 +171,21 @@ def _about_the_run(run: RunSituation) -> NextCommand:
         return _about_the_next_step(run, None)
     found = _about_the_next_step(run, here.until)
     match here.kind:
-        case Readiness.STOPPED if head.moved_to is not None:
+        case ReadinessKind.STOPPED if head.moved_to is not None:
             place = "first name the place of the run ('store:') in orchestration.yaml"
             found = NextCommand("sequencer trust", place)
-        case Readiness.PAUSED | Readiness.STOPPED:
+        case ReadinessKind.PAUSED | ReadinessKind.STOPPED:
             found = _about(run, "resume")
-        case Readiness.PERSON:
+        case ReadinessKind.PERSON:
             is_question = head.gate is not None or head.status is Status.WAITING_APPROVAL
             found = _about(run, "inbox" if is_question else "resume")
-        case Readiness.COMPLETE if run.merge:
+        case ReadinessKind.COMPLETE if run.merge:
             found = NextCommand(one_line(run.merge), "its work is not merged")
-        case Readiness.COMPLETE:
+        case ReadinessKind.COMPLETE:
             found = _about(run, "report", _by_itself(run) or _again(run))
-        case Readiness.REFUSED:
+        case ReadinessKind.REFUSED:
             found = _about(run, "retry", f"{command(run.name, 'log')} says what happened")
-        case Readiness.LIMIT:
+        case ReadinessKind.LIMIT:
             found = _raised(here.message)
     return found
 
@@ -259,7 +263,7 @@ def situation_of(run: Run, head: Head) -> RunSituation:
     try:
         workflow = run.workflow_for(head)
         ensure_definition(head, workflow)
-        here = run.standing_at(head.replace(claims=kept), workflow)
+        here = run.readiness_at(head.replace(claims=kept), workflow)
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
     made: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "here": here}

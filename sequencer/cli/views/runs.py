@@ -24,7 +24,7 @@ from sequencer.errors import (
 )
 from sequencer.history.facts import EndState, RecordedFact, read
 from sequencer.model.head import Gate, Head, Status
-from sequencer.model.kind import Readiness, Standing, gate_over
+from sequencer.model.kind import Readiness, ReadinessKind, gate_over
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.workflow import ensure_definition
@@ -189,7 +189,7 @@ class Open(NamedTuple):
 class Need(NamedTuple):
     """What keeps a run from going on by itself: for most of it a person has to act."""
 
-    kind: Readiness
+    kind: ReadinessKind
     key: str
     """What makes it the same need at another time, whatever its words count."""
     text: str
@@ -213,7 +213,7 @@ class Need(NamedTuple):
     @property
     def is_of_a_person(self) -> bool:
         """Return whether nothing happens before somebody acts."""
-        return self.kind is not Readiness.NOT_YET
+        return self.kind is not ReadinessKind.NOT_YET
 
     def lines(self) -> list[str]:
         """Return what there is to say besides `text`."""
@@ -233,29 +233,29 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     workflow = run.workflow_for(head)
     if head.status is not Status.COMPLETE:
         ensure_definition(head, workflow)
-    here = run.standing_at(head, workflow)
+    here = run.readiness_at(head, workflow)
     text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
     option = run_option(run.name)
-    if here.kind in (Readiness.REFUSED, Readiness.LIMIT):
+    if here.kind in (ReadinessKind.REFUSED, ReadinessKind.LIMIT):
         # What to type is said by the commands.
         text = text.partition("; ")[0]
-    if here.kind is Readiness.REFUSED:
+    if here.kind is ReadinessKind.REFUSED:
         verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
         failure = newest_failure(run)
         cause, log = _cause_of({} if failure is None else failure.details)
         key += f" {head.expected_step} {head.step_index}"
         return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
-    if here.kind is Readiness.NOT_YET:
+    if here.kind is ReadinessKind.NOT_YET:
         return _pause(run, head, here, now)
-    if here.kind is Readiness.LIMIT:
+    if here.kind is ReadinessKind.LIMIT:
         advice = "raise it in orchestration.yaml, then"
         return Need(here.kind, key, text, ("sequencer trust",), advice)
-    if here.kind is Readiness.PERSON and (asked := open_at(run, head)) is not None:
+    if here.kind is ReadinessKind.PERSON and (asked := open_at(run, head)) is not None:
         first = asked.questions[0] if asked.questions else None
         key += "".join(f" {one.node.id} {one.token}" for one in asked.questions)
         key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
         return Need(here.kind, key, text, tuple(asked.commands(first)), is_asked=True)
-    if here.kind in (Readiness.PERSON, Readiness.PAUSED, Readiness.STOPPED):
+    if here.kind in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
         return Need(here.kind, key, text, _commands(option, "resume"))
     return None
 
@@ -273,10 +273,10 @@ def needs(project: Project) -> Iterator[tuple[Run, Need]]:
         if isinstance(need, DefinitionChanged):
             key = f"changed {run.name}"
             commands = _commands(run_option(run.name), "adopt", "reset")
-            yield run, Need(Readiness.REFUSED, key, one_line(need.message), commands)
+            yield run, Need(ReadinessKind.REFUSED, key, one_line(need.message), commands)
         elif isinstance(need, ConfigurationError):
             text = one_line(f"can't continue: {need.in_one_line}")
-            yield run, Need(Readiness.REFUSED, f"disabled {run.name} {need.message}", text)
+            yield run, Need(ReadinessKind.REFUSED, f"disabled {run.name} {need.message}", text)
         elif isinstance(need, SequencerError):
             yield run, _unread_need(run, need)
         elif isinstance(need, Need) and need.kind in _OF_A_PERSON and not need.is_asked:
@@ -296,7 +296,7 @@ def _unread_need(run: Run, error: SequencerError) -> Need:
     place = f"{error.where}: " if error.where else ""
     repair = f"'sequencer {run_option(run.name)}repair"
     return Need(
-        Readiness.REFUSED,
+        ReadinessKind.REFUSED,
         f"unreadable {run.name}",
         one_line(f"can't be read: {place}{error.message}"),
         advice=one_line(error.hint or "").replace("'sequencer repair", repair),
@@ -314,7 +314,7 @@ def untrusted_need(refused: NotTrusted) -> Need:
     if changed[CAUSE_LINES:]:
         shown += (f"and {len(changed) - CAUSE_LINES} more",)
     text = f"{what}, so nothing starts"
-    return Need(Readiness.REFUSED, "trust", text, ("sequencer trust",), cause=shown)
+    return Need(ReadinessKind.REFUSED, "trust", text, ("sequencer trust",), cause=shown)
 
 
 def need_json(run: Run | None, need: Need) -> dict[str, Any]:
@@ -331,11 +331,11 @@ def need_json(run: Run | None, need: Need) -> dict[str, Any]:
     }
 
 
-_OF_A_PERSON = frozenset((Readiness.REFUSED, Readiness.LIMIT, Readiness.PERSON))
+_OF_A_PERSON = frozenset((ReadinessKind.REFUSED, ReadinessKind.LIMIT, ReadinessKind.PERSON))
 """Nobody has decided that the run is to stand still; see `FINAL` and PAUSED for the others."""
 
 
-def _pause(run: Run, head: Head, here: Standing, now: datetime) -> Need | None:
+def _pause(run: Run, head: Head, here: Readiness, now: datetime) -> Need | None:
     """Return the wait for a date if it is long, or may go on for long; None: it is neither."""
     due, why = parse_time(here.until or ""), head.not_before_reason or "not due"
     if due is None:

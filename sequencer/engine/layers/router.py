@@ -15,7 +15,7 @@ from sequencer.engine.records import route_words
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.sequence.order import describe
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from sequencer.workflows.router import (
     RouterSettings,
     allowed_prompts,
@@ -53,7 +53,7 @@ def choose_prompt(performer: Performer, attempt: Attempt, proceed: Next) -> None
 def _asked(performer: Performer, attempt: Attempt, router: RouterSettings) -> PreparedStep:
     """Return the question to the router, prepared."""
     step, step_index = performer.router_step(router), attempt.step_index
-    here = Place(step_index, "router", step.prompt_name)
+    here = StepRef(step_index, "router", step.prompt_name)
     asked = performer.prepare_step(step, "router", here)
     allowed = allowed_prompts(attempt.workflow, router)
     state = router_input(attempt.head, describe(attempt.workflow, step_index), allowed)

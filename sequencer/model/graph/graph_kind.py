@@ -14,12 +14,12 @@ from typing import ClassVar, Protocol
 from msgspec import Struct
 
 from sequencer.errors import SequencerError, TransitionRefused, UsageRefused
-from sequencer.model import by_hand
+from sequencer.model import command_rules
 from sequencer.model.commands import Adopt, Pause, Resume, RunCommand, Stop
-from sequencer.model.graph import by_hand as hands
+from sequencer.model.graph import command_rules as hands
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.by_hand import Outputs, adopted
 from sequencer.model.graph.choices import is_choice
+from sequencer.model.graph.command_rules import Outputs, adopted
 from sequencer.model.graph.ends import Acceptance, Grower, Rejection, judge_end
 from sequencer.model.graph.graph import Growth
 from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
@@ -203,7 +203,7 @@ class GraphKind(Kind):
             act = partial(change, command=command, by=context.by, outputs=self._outputs)
             return self._made(head, act, None, context.at)
         here = present(self.workflow, head)
-        made = by_hand.of_every_kind(head, command, self.workflow, here, context)
+        made = command_rules.of_every_kind(head, command, self.workflow, here, context)
         if isinstance(command, Stop | Pause | Resume):
             return self._with_clock(head, made, context.at)
         if not isinstance(command, Adopt):
@@ -289,7 +289,7 @@ class GraphKind(Kind):
     def asked(marking: Marking, name: str, said: str) -> int:
         """Return the token of the question of *name*, to which *said* can be the answer.
 
-        Raises: see `net.by_hand.asked_at` and `net.by_hand.value_said`.
+        Raises: see `graph.command_rules.asked_at` and `graph.command_rules.value_said`.
         """
         node, token = hands.asked_at(marking, name)
         hands.value_said(node, said)

@@ -17,7 +17,7 @@ from sequencer.model.sequence.order import position_at
 from sequencer.model.transitions import (
     Event,
     Fact,
-    Place,
+    StepRef,
     Transition,
     at_rest_by_hand,
     changed,
@@ -86,7 +86,7 @@ def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
 
 
 def approve(
-    head: Head, following: Place, note: str | None, *, at: str, by: str, token: int | None = None
+    head: Head, following: StepRef, note: str | None, *, at: str, by: str, token: int | None = None
 ) -> Transition:
     """Let the run go on behind the gate, to *following*; at the end it is complete.
 
@@ -127,7 +127,7 @@ def reject(
 
 
 def feedback(
-    head: Head, text: str, place: Place, *, at: str, by: str, token: int | None = None
+    head: Head, text: str, place: StepRef, *, at: str, by: str, token: int | None = None
 ) -> Transition:
     """Send the run back to *place*, whose step is told *text*; the gate comes again.
 
@@ -196,7 +196,7 @@ def ensure_message(text: str) -> None:
 
 
 def read_by(
-    head: Head, workflow: Workflow, place: Place, token: int
+    head: Head, workflow: Workflow, place: StepRef, token: int
 ) -> tuple[tuple[str, int], ...]:
     """Return which messages that wait in *head* the attempt with *token* at *place* has read.
 

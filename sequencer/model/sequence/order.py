@@ -17,7 +17,7 @@ from sequencer.errors import UsageRefused
 from sequencer.model.head import Head, Loop
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step, Validation
-from sequencer.model.transitions import Event, Place, Transition, ended
+from sequencer.model.transitions import Event, StepRef, Transition, ended
 from sequencer.model.workflow import Review, Workflow
 
 
@@ -68,7 +68,7 @@ def _is_review_cycle(review: Review, cycle_index: int) -> bool:
     return review.every > 0 and (cycle_index + 1) % review.every == 0
 
 
-def place(workflow: Workflow, step_index: int) -> Place:
+def place(workflow: Workflow, step_index: int) -> StepRef:
     """Return where a run at *step_index* stands; behind a procedure's last step, its end.
 
     Raises:
@@ -77,36 +77,36 @@ def place(workflow: Workflow, step_index: int) -> Place:
     """
     if workflow.graph is not None:
         # Several nodes may come next; the run's marking has them.
-        return Place(step_index, workflow.graph.entries[0], "")
+        return StepRef(step_index, workflow.graph.entries[0], "")
     if workflow.kind == "procedure" and step_index == len(workflow.steps):
-        return Place(step_index, "", "", is_end=True)
+        return StepRef(step_index, "", "", is_end=True)
     step = resolve(workflow, step_index)
-    return Place(step_index, step.name, step.prompt_name)
+    return StepRef(step_index, step.name, step.prompt_name)
 
 
-def present(workflow: Workflow, head: Head) -> Place:
+def present(workflow: Workflow, head: Head) -> StepRef:
     """Return where the run of *head* stands: at a step, or at the fixer of one that said "no".
 
     Raises: see `place`.
     """
     if workflow.graph is not None:
-        return Place(head.step_index, head.expected_step, "")
+        return StepRef(head.step_index, head.expected_step, "")
     here = place(workflow, head.step_index)
     if head.loop is not None and head.loop.stage == "fix":
         return fixer_place(workflow, head.step_index) or here
     return here
 
 
-def fixer_place(workflow: Workflow, step_index: int) -> Place | None:
+def fixer_place(workflow: Workflow, step_index: int) -> StepRef | None:
     """Return the place of the fixer of the step at *step_index*, if it has one."""
     validation = resolve(workflow, step_index).validation
     if validation is None or validation.fixer is None:
         return None
     fixer = validation.fixer
-    return Place(step_index, fixer.name, fixer.prompt_name, stage="fix")
+    return StepRef(step_index, fixer.name, fixer.prompt_name, stage="fix")
 
 
-def step_at(workflow: Workflow, here: Place) -> Step:
+def step_at(workflow: Workflow, here: StepRef) -> Step:
     """Return the step to run at *here*.
 
     Raises: see `place`.
@@ -124,7 +124,7 @@ def last_step(workflow: Workflow, head: Head, step_index: int) -> Step:
     return step_at(workflow, place(workflow, step_index))
 
 
-def next_index(workflow: Workflow, start: int, is_it: Callable[[Place], bool]) -> int | None:
+def next_index(workflow: Workflow, start: int, is_it: Callable[[StepRef], bool]) -> int | None:
     """Return the first step_index from *start* on whose place *is_it*; None: it is not near.
 
     Near is, in a cycle, where each of its own steps comes again though a review is between.
@@ -178,7 +178,7 @@ def describe(workflow: Workflow, step_index: int) -> Description:
     }
 
 
-def describe_at(workflow: Workflow, here: Place) -> Description:
+def describe_at(workflow: Workflow, here: StepRef) -> Description:
     """Return what `describe` does about *here*, which may be a fixer's place.
 
     Raises: see `describe`.
@@ -255,7 +255,7 @@ def judged(
     token: int,
     event: Event,
     outcome: Outcome,
-    place: Place,
+    place: StepRef,
     *,
     reason: str,
     at: str,

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer.errors import UnknownName, UsageRefused
-from sequencer.model import by_hand, transitions
+from sequencer.model import command_rules, transitions
 from sequencer.model.commands import (
     Accept,
     Adopt,
@@ -39,8 +39,8 @@ from sequencer.model.kind import (
     Capacity,
     CommandContext,
     Kind,
-    Readiness,
-    standing,
+    ReadinessKind,
+    readiness,
 )
 from sequencer.model.limits import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.outcome import Decision, Move, OutcomeStatus, Usage
@@ -58,7 +58,7 @@ from sequencer.model.sequence.order import (
     present,
 )
 from sequencer.model.step import Step
-from sequencer.model.transitions import Event, Fact, Place, Transition
+from sequencer.model.transitions import Event, Fact, StepRef, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
 
 BY_TIMEOUT = "timeout"
@@ -85,7 +85,7 @@ class Continuation(Struct, frozen=True):
     """How the run goes on."""
 
     kind: ContinuationKind
-    following: Place | None = None
+    following: StepRef | None = None
     """For ``accept``; else the run stays at its step."""
     has_gate: bool = False
     is_done: bool = False
@@ -99,7 +99,7 @@ class Continuation(Struct, frozen=True):
         return self.kind in _WORKED
 
     @property
-    def next_place(self) -> Place | None:
+    def next_place(self) -> StepRef | None:
         """Return where the same process may continue at once; None after anything but a step."""
         is_on = self.kind is ContinuationKind.ACCEPT and not (self.has_gate or self.is_done)
         return (
@@ -281,8 +281,8 @@ class SequenceChange(Struct):
         """
         if capacity is None or not capacity.slots:
             return
-        here = standing(self.head, self.workflow, capacity.limits, self.now)
-        if here.kind not in (Readiness.READY, Readiness.HELD):
+        here = readiness(self.head, self.workflow, capacity.limits, self.now)
+        if here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
             return
         may_take_over = here.claim is not None and here.claim.token in capacity.gone
         if may_take_over:
@@ -395,7 +395,7 @@ class SequenceKind(Kind):
     workflow: Workflow
     has_one_place: ClassVar[bool] = True
 
-    def following(self, head: Head, step_index: int) -> Place:
+    def following(self, head: Head, step_index: int) -> StepRef:
         """Return where the run of *head* goes after the step at *step_index*, done or skipped.
 
         A kind with an order of its own overrides this. The index may go back or forth.
@@ -485,9 +485,9 @@ class SequenceKind(Kind):
             case Accept() | Skip():
                 return self.accept_or_skip(head, command, context)
             case Fail():
-                return by_hand.stamp_fail(head, command.note, at=at)
+                return command_rules.stamp_fail(head, command.note, at=at)
             case RetryNow():
-                return by_hand.retry(head, at=at)
+                return command_rules.retry(head, at=at)
             case Rewind():
                 return self.rewind(head, command, context)
             case Approve():
@@ -497,9 +497,9 @@ class SequenceKind(Kind):
             case Feedback():
                 return self.send_back(head, command, context)
             case Adopt() if head.flow is not None:
-                raise by_hand.other_kind(head)
+                raise command_rules.other_kind(head)
         here = present(self.workflow, head)
-        return by_hand.of_every_kind(head, command, self.workflow, here, context)
+        return command_rules.of_every_kind(head, command, self.workflow, here, context)
 
     def approve(self, head: Head, command: Approve, context: CommandContext) -> Transition:
         """Return *head* after its gate."""
@@ -520,12 +520,12 @@ class SequenceKind(Kind):
         back, at = self._back(head), utc(context.at)
         return gates.feedback(head, command.text, back, at=at, by=context.by, token=command.token)
 
-    def _at(self, head: Head, step_index: int) -> Place:
+    def _at(self, head: Head, step_index: int) -> StepRef:
         """Return the place at *step_index*, if the run of *head* still has this definition."""
         ensure_definition(head, self.workflow)
         return place(self.workflow, step_index)
 
-    def _back(self, head: Head) -> Place:
+    def _back(self, head: Head) -> StepRef:
         ensure_definition(head, self.workflow)
         return place(self.workflow, gates.open_gate(head, "feedback").feedback_to)
 
@@ -540,8 +540,8 @@ class SequenceKind(Kind):
         if head.loop is not None and head.loop.stage == "fix":
             judge = place(self.workflow, head.step_index)
             event = Event.SKIPPED if is_skip else Event.STAMPED
-            return by_hand.pass_fixer(head, judge, event, note, at=at)
-        decide = by_hand.skip if is_skip else by_hand.stamp_ok
+            return command_rules.pass_fixer(head, judge, event, note, at=at)
+        decide = command_rules.skip if is_skip else command_rules.stamp_ok
         return decide(head, following, note, at=at)
 
     def rewind(self, head: Head, command: Rewind, context: CommandContext) -> Transition:
@@ -555,5 +555,5 @@ class SequenceKind(Kind):
         step_index = int(to)
         # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.
         is_behind = step_index <= head.step_index
-        here = place(self.workflow, step_index) if is_behind else Place(step_index, "", "")
-        return by_hand.rewind(head, here, at=utc(context.at))
+        here = place(self.workflow, step_index) if is_behind else StepRef(step_index, "", "")
+        return command_rules.rewind(head, here, at=utc(context.at))

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
+from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, holder_words, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import one_line, plural
 from sequencer.documents.textfile import slug
@@ -30,7 +30,7 @@ from sequencer.errors import (
     command,
 )
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness
+from sequencer.model.kind import ReadinessKind
 from sequencer.model.outcome import duration
 from sequencer.plugins.git.code.tree import WorkTree
 from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
@@ -294,11 +294,11 @@ def _advice(
         )
     if (error := sides.problem or refusal) is not None:
         return error.hint or ""
-    here = None if seen is None else seen.standing
-    if here is not None and here.kind not in (Readiness.READY, Readiness.HELD):
+    here = None if seen is None else seen.readiness
+    if here is not None and here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
         return here.message
     is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
-    if here is not None and here.kind is Readiness.HELD and is_held:
+    if here is not None and here.kind is ReadinessKind.HELD and is_held:
         return f"{command(name, 'run --mode sync')} waits for its turn here"
     return f"{command(name, 'run')} {'starts it' if here is None else 'continues'} here"
 

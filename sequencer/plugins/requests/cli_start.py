@@ -96,7 +96,7 @@ def start(
         if not no_run:
             # One that is to be worked on at once needs its agents.
             starter.ensure_installed(definition)
-        project.run(name, definition).control.start(definition)
+        project.run(name, definition).commands.start(definition)
     if no_run or not invocation.is_json:
         _show_made(invocation, project, definition, name)
     if no_run and not invocation.is_json:

@@ -25,7 +25,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, WorkTreeRefused
 from sequencer.model.commands import Reset
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness, Standing
+from sequencer.model.kind import Readiness, ReadinessKind
 from sequencer.model.limits import parse_time
 from sequencer.plugins.schedules.line import KeptLine, ranks_of
 from sequencer.plugins.schedules.section import schedules_of
@@ -41,14 +41,19 @@ LATEST_S = 2.0**33
 """A note of a later time is damaged; no calendar has it on every machine."""
 MAX_BYTES = 64 * 1024
 _WHY = {
-    Readiness.PERSON: "it waits for you",
-    Readiness.EXPIRED: "it waits for you",
-    Readiness.PAUSED: "it is paused",
-    Readiness.STOPPED: "it was stopped",
-    Readiness.REFUSED: "it failed",
+    ReadinessKind.PERSON: "it waits for you",
+    ReadinessKind.EXPIRED: "it waits for you",
+    ReadinessKind.PAUSED: "it is paused",
+    ReadinessKind.STOPPED: "it was stopped",
+    ReadinessKind.REFUSED: "it failed",
 }
 """Why a run is not over; otherwise it is under way."""
-_BY_ITSELF = (Readiness.READY, Readiness.HELD, Readiness.NOT_YET, Readiness.COMPLETE)
+_BY_ITSELF = (
+    ReadinessKind.READY,
+    ReadinessKind.HELD,
+    ReadinessKind.NOT_YET,
+    ReadinessKind.COMPLETE,
+)
 UNMERGED = "yesterday's work is not merged"
 """Why the date of a run that is over starts nothing."""
 
@@ -194,9 +199,9 @@ def _newly_left_out(
     return date, f"it was under way until {clock(ended)}"
 
 
-def _standing(run: Run) -> Standing | None:
+def _standing(run: Run) -> Readiness | None:
     with suppress(SequencerError):  # the tick says what is wrong with it
-        return run.standing()
+        return run.readiness()
     return None
 
 
@@ -208,10 +213,10 @@ def _continues_by_itself(run: Run) -> bool:
 
 def _why_it_waits(run: Run, head: Head) -> str:
     here = _standing(run)
-    kind = Readiness.READY if here is None else here.kind
-    if kind is Readiness.READY and head.failures_in_row:
+    kind = ReadinessKind.READY if here is None else here.kind
+    if kind is ReadinessKind.READY and head.failures_in_row:
         return "its step failed and is tried again"
-    if kind in (Readiness.LIMIT, Readiness.NOT_YET) and here is not None:
+    if kind in (ReadinessKind.LIMIT, ReadinessKind.NOT_YET) and here is not None:
         return here.message
     return _WHY.get(kind, "it is under way")
 
@@ -360,7 +365,7 @@ def begin(project: Project, run: Run) -> None:
     """
     if run.name in project.due:
         # Before an agent of it works: that could make it look as if it never had started.
-        run.control.begin()
+        run.commands.begin()
         note = _read(project, run)
         if note is not None and note.starting is not None:
             _write(project, run, note.made())

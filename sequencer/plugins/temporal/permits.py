@@ -45,7 +45,7 @@ from sequencer.model.limits import InvocationLimits, RunLimits, utc
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.sequence.order import present, step_at
 from sequencer.model.sequence.sequence_kind import ContinuationKind
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import StepRef, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
 from sequencer.plugins.temporal.wire import (
@@ -481,7 +481,7 @@ class NetPermit(Permit):
     def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         _, marking = self._nodes.marking(self._store.head)
         workflow = self._nodes.graph_kind.workflow_at(marking)
-        step, here = workflow.steps_by_name[claim.step], Place(claim.step_index, claim.step, "")
+        step, here = workflow.steps_by_name[claim.step], StepRef(claim.step_index, claim.step, "")
         ended = ended_of(report, claim, here, step, workflow)
         if (name := report.reference) is None:
             return ended

@@ -33,7 +33,7 @@ from sequencer.model.outcome import (
 from sequencer.model.sequence.order import place
 from sequencer.model.sequence.sequence_kind import Continuation, ContinuationKind
 from sequencer.model.step import Retry, Step
-from sequencer.model.transitions import Fact, Place
+from sequencer.model.transitions import Fact, StepRef
 from sequencer.model.workflow import Workflow
 
 EDITION = 1
@@ -313,7 +313,7 @@ def amended(report: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
 
 
 def ended_of(
-    report: AttemptReport, claim: Claim, here: Place, step: Step, workflow: Workflow
+    report: AttemptReport, claim: Claim, here: StepRef, step: Step, workflow: Workflow
 ) -> AttemptResult:
     """Return the end that *report* tells of, of the attempt of *claim* at *step*, *here*."""
     record, ending, decision = report.record, None, None

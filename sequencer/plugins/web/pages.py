@@ -19,14 +19,14 @@ from msgspec import Struct, field
 from sequencer import extensions
 from sequencer.cli.context import tell
 from sequencer.cli.views.next_command import next_command, situation_of
+from sequencer.cli.views.readiness import holder_words
 from sequencer.cli.views.runs import Open
-from sequencer.cli.views.standing import holder_words
 from sequencer.documents.textfile import slug
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.history.story import StepTries
 from sequencer.model.head import Head
-from sequencer.model.kind import Readiness
+from sequencer.model.kind import ReadinessKind
 from sequencer.model.limits import parse_time
 from sequencer.model.outcome import Usage, amount, duration
 from sequencer.packages import ensure_fields
@@ -164,7 +164,7 @@ def _answered(site: Site) -> Iterator[tuple[RunRow, str]]:
         if head is None or not row.is_answered:
             continue
         situation = situation_of(row.run, head)
-        if situation.here is not None and situation.here.kind is Readiness.READY:
+        if situation.here is not None and situation.here.kind is ReadinessKind.READY:
             yield row, next_command(situation).line
 
 

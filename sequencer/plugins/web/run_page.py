@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from sequencer.cli.views.standing import Snapshot, in_project, take
+from sequencer.cli.views.readiness import Snapshot, in_project, take
 from sequencer.cli.views.states import INTEREST, LOOKS, StateLook, node_look
 from sequencer.cli.views.text import plural
 from sequencer.errors import ConfigurationError, SequencerError, UsageRefused, in_one_line

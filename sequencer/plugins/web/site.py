@@ -165,7 +165,7 @@ class RunRow(Struct, dict=True):
         else:
             return None
         try:
-            self.run.control.kind.apply(head, Adopt(), CommandContext(at=datetime.now(UTC)))
+            self.run.commands.kind.apply(head, Adopt(), CommandContext(at=datetime.now(UTC)))
         except SequencerError as error:
             why = f"{why}\n{error.message}"
             return Changed(why, f"sequencer {option}reset", may_adopt=False)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sequencer.cli.views.standing import holder_words
+from sequencer.cli.views.readiness import holder_words
 from sequencer.model.head import Claim, Owner
 from sequencer.store.protocol import Liveness
 

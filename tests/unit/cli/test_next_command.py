@@ -10,7 +10,7 @@ import pytest
 from sequencer.cli.views.next_command import RunSituation, next_command
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.head import Flow, Gate, Head, Status
-from sequencer.model.kind import Readiness, standing
+from sequencer.model.kind import ReadinessKind, readiness
 from sequencer.model.limits import RunLimits
 from sequencer.model.moving import closed
 from sequencer.model.outcome import Usage
@@ -32,7 +32,7 @@ def situation(update: dict[str, Any] | None, **facts: Any) -> RunSituation:
     head = new_head(**update)
     is_free = any(one.allows_take_over for one in facts.get("holders", ()))
     seen = head.replace(claims=()) if is_free else head
-    here = None if "problem" in facts else standing(seen, WORKFLOW, LIMITS, NOW)
+    here = None if "problem" in facts else readiness(seen, WORKFLOW, LIMITS, NOW)
     return RunSituation(None, head, here, **facts)
 
 
@@ -137,21 +137,21 @@ def test_every_state_has_a_next_command(
 
 def test_of_a_complete_run_its_work_is_merged_first() -> None:
     head = new_head(status=Status.COMPLETE)
-    here = standing(head, WORKFLOW, LIMITS, NOW)
+    here = readiness(head, WORKFLOW, LIMITS, NOW)
     found = next_command(RunSituation(None, head, here, merge="git merge topic"))
     assert found.words == "git merge topic (its work is not merged)"
 
 
 def test_a_closed_copy_names_the_place_of_the_run() -> None:
     head = closed(new_head(), "temporal", at="2026-01-01T00:00:00Z").head
-    here = standing(head, WORKFLOW, LIMITS, NOW)
+    here = readiness(head, WORKFLOW, LIMITS, NOW)
     assert "store:" in next_command(RunSituation(None, head, here)).words
 
 
 def test_each_answer_to_whether_a_step_may_start_has_a_command() -> None:
     head = new_head()
-    here = standing(head, WORKFLOW, LIMITS, NOW)
-    for kind in Readiness:
+    here = readiness(head, WORKFLOW, LIMITS, NOW)
+    for kind in ReadinessKind:
         found = next_command(RunSituation(None, head, here.__class__(kind, "x", here.place)))
         assert found.line.startswith("sequencer ")
 
@@ -159,7 +159,7 @@ def test_each_answer_to_whether_a_step_may_start_has_a_command() -> None:
 @pytest.mark.parametrize("name", ["nightly", "a b", "--odd", "a\nb"])
 def test_the_command_names_the_run_and_is_one_line(name: str) -> None:
     head: Head = new_head(run_name=name, failures_in_row=3)
-    here = standing(head, WORKFLOW, LIMITS, NOW)
+    here = readiness(head, WORKFLOW, LIMITS, NOW)
     found = next_command(RunSituation(name, head, here)).words
     assert found.startswith("sequencer --run")
     assert found.count("--run") == found.replace("--odd", "").count("--run") == 2

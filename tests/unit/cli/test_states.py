@@ -11,19 +11,19 @@ from sequencer.cli.views.states import INTEREST, LOOKS, look_of
 from sequencer.history.story import STATES
 from sequencer.history.view import NodeState
 from sequencer.model.head import Gate, Status
-from sequencer.model.kind import Readiness, Standing
-from sequencer.model.transitions import RETRY, Place
+from sequencer.model.kind import Readiness, ReadinessKind
+from sequencer.model.transitions import RETRY, StepRef
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import make_claim, new_head
 
-HERE = Place(0, "main", "main.md")
+HERE = StepRef(0, "main", "main.md")
 GONE, ALIVE = Liveness.DEAD, Liveness.ALIVE
 HELD = {"status": "running", "claims": (make_claim(),), "token": 1, "attempt": 1}
 NO = Gate(step="main", step_index=0, token=1, opened_at="", decision="rejected")
 
 
-def state(kind: Readiness | None = None, *holders: Liveness, **head: Any) -> str:
-    here = None if kind is None else Standing(kind, "", HERE)
+def state(kind: ReadinessKind | None = None, *holders: Liveness, **head: Any) -> str:
+    here = None if kind is None else Readiness(kind, "", HERE)
     return run_state(RunSituation(None, new_head(**head), here, holders))
 
 
@@ -31,24 +31,24 @@ def state(kind: Readiness | None = None, *holders: Liveness, **head: Any) -> str
     ("found", "expected"),
     [
         (run_state(RunSituation(None, None)), "not started"),
-        (state(Readiness.READY, status="idle"), "not started"),
-        (state(Readiness.READY, status="waiting-next"), "ready"),
-        (state(Readiness.HELD, ALIVE, **HELD), "running"),
-        (state(Readiness.READY, GONE, **HELD), "interrupted"),
-        (state(Readiness.READY, GONE, ALIVE, **HELD), "running"),
-        (state(Readiness.STOPPED, GONE, exit=True, **HELD), "stopped"),
-        (state(Readiness.STOPPED, exit=True), "stopped"),
+        (state(ReadinessKind.READY, status="idle"), "not started"),
+        (state(ReadinessKind.READY, status="waiting-next"), "ready"),
+        (state(ReadinessKind.HELD, ALIVE, **HELD), "running"),
+        (state(ReadinessKind.READY, GONE, **HELD), "interrupted"),
+        (state(ReadinessKind.READY, GONE, ALIVE, **HELD), "running"),
+        (state(ReadinessKind.STOPPED, GONE, exit=True, **HELD), "stopped"),
+        (state(ReadinessKind.STOPPED, exit=True), "stopped"),
         (state(None, exit=True), "stopped"),
-        (state(Readiness.PAUSED, status="waiting-next", pause_requested=True), "paused"),
-        (state(Readiness.PERSON, status="paused", exit_reason="it repeats itself"), "paused"),
-        (state(Readiness.PERSON, status="waiting-approval"), "waiting for you"),
-        (state(Readiness.LIMIT, status="waiting-next"), "at its limit"),
-        (state(Readiness.REFUSED, status="waiting-next"), "failed"),
-        (state(Readiness.NOT_YET, status="failed", not_before_reason=RETRY), "retrying"),
-        (state(Readiness.NOT_YET, status="waiting-next"), "waiting"),
+        (state(ReadinessKind.PAUSED, status="waiting-next", pause_requested=True), "paused"),
+        (state(ReadinessKind.PERSON, status="paused", exit_reason="it repeats itself"), "paused"),
+        (state(ReadinessKind.PERSON, status="waiting-approval"), "waiting for you"),
+        (state(ReadinessKind.LIMIT, status="waiting-next"), "at its limit"),
+        (state(ReadinessKind.REFUSED, status="waiting-next"), "failed"),
+        (state(ReadinessKind.NOT_YET, status="failed", not_before_reason=RETRY), "retrying"),
+        (state(ReadinessKind.NOT_YET, status="waiting-next"), "waiting"),
         (state(None, status="failed"), "failed"),
-        (state(Readiness.COMPLETE, status="complete"), "complete"),
-        (state(Readiness.COMPLETE, status="complete", exit=True, gate=NO), "rejected"),
+        (state(ReadinessKind.COMPLETE, status="complete"), "complete"),
+        (state(ReadinessKind.COMPLETE, status="complete", exit=True, gate=NO), "rejected"),
     ],
 )
 def test_what_a_run_is_doing(found: str, expected: str) -> None:

@@ -48,7 +48,7 @@ def started(
     project = open_project(folder, environment={"PATH": "/usr/bin:/bin"})
     made = starter_of(project).define(REQUEST, "demo")
     run = project.run("one", made)
-    run.control.start(made)
+    run.commands.start(made)
     return reopened(folder)
 
 

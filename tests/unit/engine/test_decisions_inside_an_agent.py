@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from sequencer.engine.by_hand import Control
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
+from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import DecisionRefused, NotTrusted, TransitionRefused, WaitsForPerson
 from sequencer.model.commands import (
     Accept,
@@ -115,7 +115,7 @@ def test_every_command_and_public_method_is_known_here() -> None:
     """A new one fails this until it is decided whether an agent may use it."""
     known = [type(command) for command in (*FOR_PEOPLE, *FOR_AGENTS)]
     assert sorted(map(str, known)) == sorted(map(str, RunCommand.__subclasses__()))
-    assert public(Control) == {"do", *OF_NEW_RUNS, *OF_THE_ENGINE, *LOOKS}
+    assert public(RunCommands) == {"do", *OF_NEW_RUNS, *OF_THE_ENGINE, *LOOKS}
     assert public(Run) == {"do", *RUN_LOOKS, *RUN_OF_THE_ENGINE}
 
 
@@ -151,7 +151,7 @@ def test_an_agent_decides_nothing(project: Path, monkeypatch: pytest.MonkeyPatch
     turning = open_run(project)
     monkeypatch.setenv(INSIDE_AGENT, "")
     for run, command in opened:
-        for asked in (run, run.control):
+        for asked in (run, run.commands):
             with pytest.raises(DecisionRefused):
                 asked.do(command, by="x")
             assert heads(project) == before, command
@@ -161,7 +161,7 @@ def test_an_agent_decides_nothing(project: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_agents_may_do_they_can(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    control = open_run(project).control
+    control = open_run(project).commands
     monkeypatch.setenv(INSIDE_AGENT, "7")
     assert control.do(Tell("mind the gap"), by="x").head.revision
     assert control.do(Pause()).head.status == "paused"
@@ -185,11 +185,11 @@ def test_an_agent_begins_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(DecisionRefused):
             run.work(mode)
     with pytest.raises(DecisionRefused):
-        run.control.begin()
+        run.commands.begin()
     with pytest.raises(DecisionRefused):
         run.turn().__enter__()
     with pytest.raises(DecisionRefused):
-        run.control.start(definition)
+        run.commands.start(definition)
     assert not (tmp_path / "sync").exists()
 
 
@@ -200,8 +200,8 @@ def test_a_run_that_no_project_has_made_is_no_way_around(
     store = FileStore(project / "sync" / "state.json")
     monkeypatch.setenv(INSIDE_AGENT, "7")
     with pytest.raises(DecisionRefused):
-        Control(store, workflow).do(Approve(), by="x")
-    fresh = Control(FileStore(project / "other" / "state.json"), workflow)
+        RunCommands(store, workflow).do(Approve(), by="x")
+    fresh = RunCommands(FileStore(project / "other" / "state.json"), workflow)
     with pytest.raises(DecisionRefused):
         fresh.begin()
     assert not (project / "other" / "journal.jsonl").exists()

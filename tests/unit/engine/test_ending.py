@@ -17,7 +17,7 @@ from sequencer.model.sequence.sequence_kind import (
     gate_of,
 )
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
 from tests.contract.store_cases import new_head
 
@@ -35,21 +35,21 @@ NO, YES = Verdict(False, "2 fail", "json"), Verdict(True, "", "json")  # noqa: F
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def made_of(here: Place, outcome: Outcome = OK, **made: Any) -> AttemptResult:
+def made_of(here: StepRef, outcome: Outcome = OK, **made: Any) -> AttemptResult:
     return AttemptResult(outcome, step_at(PROCEDURE, here), here, "canned", **made)
 
 
-def ending(here: Place, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
+def ending(here: StepRef, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
     return ending_of(
         SequenceKind(PROCEDURE), head or new_head(), made_of(here, outcome, **made), 20
     )
 
 
-def at(index: int) -> Place:
+def at(index: int) -> StepRef:
     return place(PROCEDURE, index)
 
 
-def fixer() -> Place:
+def fixer() -> StepRef:
     found = fixer_place(PROCEDURE, 3)
     assert found is not None
     return found

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.standing import take
+from sequencer.cli.views.readiness import take
 from sequencer.engine.events import AttemptStarted, AttemptWrote, RunEvent
 from sequencer.engine.evidence import judge, judge_turn, judge_work, says_nothing_to_do
 from sequencer.errors import StepFailed

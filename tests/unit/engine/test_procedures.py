@@ -205,7 +205,7 @@ def test_a_test_run_judges_by_its_exit_code(tmp_path: Path) -> None:
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})
     made = starter_of(project).define(REQUEST, "demo")
     run = project.run("one", made)
-    run.control.start(made)
+    run.commands.start(made)
     work(run)
     assert [e for e in events(run) if e not in ("claimed", "initialised")] == [
         *("invalid", "fixed", "succeeded", "succeeded", "completed")

@@ -231,7 +231,7 @@ def test_without_the_file_the_run_goes_on_as_before(tmp_path: Path, damage: str)
             if damage == "deleted":
                 path.unlink(missing_ok=True)
 
-    run.control.begin()
+    run.commands.begin()
     if damage == "link":
         path.symlink_to(tmp_path / "elsewhere")
     elif damage == "folder":

@@ -118,7 +118,7 @@ def test_the_heartbeat_notices_another_run(tmp_path: Path) -> None:
 
 def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
-    run.control.begin()
+    run.commands.begin()
     head = head_of(run)
     worker = SequenceWorker(run.store, run._at(run.head).performer(Recorder()), run.limits)
     prepared = worker.performer.prepare(place(run.workflow, 0))
@@ -126,7 +126,7 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
         shutil.rmtree(tmp_path / "sync")
         with pytest.raises(StaleClaim, match="files are gone"):
             worker.claim(head, prepared)
-        run.control.begin()
+        run.commands.begin()
         assert worker.claim(head, prepared) is None
     finally:
         worker.leave()
@@ -134,14 +134,14 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
 
 def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
-    first = run.control.begin()
+    first = run.commands.begin()
     second = run.do(Reset()).head
     assert followed(run.store, first, second) is second
     assert still_there(run.store, second) is second
     with pytest.raises(StaleClaim, match="another one was started in its place"):
         of_run(run.store, first.run_id, second)
     shutil.rmtree(tmp_path / "sync")
-    third = reopen(tmp_path).control.begin()
+    third = reopen(tmp_path).commands.begin()
     preview = second.replace(revision=0)
     assert followed(run.store, preview, third) is third
     with pytest.raises(StaleClaim, match="was started in its place"):
@@ -170,7 +170,7 @@ def test_a_step_whose_code_is_refused_has_failed_and_its_work_is_kept(tmp_path: 
             raise WorkTreeRefused("another branch is checked out")
 
     run = open_scripted(tmp_path)
-    head, cart = run.control.begin(), Refusing()
+    head, cart = run.commands.begin(), Refusing()
     performer = replace(run._at(head).performer(Recorder()), workspace=cart)
     worker = SequenceWorker(run.store, performer, run.limits)
     try:

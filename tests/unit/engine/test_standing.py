@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Status
-from sequencer.model.kind import Readiness, standing
+from sequencer.model.kind import ReadinessKind, readiness
 from sequencer.model.limits import (
     DEFAULT_PAUSE_S,
     JITTER_S,
@@ -27,39 +27,41 @@ LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
 @pytest.mark.parametrize(
     ("update", "kind"),
     [
-        ({}, Readiness.READY),
-        ({"status": Status.FAILED, "failures_in_row": 1}, Readiness.READY),
-        ({"status": Status.RUNNING}, Readiness.READY),
-        ({"claims": (make_claim(),)}, Readiness.HELD),
-        ({"claims": (make_claim(),), "exit": True}, Readiness.HELD),
-        ({"exit": True}, Readiness.STOPPED),
-        ({"status": Status.PAUSED}, Readiness.PAUSED),
-        ({"pause_requested": True}, Readiness.PAUSED),
-        ({"status": Status.WAITING_APPROVAL}, Readiness.PERSON),
-        ({"usage": Usage(steps=10)}, Readiness.LIMIT),
-        ({"failures_in_row": 3}, Readiness.REFUSED),
-        ({"attempt": 20}, Readiness.REFUSED),
-        ({"not_before": LATER}, Readiness.NOT_YET),
-        ({"not_before": EARLIER}, Readiness.READY),
-        ({"not_before": "tomorrow"}, Readiness.READY),
-        ({"not_before": LATER, "not_before_since": EARLIER}, Readiness.NOT_YET),
+        ({}, ReadinessKind.READY),
+        ({"status": Status.FAILED, "failures_in_row": 1}, ReadinessKind.READY),
+        ({"status": Status.RUNNING}, ReadinessKind.READY),
+        ({"claims": (make_claim(),)}, ReadinessKind.HELD),
+        ({"claims": (make_claim(),), "exit": True}, ReadinessKind.HELD),
+        ({"exit": True}, ReadinessKind.STOPPED),
+        ({"status": Status.PAUSED}, ReadinessKind.PAUSED),
+        ({"pause_requested": True}, ReadinessKind.PAUSED),
+        ({"status": Status.WAITING_APPROVAL}, ReadinessKind.PERSON),
+        ({"usage": Usage(steps=10)}, ReadinessKind.LIMIT),
+        ({"failures_in_row": 3}, ReadinessKind.REFUSED),
+        ({"attempt": 20}, ReadinessKind.REFUSED),
+        ({"not_before": LATER}, ReadinessKind.NOT_YET),
+        ({"not_before": EARLIER}, ReadinessKind.READY),
+        ({"not_before": "tomorrow"}, ReadinessKind.READY),
+        ({"not_before": LATER, "not_before_since": EARLIER}, ReadinessKind.NOT_YET),
         # A clock that was corrected by seconds, and one that was years ahead.
-        ({"not_before": LATER, "not_before_since": "2026-01-01T00:00:59Z"}, Readiness.NOT_YET),
-        ({"not_before": LATER, "not_before_since": "2026-01-01T00:01:01Z"}, Readiness.READY),
-        ({"not_before": "2036-01-01", "not_before_since": "2035-12-31"}, Readiness.READY),
-        ({"not_before": LATER, "not_before_since": "some day"}, Readiness.NOT_YET),
-        ({"not_before": LATER, "exit": True}, Readiness.STOPPED),
-        ({"status": Status.COMPLETE, "exit": True}, Readiness.COMPLETE),
+        ({"not_before": LATER, "not_before_since": "2026-01-01T00:00:59Z"}, ReadinessKind.NOT_YET),
+        ({"not_before": LATER, "not_before_since": "2026-01-01T00:01:01Z"}, ReadinessKind.READY),
+        ({"not_before": "2036-01-01", "not_before_since": "2035-12-31"}, ReadinessKind.READY),
+        ({"not_before": LATER, "not_before_since": "some day"}, ReadinessKind.NOT_YET),
+        ({"not_before": LATER, "exit": True}, ReadinessKind.STOPPED),
+        ({"status": Status.COMPLETE, "exit": True}, ReadinessKind.COMPLETE),
     ],
     ids=lambda value: str(sorted(value)) if isinstance(value, dict) else str(value),
 )
-def test_what_may_happen_next(update: dict[str, Any], kind: Readiness) -> None:
-    here = standing(new_head(**update), WORKFLOW, LIMITS, NOW)
+def test_what_may_happen_next(update: dict[str, Any], kind: ReadinessKind) -> None:
+    here = readiness(new_head(**update), WORKFLOW, LIMITS, NOW)
     assert here.kind is kind
     assert here.message
-    assert here.is_final == (kind in (Readiness.STOPPED, Readiness.COMPLETE, Readiness.LIMIT))
-    assert (here.until is not None) == (kind is Readiness.NOT_YET)
-    assert (here.claim is not None) == (kind is Readiness.HELD)
+    assert here.is_final == (
+        kind in (ReadinessKind.STOPPED, ReadinessKind.COMPLETE, ReadinessKind.LIMIT)
+    )
+    assert (here.until is not None) == (kind is ReadinessKind.NOT_YET)
+    assert (here.claim is not None) == (kind is ReadinessKind.HELD)
 
 
 @pytest.mark.parametrize(

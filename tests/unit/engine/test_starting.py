@@ -66,10 +66,10 @@ def test_a_prompt_that_asks_for_a_step_that_does_not_exist_is_refused(tmp_path: 
 def test_a_run_is_begun_once(tmp_path: Path) -> None:
     found = project(tmp_path)
     made = starter_of(found).define(BUG)
-    head = found.run("one", made).control.start(made)
+    head = found.run("one", made).commands.start(made)
     assert (head.run_name, head.workflow_name) == ("one", "debugger-full")
     with pytest.raises(TransitionRefused, match="run 'one' exists"):
-        found.run("one", made).control.start(made)
+        found.run("one", made).commands.start(made)
     again = open_project(tmp_path, environment={}).run("one")
     assert again.definition == made
     assert again.workflow == made.workflow

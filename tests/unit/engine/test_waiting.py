@@ -10,10 +10,10 @@ import pytest
 
 from sequencer.engine.invocation_budget import Mode
 from sequencer.errors import ClaimHeld, DefinitionChanged, Interrupted, StepFailed
-from sequencer.model import by_hand as decisions
+from sequencer.model import command_rules as decisions
 from sequencer.model.commands import Accept, Adopt, Fail, SetField, Stop
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from tests.unit.engine.projects import (
     OK,
     events,
@@ -33,13 +33,13 @@ def steps(number: int) -> InvocationLimits:
 def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> None:
     """The step that had failed was accepted and the next one failed between two looks."""
     run = open_scripted(tmp_path)
-    run.control.begin()
+    run.commands.begin()
     run.do(Fail())
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
     until_queued(tmp_path, positions=["main"])
 
     def both(head: Any) -> Any:
-        done = decisions.stamp_ok(head, Place(1, "main", "main.md"), None, at=head.last_update)
+        done = decisions.stamp_ok(head, StepRef(1, "main", "main.md"), None, at=head.last_update)
         return done.then(decisions.stamp_fail(done.head, None, at=head.last_update))
 
     run.store.update(both)
@@ -57,7 +57,7 @@ def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> Non
 )
 def test_who_waits_ends_when_the_run_does(tmp_path: Path, decide: Any, words: str) -> None:
     run = open_scripted(tmp_path)
-    run.control.begin()
+    run.commands.begin()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
     until_queued(tmp_path, positions=["main"])
     decide(run)
@@ -67,7 +67,7 @@ def test_who_waits_ends_when_the_run_does(tmp_path: Path, decide: Any, words: st
 
 def test_an_interrupt_ends_a_wait_and_a_step(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, {**OK, "delay_s": 30})
-    run.control.begin()
+    run.commands.begin()
     for positions, words in ((["main"], "no step is running"), ([], "the claim was released")):
         stops: list[Any] = []
         thread, answers = in_background(
@@ -92,7 +92,7 @@ def test_an_interrupt_ends_a_wait_and_a_step(tmp_path: Path) -> None:
 
 def test_a_worker_that_waited_while_the_definition_changed_does_not_go_on(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
-    run.control.begin()
+    run.commands.begin()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
     until_queued(tmp_path, positions=["main"])
     other = open_scripted(tmp_path, workflow={"name": "review_cadence", "review_every_n": 1})

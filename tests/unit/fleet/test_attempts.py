@@ -11,8 +11,8 @@ pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
 from temporalio.exceptions import ApplicationError
 
-from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.events import Noticed, RunEvent
+from sequencer.engine.run_commands import fresh_head
 from sequencer.engine.worker import Worker
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
 from sequencer.executors.cancellation import Cancellation

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from sequencer.engine.by_hand import fresh_head
+from sequencer.engine.run_commands import fresh_head
 from sequencer.errors import Interrupted, StorageFailed
 from sequencer.model.head import Work
 from sequencer.model.outcome import Outcome, OutcomeStatus

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("temporalio", reason="the extra 'fleet' is not installed")
 
-from sequencer.engine.by_hand import fresh_head
+from sequencer.engine.run_commands import fresh_head
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pytest
 
 from sequencer.errors import RemoteUnreachable, StorageFailed, UnsafeFolder, WorkTreeRefused
-from sequencer.model import by_hand as decisions
+from sequencer.model import command_rules as decisions
 from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition

@@ -6,23 +6,23 @@ from typing import Any
 import pytest
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model import by_hand as decisions
+from sequencer.model import command_rules as decisions
 from sequencer.model import edits
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.outcome import Usage
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import StepRef, Transition
 from tests.contract.store_cases import make_claim, new_head
 
 AT = "2026-01-01T00:00:00Z"
-NEXT = Place(1, "main", "main.md")
-END = Place(2, "", "", is_end=True)
+NEXT = StepRef(1, "main", "main.md")
+END = StepRef(2, "", "", is_end=True)
 Verb = Callable[[Head], Transition]
 
 VERBS: dict[str, Verb] = {
     "stamp_ok": lambda head: decisions.stamp_ok(head, NEXT, "n", at=AT),
     "stamp_fail": lambda head: decisions.stamp_fail(head, "n", at=AT),
     "skip": lambda head: decisions.skip(head, NEXT, "n", at=AT),
-    "rewind": lambda head: decisions.rewind(head, Place(0, "supervisor", ""), at=AT),
+    "rewind": lambda head: decisions.rewind(head, StepRef(0, "supervisor", ""), at=AT),
     "reset": lambda head: decisions.reset(head, new_head(run_id="two"), at=AT),
     "adopt": lambda head: decisions.adopt(head, "other", "sha256:x", {}, NEXT, at=AT),
     "retry": lambda head: decisions.retry(head, at=AT),
@@ -93,10 +93,10 @@ def test_retry_forgets_failures_and_dates() -> None:
 
 def test_rewind_goes_back_only() -> None:
     head = new_head(step_index=5, iteration=6, usage=Usage(steps=5))
-    new = decisions.rewind(head, Place(2, "supervisor", ""), at=AT).head
+    new = decisions.rewind(head, StepRef(2, "supervisor", ""), at=AT).head
     assert (new.step_index, new.iteration, new.usage.steps) == (2, 3, 5)
     with pytest.raises(TransitionRefused, match="is ahead of"):
-        decisions.rewind(head, Place(6, "x", ""), at=AT)
+        decisions.rewind(head, StepRef(6, "x", ""), at=AT)
 
 
 def test_taking_over_by_force_drops_every_claim() -> None:

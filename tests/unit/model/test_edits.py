@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model import by_hand, edits
+from sequencer.model import command_rules, edits
 from sequencer.model.head import Gate, Head, Loop, Status, Work
 from sequencer.model.outcome import Usage
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from tests.contract.store_cases import make_claim, new_head
 
 AT = "2026-11-21T20:55:12Z"
@@ -184,8 +184,8 @@ def test_a_complete_run_is_not_moved_by_an_edit() -> None:
 def test_another_step_index_expects_the_step_that_is_there() -> None:
     head = in_status(Status.WAITING_NEXT)
 
-    def placed(moved: Head) -> Place:
-        return Place(moved.step_index, f"step {moved.step_index}", "")
+    def placed(moved: Head) -> StepRef:
+        return StepRef(moved.step_index, f"step {moved.step_index}", "")
 
     made = edits.edit_field(head, "step_index", 4, at=AT, placed=placed)
     assert made.head.expected_step == "step 4"
@@ -210,10 +210,10 @@ def test_how_a_run_has_ended_is_not_changed() -> None:
     assert made.refused == ("exit_reason",)
     with pytest.raises(EditRefused, match="how the run has ended"):
         edits.edit_field(head, "exit_reason", "approved", at=AT)
-    stopped = by_hand.stop(head, "enough", at=AT).head
+    stopped = command_rules.stop(head, "enough", at=AT).head
     assert stopped.exit_reason == "rejected at 'ask'"
     with pytest.raises(TransitionRefused, match="the run is complete"):
-        by_hand.resume(stopped, at=AT)
+        command_rules.resume(stopped, at=AT)
 
 
 def test_a_field_of_the_program_is_not_set() -> None:

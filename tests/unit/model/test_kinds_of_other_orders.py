@@ -13,7 +13,7 @@ from sequencer.model.kind import CommandContext
 from sequencer.model.sequence.order import place
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place
+from sequencer.model.transitions import StepRef
 from sequencer.model.workflow import Workflow
 
 DECK = Workflow("deck", tuple(Step(name=name) for name in "abcd"), kind="deck")
@@ -23,7 +23,7 @@ NOW = datetime(2026, 11, 27, 12, tzinfo=UTC)
 class Backwards(SequenceKind):
     """Goes through the steps from the last to the first."""
 
-    def following(self, head: Head, step_index: int) -> Place:
+    def following(self, head: Head, step_index: int) -> StepRef:
         del head
         return place(self.workflow, step_index + len(self.workflow.steps) - 1)
 

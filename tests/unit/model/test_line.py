@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sequencer.errors import EditRefused, StaleClaim, TransitionRefused, UsageRefused
-from sequencer.model import by_hand as decisions
+from sequencer.model import command_rules as decisions
 from sequencer.model import edits, transitions
 from sequencer.model.commands import Accept, RunCommand, Skip
 from sequencer.model.head import Gate, Head, Loop, Owner, Status
@@ -18,7 +18,7 @@ from sequencer.model.sequence import order as loops
 from sequencer.model.sequence.order import describe, place, resolve
 from sequencer.model.sequence.sequence_kind import SequenceKind
 from sequencer.model.step import Step
-from sequencer.model.transitions import Event, Place, Transition
+from sequencer.model.transitions import Event, StepRef, Transition
 from sequencer.model.workflow import Review, Workflow
 from tests.contract.store_cases import STRANGER, new_head
 
@@ -75,17 +75,17 @@ def test_an_attempt_that_vanished_is_given_back() -> None:
 
 
 AT = "2026-01-01T00:00:00Z"
-VERIFY = Place(2, "verify", "verify.md")
-FIXER = Place(2, "fix", "fix.md", stage="fix")
+VERIFY = StepRef(2, "verify", "verify.md")
+FIXER = StepRef(2, "fix", "fix.md", stage="fix")
 NO = Outcome(status=OutcomeStatus.FAILED, error="no", usage=Usage(cost_usd=0.5), prompt="verify.md")
 YES = Outcome(status=OutcomeStatus.OK, usage=Usage(cost_usd=0.25), prompt="fix.md")
 
 
-def claimed(head: Head, place: Place) -> Head:
+def claimed(head: Head, place: StepRef) -> Head:
     return transitions.claim(head, place, STRANGER, at=AT, ttl_s=60.0).head
 
 
-def judged(head: Head, place: Place = FIXER, reason: str = "2 fail") -> Head:
+def judged(head: Head, place: StepRef = FIXER, reason: str = "2 fail") -> Head:
     held = claimed(head, VERIFY)
     return loops.judged(
         held, held.token, Event.INVALID, NO, place, reason=reason, at=AT, record={}
@@ -137,12 +137,16 @@ def test_python_would_have_accepted_minus_one() -> None:
         place(ONCE, -1)
 
 
-ASK, FIX, END = Place(1, "ask", "ask.md"), Place(2, "fix", "fix.md"), Place(2, "", "", is_end=True)
-FIRST = Place(0, "reproduce", "reproduce.md")
+ASK, FIX, END = (
+    StepRef(1, "ask", "ask.md"),
+    StepRef(2, "fix", "fix.md"),
+    StepRef(2, "", "", is_end=True),
+)
+FIRST = StepRef(0, "reproduce", "reproduce.md")
 OPEN = Gate(step="ask", step_index=1, token=3, opened_at=AT)
 
 
-def at_gate(gate: Gate = OPEN, following: Place = FIX, **update: object) -> Head:
+def at_gate(gate: Gate = OPEN, following: StepRef = FIX, **update: object) -> Head:
     held = transitions.claim(new_head(step_index=1, token=2), ASK, STRANGER, at=AT, ttl_s=60.0).head
     accepted = transitions.succeed(
         held, 3, Outcome(status=OutcomeStatus.OK), following, at=AT, record={}, gate=gate

@@ -8,20 +8,20 @@ from sequencer.errors import StaleClaim, TransitionRefused, WaitsForPerson
 from sequencer.model import transitions
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import StepRef, Transition
 from tests.contract.store_cases import STRANGER, make_claim, new_head
 
 AT = "2026-01-01T00:00:00Z"
-HERE = Place(0, "supervisor", "supervisor.md")
-NEXT = Place(1, "main", "main.md")
-END = Place(1, "", "", is_end=True)
+HERE = StepRef(0, "supervisor", "supervisor.md")
+NEXT = StepRef(1, "main", "main.md")
+END = StepRef(1, "", "", is_end=True)
 
 
-def claim(head: Head, place: Place = HERE, **options: Any) -> Transition:
+def claim(head: Head, place: StepRef = HERE, **options: Any) -> Transition:
     return transitions.claim(head, place, STRANGER, at=AT, ttl_s=60.0, **options)
 
 
-def succeed(head: Head, token: int, following: Place = NEXT, **options: Any) -> Transition:
+def succeed(head: Head, token: int, following: StepRef = NEXT, **options: Any) -> Transition:
     outcome = options.pop("outcome", Outcome(status=OutcomeStatus.OK))
     return transitions.succeed(
         head, token, outcome, following, at=AT, record={"status": "ok"}, **options
@@ -59,7 +59,7 @@ def test_what_stands_in_the_way_of_a_claim(
     ("following", "status"), [(END, OutcomeStatus.OK), (NEXT, OutcomeStatus.COMPLETE)]
 )
 def test_the_end_of_a_procedure_or_the_agents_word_completes_the_run(
-    following: Place, status: OutcomeStatus
+    following: StepRef, status: OutcomeStatus
 ) -> None:
     held = claim(new_head(pause_requested=False)).head
     held = held.replace(pause_requested=True)

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.by_hand import Control
+from sequencer.engine.run_commands import RunCommands
 from sequencer.model.commands import Accept
 from sequencer.model.head import Head, Owner
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place, Transition, claim
+from sequencer.model.transitions import StepRef, Transition, claim
 from sequencer.model.workflow import Review, Workflow
 from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime
@@ -27,7 +27,7 @@ def begun(folder: Path, steps: int, *, rotate_bytes: int = 4 * 1024 * 1024, keep
     """Make a run with *steps* accepted steps below *folder*; return the path of its head."""
     state_path = folder / "sync" / "state.json"
     store = FileStore(state_path, rotate_bytes=rotate_bytes, keep=keep)
-    control = Control(store, WORKFLOW)
+    control = RunCommands(store, WORKFLOW)
     control.begin()
     for number in range(steps):
         control.do(Accept(f"step {number}"))
@@ -39,7 +39,7 @@ def go_on(state_path: Path) -> Head:
     """Accept one more step as any process would."""
     store = FileStore(state_path)
     try:
-        return Control(store, WORKFLOW).do(Accept("after the repair")).head
+        return RunCommands(store, WORKFLOW).do(Accept("after the repair")).head
     finally:
         store.close()
 
@@ -81,7 +81,7 @@ def hold(store: Store, owner: Owner | None = None) -> None:
 
     def change(head: Head | None) -> Transition:
         assert head is not None
-        place = Place(head.step_index, head.expected_step, f"{head.expected_step}.md")
+        place = StepRef(head.step_index, head.expected_step, f"{head.expected_step}.md")
         return claim(
             head,
             place,

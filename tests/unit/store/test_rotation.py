@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import CorruptState, StorageFailed
-from sequencer.model import by_hand as decisions
+from sequencer.model import command_rules as decisions
 from sequencer.store import journal as journal_file
 from sequencer.store import results
 from sequencer.store.file import FileStore

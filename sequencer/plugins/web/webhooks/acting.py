@@ -264,7 +264,7 @@ class Clerk:
         definition = starter.define(request, route=self._route)
         starter.ensure_installed(definition)
         name = free_name(event.identifier, project.run_names())
-        project.run(name, definition).control.start(definition)
+        project.run(name, definition).commands.start(definition)
         self._paid.clear()
         self._want(name)
         return f"run {name} of {definition.route.get('procedure')} starts, for {event.who[0]}"

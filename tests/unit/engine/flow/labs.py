@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bench.project import Fixed
-from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.graph_budget import GraphBudget
 from sequencer.engine.graph_changes import GraphChanges
@@ -22,6 +21,7 @@ from sequencer.engine.logs import StepLogs
 from sequencer.engine.performing import Performer
 from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.run import Run
+from sequencer.engine.run_commands import RunCommands
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.cancellation import Cancellation
@@ -254,7 +254,7 @@ class Lab:
         return GraphWorker(control, performer, self.limits, places)
 
     def begun(self) -> Head:
-        return Control(self.store(), self.workflow).begin()
+        return RunCommands(self.store(), self.workflow).begin()
 
     def claimed(self, slots: int = 8) -> PlayedStore:
         """Let a process claim what it can, and return its store; nothing is performed."""

@@ -10,7 +10,7 @@ import pytest
 from sequencer.errors import CorruptState, DefinitionChanged, TransitionRefused
 from sequencer.model.commands import Adopt, RetryNow
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.by_hand import MAX_TOLD
+from sequencer.model.graph.command_rules import MAX_TOLD
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from tests.flows import workflow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.by_hand import Control
 from sequencer.engine.graph_changes import GraphChanges
+from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,
@@ -60,7 +60,7 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     made.refused()
     other = made.changed(workflow("a --> h{{H}} --> c"))
-    control = Control(other.store(), other.workflow)
+    control = RunCommands(other.store(), other.workflow)
     with pytest.raises(DefinitionChanged, match="sequencer adopt"):
         control.do(AnswerQuestion("h", "yes"), by="ann")
     with pytest.raises(DefinitionChanged):

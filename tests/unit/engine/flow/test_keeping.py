@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.by_hand import Control
 from sequencer.engine.graph_changes import MarkingCache
+from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model.commands import AnswerQuestion
 from sequencer.model.graph import record as flow_record
@@ -87,7 +87,7 @@ def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
         monkeypatch.setattr(store, "update", full)
         monkeypatch.setattr(store, "forget_documents", _counting(store, forgotten))
         with pytest.raises(StorageFailed):
-            Control(store, made.workflow).do(AnswerQuestion("h", "no"), by="ann")
+            RunCommands(store, made.workflow).do(AnswerQuestion("h", "no"), by="ann")
         assert made.run().flow.marking(made.head)[1].iterations == rounds
         made.answer("h", "no")
     assert forgotten

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.by_hand import Control
 from sequencer.engine.graph_changes import GraphChanges
+from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName
 from sequencer.model.commands import (
     Accept,
@@ -187,7 +187,7 @@ def test_a_run_in_which_nothing_has_started_starts_there(tmp_path: Path) -> None
 def test_a_node_that_runs_is_left_alone(tmp_path: Path) -> None:
     made = lab(tmp_path, DIAMOND)
     made.claimed()
-    control = made.run().control
+    control = made.run().commands
     for change in (
         partial(control.do, Rewind("a")),
         partial(control.do, Accept(node="a")),
@@ -217,7 +217,7 @@ def test_a_failed_node_is_accepted_by_hand(tmp_path: Path) -> None:
 def test_a_choice_by_hand_needs_what_picks_the_way(tmp_path: Path) -> None:
     made = lab(tmp_path, LOOP, {"q": failed()})
     made.refused()
-    control = made.run().control
+    control = made.run().commands
     for change in (partial(control.do, Accept(node="q")), partial(control.do, Skip(node="q"))):
         with pytest.raises(TransitionRefused, match="the output of 'q' picks the way") as refused:
             change()
@@ -307,7 +307,7 @@ def test_a_question_is_answered_and_not_stamped(tmp_path: Path) -> None:
 
 def asking(tmp_path: Path) -> tuple[FileStore, Workflow, Head]:
     store, made = FileStore(tmp_path / "state.json"), workflow("h{{Sure?}} --> m((m))")
-    Control(store, made).begin()
+    RunCommands(store, made).begin()
     head, _ = GraphChanges(store, made).update(None, lambda _: None)
     assert head.status is Status.WAITING_APPROVAL
     return store, made, head
@@ -315,19 +315,19 @@ def asking(tmp_path: Path) -> tuple[FileStore, Workflow, Head]:
 
 def test_a_rejected_run_is_cancelled(tmp_path: Path) -> None:
     store, made, _ = asking(tmp_path)
-    head = Control(store, made).do(Reject("no need"), by="ann").head
+    head = RunCommands(store, made).do(Reject("no need"), by="ann").head
     assert (head.status, head.exit_reason) == (Status.COMPLETE, "cancelled")
     facts = list(store.history())[-2:]
     assert [fact["event"] for fact in facts] == ["cancelled", "completed"]
     assert facts[0]["outcome"] == {"by": "ann", "note": "no need", "cancelled": ["h"]}
     with pytest.raises(TransitionRefused, match="has ended as cancelled"):
-        Control(store, made).do(Reject(), by="bob")
+        RunCommands(store, made).do(Reject(), by="bob")
 
 
 def test_a_cancelled_run_can_be_brought_back(tmp_path: Path) -> None:
     store, made, before = asking(tmp_path)
-    Control(store, made).do(Reject(), by="ann")
-    head = Control(store, made).do(RetryNow()).head
+    RunCommands(store, made).do(Reject(), by="ann")
+    head = RunCommands(store, made).do(RetryNow()).head
     assert head.status is Status.WAITING_APPROVAL
     assert head.token > before.token, "the question is asked anew"
 
@@ -335,7 +335,7 @@ def test_a_cancelled_run_can_be_brought_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ["approve", "feedback"])
 def test_a_question_is_answered_and_not_approved(tmp_path: Path, verb: str) -> None:
     store, made, before = asking(tmp_path)
-    control = Control(store, made)
+    control = RunCommands(store, made)
     with pytest.raises(TransitionRefused, match="questions are answered") as refused:
         control.do(Approve() if verb == "approve" else Feedback("x"), by="ann")
     assert "sequencer answer" in (refused.value.hint or "")

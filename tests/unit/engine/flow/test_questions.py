@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.by_hand import Control
+from sequencer.engine.run_commands import RunCommands
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.commands import AnswerQuestion
-from sequencer.model.graph.by_hand import MAX_ANSWER_CHARS
+from sequencer.model.graph.command_rules import MAX_ANSWER_CHARS
 from sequencer.model.graph.graph import Option
 from tests.unit.engine.flow.labs import Lab, lab
 
@@ -149,7 +149,7 @@ def test_the_second_of_two_answers_does_not_touch_the_first(
 
     monkeypatch.setattr(store, "update", late)
     with pytest.raises(UnknownName):
-        Control(store, made.workflow).do(AnswerQuestion("h", "second"), by="bob")
+        RunCommands(store, made.workflow).do(AnswerQuestion("h", "second"), by="bob")
     assert answered_text(made) == "first"
 
 

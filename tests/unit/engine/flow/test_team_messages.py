@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
-from sequencer.model.graph.by_hand import MAX_ANSWER_CHARS
+from sequencer.model.graph.command_rules import MAX_ANSWER_CHARS
 from tests.unit.engine.flow.labs import Hold, failed, let_go, until
 from tests.unit.engine.flow.team_labs import JUDGE, YES, no, task, team
 

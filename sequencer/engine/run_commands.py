@@ -1,6 +1,6 @@
 """Start a run, and change it by hand; every change is a transition in the journal.
 
-Everything that people decide about a run passes `Control`, whoever asks: command line, library,
+Everything that people decide about a run passes `RunCommands`, whoever asks: command line, library,
 pages, MCP server, webhooks. So an agent is refused here (`ensure_may_decide`).
 """
 
@@ -88,7 +88,7 @@ def _initialised(head: Head, definition: Definition | None) -> Transition:
     return transitions.initialise(head.replace(usage=head.usage.plus(usage)), told or None)
 
 
-class Control:
+class RunCommands:
     """Changes one run by hand."""
 
     def __init__(
@@ -116,10 +116,10 @@ class Control:
 
     def __repr__(self) -> str:
         """Return which run it changes."""
-        return f"<Control of run {self._name or 'default'!r} in {self._store!r}>"
+        return f"<RunCommands of run {self._name or 'default'!r} in {self._store!r}>"
 
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
-        """Return if whoever asks may use *verb* in this run; see `by_hand.ensure_may_decide`."""
+        """Return if whoever asks may use *verb* in this run; see `ensure_may_decide`."""
         ensure_may_decide(verb, self._agents_may, what)
 
     def ensure_may_begin(self, head: Head | None) -> None:
@@ -128,7 +128,7 @@ class Control:
         A new run has limits of its own, and steps of mode async have none. So an agent begins
         only a run whose date has come.
 
-        Raises: see `by_hand.ensure_may_decide`.
+        Raises: see `run_commands.ensure_may_decide`.
         """
         if head is None:
             run = "a run" if self._name is None else f"run {self._name!r}"

@@ -26,10 +26,10 @@ from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import StateLook, look_of
 from sequencer.cli.views.tails import heard_of, last_failure
 from sequencer.cli.views.text import age_s, one_line, plural
-from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.graph_changes import as_begun
 from sequencer.engine.logs import StepLogs
 from sequencer.engine.run import Run
+from sequencer.engine.run_commands import fresh_head
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import (
     ConfigurationError,
@@ -42,7 +42,7 @@ from sequencer.history.view import FlowView, NodeState, NodeView
 from sequencer.history.words import moment
 from sequencer.model.evidence import evidence_of, evidence_words
 from sequencer.model.head import Claim, Head, Status
-from sequencer.model.kind import Readiness, Standing, tried_again
+from sequencer.model.kind import Readiness, ReadinessKind, tried_again
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import duration, spent
 from sequencer.model.sequence.order import Description, describe_at, last_no, place, present
@@ -72,7 +72,7 @@ class Snapshot(Struct, frozen=True):
     """None: it is no longer configured."""
     next: Description | None
     """None: the run is complete, or started with another definition."""
-    standing: Standing | None
+    readiness: Readiness | None
     """As it is once the claims of processes that are gone are out of the way."""
     holders: tuple[tuple[Claim, Liveness], ...]
     limits: RunLimits
@@ -129,14 +129,14 @@ class Snapshot(Struct, frozen=True):
     def is_ready(self) -> bool:
         """Return whether its next step starts as soon as a process works on the run."""
         is_held_up = self.lost or self.problem or self.stopped_by or not self.is_trusted
-        is_free = self.standing is not None and self.standing.kind is Readiness.READY
+        is_free = self.readiness is not None and self.readiness.kind is ReadinessKind.READY
         return is_free and not is_held_up
 
     @property
     def end(self) -> str | None:
         """Return why nothing starts until someone changes the run; None: it continues."""
-        here = self.standing
-        if here is None or self.busy or not (here.is_final or here.kind is Readiness.REFUSED):
+        here = self.readiness
+        if here is None or self.busy or not (here.is_final or here.kind is ReadinessKind.REFUSED):
             return None
         return here.message
 
@@ -156,7 +156,7 @@ class Snapshot(Struct, frozen=True):
         return RunSituation(
             name=self.name,
             head=self.head,
-            here=self.standing,
+            here=self.readiness,
             holders=[liveness for _, liveness in self.holders],
             is_trusted=self.is_trusted,
             problem=self.problem,
@@ -183,8 +183,8 @@ class Snapshot(Struct, frozen=True):
     def in_the_way(self) -> list[str]:
         """Return why nothing starts before somebody or something acts, a line each."""
         found = [] if self.lost is None else [self.lost.in_one_line]
-        here = self.standing
-        if here is not None and here.kind not in (*_FREE, Readiness.COMPLETE):
+        here = self.readiness
+        if here is not None and here.kind not in (*_FREE, ReadinessKind.COMPLETE):
             due = moment(here.until) if here.until else ""
             found.append(here.message.replace(here.until or due, due))
         if (node := self.next_try) is not None:
@@ -284,8 +284,8 @@ class Snapshot(Struct, frozen=True):
         for held, liveness in _by_owner(self.holders, self.makers or {}):
             yield "held by", holder_words(held, liveness, self.makers, self.elsewhere)
         yield from (("permitted", _permitted(one)) for one in self.detached)
-        if self.standing is not None and self.standing.kind is Readiness.COMPLETE:
-            yield "ended", self.standing.message
+        if self.readiness is not None and self.readiness.kind is ReadinessKind.COMPLETE:
+            yield "ended", self.readiness.message
         yield from (("in the way", line) for line in self.in_the_way)
         if head.told:
             waiting = dict.fromkeys(to or "the next step" for to, _ in head.told)
@@ -389,7 +389,7 @@ class Snapshot(Struct, frozen=True):
             yield f"{duration(usage.seconds)} of {duration(limits.seconds)}"
 
 
-_FREE = (Readiness.READY, Readiness.HELD)
+_FREE = (ReadinessKind.READY, ReadinessKind.HELD)
 
 
 def _first(names: Sequence[str]) -> str:
@@ -508,8 +508,8 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
             there = present(workflow, head)
             ensure_definition(head, workflow)
             free = _without_gone(head, holders)
-            here = run.standing_at(free, workflow)
-        is_over = here is not None and here.kind is Readiness.COMPLETE
+            here = run.readiness_at(free, workflow)
+        is_over = here is not None and here.kind is ReadinessKind.COMPLETE
         if not is_over and not there.is_end:
             upcoming = describe_at(workflow, there)
     except (ConfigurationError, DefinitionChanged) as error:
@@ -527,7 +527,7 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
         head=head,
         workflow=workflow,
         next=upcoming,
-        standing=here,
+        readiness=here,
         holders=holders,
         limits=run.limits,
         **_newest_words(run, head),

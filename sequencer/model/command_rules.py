@@ -29,7 +29,7 @@ from sequencer.model.outcome import Usage, total
 from sequencer.model.sequence.order import present
 from sequencer.model.transitions import (
     Event,
-    Place,
+    StepRef,
     Transition,
     at_rest,
     at_rest_by_hand,
@@ -42,7 +42,7 @@ from sequencer.model.transitions import (
 from sequencer.model.workflow import Workflow, changed_params, ensure_definition
 
 
-def _decided(head: Head, at: str, place: Place, **update: Any) -> Head:
+def _decided(head: Head, at: str, place: StepRef, **update: Any) -> Head:
     """Return *head* at *place* with nobody at work; a claim on the step that it leaves goes."""
     there = moved(head, at, place, claims=(), gate=None, **update)
     if place.is_end:
@@ -117,7 +117,7 @@ def retry(head: Head, *, at: str) -> Transition:
     return Transition(at_rest_by_hand(head, new), (fact_at(Event.RESUMED, head, "retry"),))
 
 
-def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Transition:
+def stamp_ok(head: Head, following: StepRef, note: str | None, *, at: str) -> Transition:
     """Accept the present step by hand, without an agent.
 
     Raises:
@@ -130,7 +130,9 @@ def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Tran
     return Transition(new, with_end(fact_at(Event.STAMPED, head, _noted("ok", note)), new))
 
 
-def pass_fixer(head: Head, judge: Place, event: Event, note: str | None, *, at: str) -> Transition:
+def pass_fixer(
+    head: Head, judge: StepRef, event: Event, note: str | None, *, at: str
+) -> Transition:
     """Go on from a fixer by hand: the step that judges, at *judge*, comes again.
 
     Raises:
@@ -163,7 +165,7 @@ def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
     return Transition(new, (fact_at(Event.STAMPED, head, _noted("fail", note)),))
 
 
-def skip(head: Head, following: Place, note: str | None, *, at: str) -> Transition:
+def skip(head: Head, following: StepRef, note: str | None, *, at: str) -> Transition:
     """Go on without the present step.
 
     Raises:
@@ -175,7 +177,7 @@ def skip(head: Head, following: Place, note: str | None, *, at: str) -> Transiti
     return Transition(new, with_end(fact_at(Event.SKIPPED, head, note), new))
 
 
-def rewind(head: Head, place: Place, *, at: str) -> Transition:
+def rewind(head: Head, place: StepRef, *, at: str) -> Transition:
     """Go back to *place*, whose step runs next; the steps from there on run again.
 
     Raises:
@@ -211,7 +213,7 @@ def adopt(
     name: str,
     digest: str,
     params: Mapping[str, int],
-    place: Place,
+    place: StepRef,
     *,
     at: str,
 ) -> Transition:
@@ -282,7 +284,7 @@ def other_kind(head: Head) -> TransitionRefused:
 
 
 def of_every_kind(
-    head: Head, command: RunCommand, workflow: Workflow, here: Place, context: CommandContext
+    head: Head, command: RunCommand, workflow: Workflow, here: StepRef, context: CommandContext
 ) -> Transition:
     """Return the transition of a *command* that means the same for every kind.
 
@@ -294,9 +296,9 @@ def of_every_kind(
 
 
 def _edit(
-    head: Head, command: SetField, workflow: Workflow, _here: Place, context: CommandContext
+    head: Head, command: SetField, workflow: Workflow, _here: StepRef, context: CommandContext
 ) -> Transition:
-    def placed(edited: Head) -> Place:
+    def placed(edited: Head) -> StepRef:
         ensure_definition(edited, workflow)
         return present(workflow, edited)
 
@@ -304,14 +306,14 @@ def _edit(
 
 
 def _adopt(
-    head: Head, _command: Adopt, workflow: Workflow, here: Place, context: CommandContext
+    head: Head, _command: Adopt, workflow: Workflow, here: StepRef, context: CommandContext
 ) -> Transition:
     name, digest, params = workflow.name, workflow.digest(), workflow.params
     return adopt(head, name, digest, params, here, at=utc(context.at))
 
 
 def _reset(
-    head: Head, _command: Reset, workflow: Workflow, here: Place, context: CommandContext
+    head: Head, _command: Reset, workflow: Workflow, here: StepRef, context: CommandContext
 ) -> Transition:
     del workflow, here
     if context.fresh is None:
@@ -321,7 +323,7 @@ def _reset(
 
 
 def _take_over(
-    head: Head, _command: RunCommand, workflow: Workflow, here: Place, context: CommandContext
+    head: Head, _command: RunCommand, workflow: Workflow, here: StepRef, context: CommandContext
 ) -> Transition:
     del workflow, here
     return take_over_by_force(head, at=utc(context.at), used=context.used)

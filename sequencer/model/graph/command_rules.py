@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.errors import command as typed_line
-from sequencer.model.by_hand import other_kind
+from sequencer.model.command_rules import other_kind
 from sequencer.model.commands import (
     Accept,
     AnswerQuestion,
@@ -436,8 +436,8 @@ def _with_growths(marking: Marking, graph: Graph) -> Graph:
 
 def _ensure_there(marking: Marking, graph: Graph) -> None:
     ended = [entry[0] for entry in marking.ended_at]
-    standing = dict.fromkeys([*marking.active, *marking.waiting, *ended])
-    gone = [name for name in standing if name not in graph.by_id]
+    readiness = dict.fromkeys([*marking.active, *marking.waiting, *ended])
+    gone = [name for name in readiness if name not in graph.by_id]
     asked = [name for name, active in marking.active.items() if active.since]
     changed = [
         name
