@@ -23,8 +23,8 @@ from bench.measuring import quartiles
 from bench.project import Marks, make_project, no_op_run
 from bench.result import Row, absent, capped
 from bench.rows import Setting
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.invocation_budget import Mode
+from sequencer.files.yamlfile import KeyPath
 from sequencer.model.commands import Pause, Resume
 from sequencer.model.limits import InvocationLimits
 from sequencer.project.project import open_project

@@ -21,10 +21,10 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.contributions import contribution_errors
 from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.text import cut, one_line, plain, plural
-from sequencer.documents.textfile import expand_home, locate, slug
-from sequencer.documents.yamlfile import KeyPath, dotted, plain_value
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.executors.redaction import Redaction
+from sequencer.files.textfile import expand_home, locate, slug
+from sequencer.files.yamlfile import KeyPath, dotted, plain_value
 from sequencer.project import checks
 from sequencer.project.agents import CLIENTS
 from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error

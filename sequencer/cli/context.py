@@ -26,7 +26,6 @@ from msgspec import Struct, field
 from sequencer import extensions
 from sequencer.cli.unattended import DECISION, News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, has_color, one_line, plain
-from sequencer.documents.textfile import slug
 from sequencer.errors import (
     NotTrusted,
     SequencerError,
@@ -37,12 +36,13 @@ from sequencer.errors import (
     summary_of,
 )
 from sequencer.executors.redaction import Redaction
+from sequencer.files.textfile import slug
 from sequencer.project.enabled_plugins import disabled_in
 from sequencer.store.identity import is_inside_agent
 
 if TYPE_CHECKING:
-    from sequencer.documents.yamlfile import KeyPath
     from sequencer.engine.run import Run
+    from sequencer.files.yamlfile import KeyPath
     from sequencer.project.agents import AgentOverrides
     from sequencer.project.project import Project
     from sequencer.store.protocol import View

@@ -28,8 +28,8 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import can_write, columns_of, has_color, one_line, width
-from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import StepFailed, UsageRefused
+from sequencer.files.textfile import CONFIG_NAME
 from sequencer.history.facts import EndState, RecordedFact, StartKind, read
 from sequencer.model.outcome import duration
 from sequencer.project.project import open_project, open_run

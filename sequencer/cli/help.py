@@ -21,8 +21,8 @@ from sequencer.cli.options import (
     save,
     verb,
 )
-from sequencer.documents.textfile import path_at_home
 from sequencer.errors import UnknownName, UsageRefused
+from sequencer.files.textfile import path_at_home
 
 VARIABLE = "_SEQUENCER_COMPLETE"
 EVERYTHING = "all"

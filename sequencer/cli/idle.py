@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 
 from sequencer import __version__
 from sequencer.cli import unattended
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import locate, slug
 from sequencer.errors import SequencerError
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import locate, slug
 from sequencer.store.folder import read_regular, remove
 from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode

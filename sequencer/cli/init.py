@@ -17,9 +17,9 @@ from msgspec import Struct, field
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import CONFIG_NAME, SCHEMA_NAME
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import CONFIG_NAME, SCHEMA_NAME
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import CLIENTS

@@ -14,8 +14,8 @@ from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import complete_steps, pass_invocation, verb
 from sequencer.cli.views.step_logs import AskedLogs, FoundLog, open_log, written_at
 from sequencer.cli.views.text import Sanitiser, one_line
-from sequencer.documents.textfile import slug
 from sequencer.engine.logs import sent_texts, token_of
+from sequencer.files.textfile import slug
 from sequencer.store.watch import watch
 
 DEFAULT_LOGS = 3

@@ -458,7 +458,7 @@ def read_state(
 
     ``KEY=@FILE`` takes a file's text as it is.
     """
-    from sequencer.documents import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
+    from sequencer.files import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
 
     found: dict[str, Any] = {}
     for given in values:

@@ -16,11 +16,11 @@ from sequencer.cli.views.facts import look
 from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.tables import columns, purposes
 from sequencer.cli.views.text import columns_of, few, one_line
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import find_config
-from sequencer.documents.yamlfile import decode
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import find_config
+from sequencer.files.yamlfile import decode
 from sequencer.history.story import Story
 from sequencer.history.view import FlowView, view_of
 from sequencer.model.step import Step

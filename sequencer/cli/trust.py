@@ -11,8 +11,8 @@ import click
 from sequencer.cli.context import BUILT_IN, Invocation, agrees, can_ask, in_lines
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
-from sequencer.documents.textfile import find_config
 from sequencer.errors import ConfigurationError, NotTrusted, UsageRefused, summary_of
+from sequencer.files.textfile import find_config
 from sequencer.project import trusting as trusted
 from sequencer.project.named_files import read_unnamed
 from sequencer.project.project import open_project

@@ -25,7 +25,7 @@ from sequencer.model.workflow import Workflow
 _NOBODY: frozenset[str] = frozenset()
 
 
-class _Sides(NamedTuple):
+class _SyncStatus(NamedTuple):
     graph: Graph
     deciding: frozenset[str]
     open: frozenset[str]
@@ -44,7 +44,7 @@ class Exclusion:
         self._agents = agents
         self._with_defaults = with_defaults
         self._workflow_at = workflow_at
-        self._known: _Sides | None = None
+        self._known: _SyncStatus | None = None
 
     def closed(self, head: Head, marking: Marking, gone: Collection[int]) -> frozenset[str]:
         """Return the nodes that must not start beside what runs now; *gone* are dead claims."""
@@ -59,7 +59,7 @@ class Exclusion:
             closed |= deciding
         return closed
 
-    def _sides(self, marking: Marking) -> _Sides:
+    def _sides(self, marking: Marking) -> _SyncStatus:
         if self._known is None or self._known.graph is not marking.graph:
             workflow = self._workflow_at(marking)
             deciding = frozenset(step.name for step in workflow.steps if decides(workflow, step))
@@ -67,7 +67,7 @@ class Exclusion:
             if deciding:
                 agents = (n.id for n in marking.graph.nodes if n.kind is NodeKind.AGENT)
                 has_no_wall = frozenset(n for n in agents if self._is_open(workflow, n))
-            self._known = _Sides(marking.graph, deciding, has_no_wall)
+            self._known = _SyncStatus(marking.graph, deciding, has_no_wall)
         return self._known
 
     def _is_open(self, workflow: Workflow, name: str) -> bool:

@@ -19,11 +19,11 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.executors.redaction import Redaction
+from sequencer.files.textfile import slug
 from sequencer.model.evidence import evidence_words
 from sequencer.model.head import Head
 from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from sequencer.documents.textfile import expand_home
 from sequencer.executors.client import SYSTEM_PROMPT, Call, ClientExecutor, ClientOptions
 from sequencer.executors.client_events import (
     ClientEvent,
@@ -33,6 +32,7 @@ from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
+from sequencer.files.textfile import expand_home
 from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import ModelName, Step

@@ -22,9 +22,9 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import digest_text
 from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import digest_text
 from sequencer.hooks.points import Plugin
 from sequencer.packages import how_to_disable, name_of
 

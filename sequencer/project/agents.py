@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 from msgspec import Struct, field
 
 from sequencer import extensions
-from sequencer.documents.keys import problems_of
 from sequencer.engine.evidence import OWN_WORD
 from sequencer.errors import AgentMissing, ConfigurationError, UnknownName, raise_all
 from sequencer.executors import project_files
+from sequencer.executors.fake_agents import RehearsalExecutor, RehearsalOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
@@ -30,8 +30,8 @@ from sequencer.executors.protocol import (
     Particular,
     Permitting,
 )
-from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.executors.tool_words import cannot_write
+from sequencer.files.keys import problems_of
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
@@ -62,7 +62,7 @@ def _client(kind: str) -> Recipe:
 
 
 def _stand_in(kind: str) -> Recipe:
-    return _client(kind)._replace(module="sequencer.executors.stand_ins", needs_core=False)
+    return _client(kind)._replace(module="sequencer.executors.fake_agents", needs_core=False)
 
 
 EXECUTORS: Mapping[str, Recipe] = {

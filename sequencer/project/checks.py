@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from sequencer import extensions, packages
-from sequencer.documents.textfile import SCHEMA_NAME
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.kinds import changes_of
 from sequencer.engine.run import Run
@@ -27,6 +26,7 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
 )
+from sequencer.files.textfile import SCHEMA_NAME
 from sequencer.model.graph.graph import NodeKind
 from sequencer.model.head import Head
 from sequencer.model.step import Step

@@ -21,10 +21,10 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.logs import old_logs, run_folders
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
+from sequencer.files.textfile import slug
 from sequencer.project.project import Project
 from sequencer.project.starts import starts_of
 from sequencer.store import folder as folders

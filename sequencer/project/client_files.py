@@ -20,9 +20,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import expand_home
-from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
 from sequencer.executors.project_files import (
     CLIENTS,
@@ -32,6 +29,9 @@ from sequencer.executors.project_files import (
     files_for,
 )
 from sequencer.executors.redaction import Redaction
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import expand_home
+from sequencer.files.yamlfile import dotted
 from sequencer.project.named_files import named
 from sequencer.project.settings import Settings
 from sequencer.project.sources import flatten

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
+from sequencer.files.yamlfile import dotted
 from sequencer.project.settings import Settings
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sequencer import extensions
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import PackageFailed, UnknownName
 from sequencer.extensions import PluginUnavailable
+from sequencer.files.yamlfile import KeyPath
 from sequencer.project.enabled_plugins import switches
 from sequencer.project.schema import Schema
 from sequencer.project.sections import Found

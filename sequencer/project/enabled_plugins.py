@@ -11,10 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import find_config
 from sequencer.errors import ConfigurationError
 from sequencer.extensions import canonical
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import find_config
 
 ON = frozenset({"on", "yes", "y", "true", "t", "1"})
 OFF = frozenset({"off", "no", "n", "false", "f", "0"})
@@ -75,7 +75,7 @@ def _written(path: Path | None) -> Iterator[Mapping[str, Any]]:
     is_written = path is not None and b"plugins" in read_bytes(path)
     if not (is_written or in_variable.startswith("{")):
         return
-    from sequencer.documents import yamlfile  # noqa: PLC0415 - few projects name plug-ins
+    from sequencer.files import yamlfile  # noqa: PLC0415 - few projects name plug-ins
 
     if path is not None and is_written:
         yield yamlfile.read(path).data

@@ -9,7 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.flow_source import flow_source_of
 from sequencer.engine.run import Run
 from sequencer.errors import (
@@ -20,6 +19,7 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
+from sequencer.files.textfile import slug
 from sequencer.model.graph.source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer import extensions
-from sequencer.documents.yamlfile import KeyPath
+from sequencer.files.yamlfile import KeyPath
 from sequencer.project.schema import Schema
 from sequencer.project.sections import Found
 from sequencer.project.sources import Layers

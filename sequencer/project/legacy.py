@@ -20,9 +20,9 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.json import decode
 
-from sequencer.documents import keys
-from sequencer.documents.yamlfile import Document, KeyPath, dotted, located
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.files import keys
+from sequencer.files.yamlfile import Document, KeyPath, dotted, located
 from sequencer.project.schema import Schema
 from sequencer.project.sections import Found
 from sequencer.project.sources import OWN, RENAMED, Layers, Source, source_in

@@ -15,8 +15,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sequencer import extensions
-from sequencer.documents.textfile import expand_home
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.dispatch import dispatch_of
 from sequencer.engine.events import Emit, Noticed
 from sequencer.engine.hooking import Hooks, NoHooks
@@ -28,6 +26,8 @@ from sequencer.engine.run_commands import ensure_may_decide
 from sequencer.engine.workspace import BranchGuard, Workspace
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.redaction import Redaction
+from sequencer.files.textfile import expand_home
+from sequencer.files.yamlfile import KeyPath
 from sequencer.model.head import Head, Status
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow

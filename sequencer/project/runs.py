@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer.documents.textfile import leads_out, slug
 from sequencer.engine.flow_source import flow_source_of
 from sequencer.engine.logs import later_logs, witness_of
 from sequencer.errors import (
@@ -21,6 +20,7 @@ from sequencer.errors import (
     UsageRefused,
     command,
 )
+from sequencer.files.textfile import leads_out, slug
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.graph.source import FlowSource, with_state
 from sequencer.model.head import FLOW_DOCUMENT, Head

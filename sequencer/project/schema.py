@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from sequencer import extensions
-from sequencer.documents.textfile import DEFAULT_STATE_FILE, is_branch_name
 from sequencer.errors import ConfigurationError
 from sequencer.executors.prices import ModelPrice
+from sequencer.files.textfile import DEFAULT_STATE_FILE, is_branch_name
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import (
     AfterValidator,

@@ -12,8 +12,8 @@ from typing import Any, get_origin
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError
+from sequencer.files.yamlfile import KeyPath
 from sequencer.frozen.fields import Checked, LazySpec
 from sequencer.model.step import Step
 from sequencer.packages import ensure_fields

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer import extensions
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, PackageFailed, UnknownName, UnsafePath
+from sequencer.files.yamlfile import KeyPath
 from sequencer.model.step import Step
 from sequencer.project.schema import BUILTIN_AGENTS, Schema
 from sequencer.project.sections import Found, section

@@ -16,12 +16,12 @@ from typing import Any, cast
 from msgspec import Struct
 
 from sequencer import extensions
-from sequencer.documents import yamlfile as reader
-from sequencer.documents.keys import annotation_at, known_keys, leaves, problems_of
-from sequencer.documents.textfile import find_config, leads_out, misplaced, resolve_path
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath, raise_all
 from sequencer.executors.prices import ModelPrice
+from sequencer.files import yamlfile as reader
+from sequencer.files.keys import annotation_at, known_keys, leaves, problems_of
+from sequencer.files.textfile import find_config, leads_out, misplaced, resolve_path
+from sequencer.files.yamlfile import KeyPath
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow

@@ -17,10 +17,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from msgspec import Struct, field
 
-from sequencer.documents import keys
-from sequencer.documents import yamlfile as reader
-from sequencer.documents.yamlfile import Document, KeyPath, Position
 from sequencer.errors import ConfigurationError
+from sequencer.files import keys
+from sequencer.files import yamlfile as reader
+from sequencer.files.yamlfile import Document, KeyPath, Position
 from sequencer.model.step import FORMER_AGENT, tries
 from sequencer.project.schema import Schema
 from sequencer.project.store_kinds import store_kind

@@ -25,9 +25,9 @@ from typing import Any
 
 from msgspec import Struct, field, to_builtins
 
-from sequencer.documents.keys import leaves
-from sequencer.documents.textfile import digest_text
-from sequencer.documents.yamlfile import KeyPath, dotted
+from sequencer.files.keys import leaves
+from sequencer.files.textfile import digest_text
+from sequencer.files.yamlfile import KeyPath, dotted
 from sequencer.project.named_files import MAX_WORDS, modules, named
 from sequencer.project.schema import Schema
 from sequencer.project.sources import SECRET_KEY, flatten

@@ -28,9 +28,9 @@ from msgspec import Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import replace
 
 from sequencer import extensions
-from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import NotTrusted, SequencerError, StorageFailed, UnsafeFolder, UnsafePath
 from sequencer.executors.project_files import files_for
+from sequencer.files.textfile import CONFIG_NAME
 from sequencer.model.limits import parse_time
 from sequencer.project.client_files import ClientFacts, client_of, clients_of, file_of, scan
 from sequencer.project.settings import Settings

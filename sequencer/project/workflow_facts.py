@@ -23,10 +23,10 @@ import msgspec
 from msgspec import Struct, field
 
 from sequencer import __version__, extensions
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import digest_text, expand_home, leads_out
-from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import digest_text, expand_home, leads_out
+from sequencer.files.yamlfile import dotted
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

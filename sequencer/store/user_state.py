@@ -10,8 +10,8 @@ import errno
 import os
 from pathlib import Path
 
-from sequencer.documents.textfile import path_at_home
 from sequencer.errors import ConfigurationError, StorageFailed, UnsafeFolder
+from sequencer.files.textfile import path_at_home
 from sequencer.store.folder import Folder, opened, overwrite, put, read_regular
 
 STATE_VARIABLE = "XDG_STATE_HOME"

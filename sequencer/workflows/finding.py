@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer import extensions
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.textfile import leads_out
-from sequencer.documents.yamlfile import KeyPath, decode
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.files.regular import read_bytes
+from sequencer.files.textfile import leads_out
+from sequencer.files.yamlfile import KeyPath, decode
 from sequencer.model.graph.graph import Graph
 from sequencer.model.workflow import Workflow
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from sequencer.documents.yamlfile import decode
 from sequencer.errors import UnknownName
+from sequencer.files.yamlfile import decode
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 

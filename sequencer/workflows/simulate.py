@@ -22,9 +22,9 @@ from typing import Annotated, Any
 
 from msgspec import Struct
 
-from sequencer.documents.keys import problems_of
-from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, UnknownName, raise_all
+from sequencer.files.keys import problems_of
+from sequencer.files.yamlfile import dotted
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.history.trace import trace_line
 from sequencer.model.graph.choices import forward_label, is_choice

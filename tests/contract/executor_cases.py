@@ -19,14 +19,14 @@ import psutil
 from msgspec.structs import replace
 
 from sequencer.executors.command import CommandExecutor, CommandOptions
-from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Executor, Identity, Piece, StepRequest
-from sequencer.executors.stand_ins import (
+from sequencer.executors.fake_agents import (
     RehearsalExecutor,
     RehearsalOptions,
     ScriptedExecutor,
     ScriptedOptions,
 )
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import Executor, Identity, Piece, StepRequest
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Step
 

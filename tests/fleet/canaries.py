@@ -13,9 +13,9 @@ import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.fleet.doors import Authority, Door, locked
 from tests.fleet.fleet_projects import FleetProject
 from tests.fleet.recorded import Arena
+from tests.fleet.tls_proxy import Authority, TlsProxy, locked
 from tests.long.report import Report, Size
 from tests.property import spilt_secrets as spills
 
@@ -94,7 +94,7 @@ def _way_in(
     key = mine.with_suffix(".key")
     os.environ["OUR_SERVER"] = KEY
     tls = {"ca": str(authority.ca), "cert": str(mine), "key": str(key)}
-    with Door(address, locked(server, authority.ca)).opened() as door:
+    with TlsProxy(address, locked(server, authority.ca)).opened() as door:
         store = {"kind": "temporal", "ttl_s": 3, "address": door.address, "tls": tls}
         lines = key.read_bytes().splitlines()[1:-1]
         yield {**store, "api_key_env": "OUR_SERVER"}, [("our private key", one) for one in lines]

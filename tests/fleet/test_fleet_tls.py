@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("hpack")
 
-from tests.fleet.doors import Authority, Door, locked
 from tests.fleet.fleet_projects import CYCLE, FleetProject
+from tests.fleet.tls_proxy import Authority, TlsProxy, locked
 
 pytestmark = [
     pytest.mark.fleet,
@@ -39,13 +39,13 @@ def there(tmp_path: Path) -> Make:
 
 
 @pytest.fixture
-def door(address: str, authority: Authority) -> Iterator[Door]:
+def door(address: str, authority: Authority) -> Iterator[TlsProxy]:
     """Return a door that asks for a certificate of ours."""
-    with Door(address, locked(authority.sign("server"), authority.ca)).opened() as door:
+    with TlsProxy(address, locked(authority.sign("server"), authority.ca)).opened() as door:
         yield door
 
 
-def test_both_sides_show_who_they_are(there: Make, authority: Authority, door: Door) -> None:
+def test_both_sides_show_who_they_are(there: Make, authority: Authority, door: TlsProxy) -> None:
     mine = authority.sign("mine")
     here = there(
         door.address, f"tls: {{ca: {authority.ca}, cert: {mine}, key: {mine.with_suffix('.key')}}}"
@@ -57,7 +57,7 @@ def test_both_sides_show_who_they_are(there: Make, authority: Authority, door: D
     assert door.authorized == {None}
 
 
-def test_who_is_not_let_in_hears_why(there: Make, authority: Authority, door: Door) -> None:
+def test_who_is_not_let_in_hears_why(there: Make, authority: Authority, door: TlsProxy) -> None:
     tls = f"tls: {{ca: {authority.ca}}}"
     ended = there(door.address, tls).cli("status")
     assert ended.returncode == 3, ended.stderr
@@ -74,7 +74,7 @@ def test_a_server_that_is_not_who_it_says_is_not_spoken_to(
         ca = Authority(tmp_path / "other").ca
     elif what == "expired":
         shown = authority.sign("old", "-days", "-1")
-    with Door(address, locked(shown)).opened() as door:
+    with TlsProxy(address, locked(shown)).opened() as door:
         where = door.address
         if what == "another machine's":
             where = where.replace("127.0.0.1", "localhost")
@@ -90,7 +90,7 @@ def test_a_server_without_tls_and_one_with_it_are_told_apart(
     ended = there(address, f"tls: {{ca: {authority.ca}}}").cli("status")
     assert ended.returncode == 3
     assert "does not speak TLS" in ended.stderr
-    with Door(address, locked(authority.sign("server"))).opened() as door:
+    with TlsProxy(address, locked(authority.sign("server"))).opened() as door:
         (tmp_path / "here").rename(tmp_path / "before")
         ended = there(door.address).cli("status")
         assert ended.returncode == 3
@@ -113,7 +113,7 @@ def test_the_key_reaches_the_server_and_nobody_else(
     there: Make, authority: Authority, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUR_SERVER", KEY)
-    with Door(address, locked(authority.sign("server"))).opened() as door:
+    with TlsProxy(address, locked(authority.sign("server"))).opened() as door:
         here = there(door.address, f"tls: {{ca: {authority.ca}}}", "api_key_env: OUR_SERVER")
         agent = here.folder / "agent.py"
         agent.write_text(agent.read_text() + 'print("seen", os.environ.get("OUR_SERVER"))\n')

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from sequencer.documents.keys import leaves
+from sequencer.files.keys import leaves
 from sequencer.model.head import Head
 from sequencer.project.schema import Schema
 from tests.property.amounts import in_memory

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sequencer.documents.keys import known_keys
+from sequencer.files.keys import known_keys
 from sequencer.frozen.base import json_schema
 from sequencer.model.step import Step
 from sequencer.plugins.teams.team import STEP_FIELDS

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.keys import known_keys, leaves, without_none, written_fields
-from sequencer.documents.yamlfile import dotted, parse
+from sequencer.files.keys import known_keys, leaves, without_none, written_fields
+from sequencer.files.yamlfile import dotted, parse
 from sequencer.frozen.base import Frozen
 from sequencer.model.request import Request
 from sequencer.model.step import Step

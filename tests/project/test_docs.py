@@ -19,10 +19,10 @@ import pytest
 from sequencer import extensions
 from sequencer.cli.context import Invocation
 from sequencer.cli.program import COMMANDS, group
-from sequencer.documents.keys import annotation_at
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.engine.run import Run
 from sequencer.errors import WaitsForPerson
+from sequencer.files.keys import annotation_at
+from sequencer.files.yamlfile import KeyPath
 from sequencer.project.schema import Schema
 from sequencer.project.settings import load
 from sequencer.project.sources import IDENTITY_VARIABLES, PREFIX

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.keys import written_fields
+from sequencer.files.keys import written_fields
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.flowfile.settings import TOOLS, FlowKeys, FrontMatter, NodeSettings
 from tests.project.documents import ROOT

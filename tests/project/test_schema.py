@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from sequencer.documents.yamlfile import parse
+from sequencer.files.yamlfile import parse
 from tests.project.documents import ROOT, Fence
 from tests.project.schema_of_the_file import FILE, made
 from tests.project.test_docs import by_place, in_language

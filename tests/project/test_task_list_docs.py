@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.keys import known_keys, leaves
-from sequencer.documents.yamlfile import parse
+from sequencer.files.keys import known_keys, leaves
+from sequencer.files.yamlfile import parse
 from sequencer.plugins.teams.entries import ListFile, TaskEntry
 from sequencer.plugins.teams.graphs import workflow_of
 from sequencer.plugins.teams.growth import tasks_of_answer

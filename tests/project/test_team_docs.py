@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sequencer.documents.yamlfile import dotted
+from sequencer.files.yamlfile import dotted
 from sequencer.model.graph.task import Budget
 from sequencer.model.step import Step
 from sequencer.plugins.teams.scoring import CLASSIFICATIONS, KEYWORDS, LABELS

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.logs import StepLogs, log_name, steps_folder
 from sequencer.errors import UnknownName, UnsafePath
+from sequencer.files.textfile import slug
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.workflows.prompts import PromptReader

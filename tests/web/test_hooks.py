@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import WaitsForPerson
+from sequencer.files.yamlfile import KeyPath
 from sequencer.model.head import Status
 from sequencer.project.project import open_project
 from sequencer.project.sources import Given

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from sequencer.model.head import Status
-from sequencer.plugins.web import checks, door
+from sequencer.plugins.web import checks
 from sequencer.plugins.web.site import Site
-from sequencer.plugins.web.webhooks import acting, box, uploads
+from sequencer.plugins.web.webhooks import acting, box, receiver, uploads
 from sequencer.project.project import open_project
 from tests.web.deliveries import (
     LABEL,
@@ -271,7 +271,7 @@ def test_labels_of_linear_are_compared_by_name(quiet: Taker) -> None:
 
 
 def test_more_new_ones_than_a_minute_holds_are_refused(
-    alone: door.Door, monkeypatch: pytest.MonkeyPatch
+    alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(box, "A_MINUTE", 3)
     sent = [signed("github", labeled(number=n)) for n in range(1, 6)]
@@ -286,7 +286,7 @@ def test_more_new_ones_than_a_minute_holds_are_refused(
 
 
 def test_deliveries_that_a_wrong_clock_took_later_than_now_shut_out_none(
-    alone: door.Door, monkeypatch: pytest.MonkeyPatch
+    alone: receiver.WebhookReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(box, "A_MINUTE", 1)
     now = time.time()
@@ -296,7 +296,7 @@ def test_deliveries_that_a_wrong_clock_took_later_than_now_shut_out_none(
     assert ask(alone, signed("github", labeled())) == 202
 
 
-def test_replays_shut_out_no_honest_delivery(alone: door.Door) -> None:
+def test_replays_shut_out_no_honest_delivery(alone: receiver.WebhookReceiver) -> None:
     captured = signed("github", labeled())
     assert ask(alone, captured) == 202
     assert {ask(alone, captured) for _ in range(565)} == {200}
@@ -306,7 +306,9 @@ def test_replays_shut_out_no_honest_delivery(alone: door.Door) -> None:
 
 
 @pytest.mark.parametrize("number", [True, -1, 0, 7.0, "7", None, 2**63])
-def test_a_number_of_an_issue_is_one_that_counts(alone: door.Door, number: object) -> None:
+def test_a_number_of_an_issue_is_one_that_counts(
+    alone: receiver.WebhookReceiver, number: object
+) -> None:
     sent = signed("github", labeled(issue=issue(number=number)))  # type: ignore[arg-type]
     assert ask(alone, sent) == 200
     assert box.DeliveryBox(project_key(alone)).next() is None
@@ -319,14 +321,14 @@ def test_a_time_of_sending_that_is_no_number_is_too_late(taker: Taker) -> None:
 
 
 @pytest.fixture
-def alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> door.Door:
+def alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> receiver.WebhookReceiver:
     """Return a door at which nobody acts on what is taken."""
     monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
-    return door.Door(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
+    return receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
 
 
-def project_key(made: door.Door) -> str:
+def project_key(made: receiver.WebhookReceiver) -> str:
     (clerk,) = made._clerks
     return clerk.shown.project.trust.key
 
@@ -432,14 +434,14 @@ def test_health_tells_what_was_taken_and_what_was_refused(
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
     monkeypatch.delenv("LINEAR_WEBHOOK_SECRET", raising=False)
     site = Site([folder])
-    made = door.Door(nobody, ["http://127.0.0.1"], site, lambda _: None)
+    made = receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], site, lambda _: None)
     for sent in (signed("github", labeled()), signed("github", labeled("bug"))):
         ask(made, sent)
     for _ in range(2):
         ask(made, signed("github", labeled(), secret=SECRET[::-1]))
     for number in range(40):
         made._remember(f"{number}")
-    assert len(site.refused) == door.MOST_REFUSED
+    assert len(site.refused) == receiver.MOST_REFUSED
     for sent in (signed("github", labeled("bug")), signed("github", {}, secret="x" * 20)):
         ask(made, sent)
     ((_, found),) = checks.health(site, {}).context["projects"]
@@ -456,7 +458,7 @@ def test_a_box_takes_no_more_than_it_holds(folder: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(box, "MOST_WAITING", 2)
     monkeypatch.setattr(acting.Clerk, "wake", lambda _: None)
     monkeypatch.setenv("GITHUB_WEBHOOK_SECRET", SECRET)
-    made = door.Door(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
+    made = receiver.WebhookReceiver(nobody, ["http://127.0.0.1"], Site([folder]), lambda _: None)
     assert [ask(made, signed("github", labeled(number=n))) for n in range(1, 5)] == [
         202,
         202,
@@ -504,7 +506,7 @@ async def nobody(*_: object) -> None:
     raise AssertionError("let through")
 
 
-def ask(made: door.Door, sent: tuple[bytes, dict[str, str]]) -> int:
+def ask(made: receiver.WebhookReceiver, sent: tuple[bytes, dict[str, str]]) -> int:
     """Deliver to *made*; return the status."""
     body, headers = sent
     found: list[dict[str, Any]] = []

@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
+from sequencer.files.textfile import slug
 from sequencer.project.project import Project
 from sequencer.store import folder as folders
 from sequencer.store.ownership import refused

@@ -17,7 +17,6 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.readiness import LABEL_WIDTH, Snapshot, holder_words, take
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import one_line, plural
-from sequencer.documents.textfile import slug
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -29,6 +28,7 @@ from sequencer.errors import (
     WorkTreeRefused,
     command,
 )
+from sequencer.files.textfile import slug
 from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind
 from sequencer.model.outcome import duration
@@ -36,16 +36,16 @@ from sequencer.plugins.git.code.tree import WorkTree
 from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.replica import REMOTE
-from sequencer.plugins.git.state.sides import (
+from sequencer.plugins.git.state.store import GitStore
+from sequencer.plugins.git.state.sync_status import (
     OtherRun,
     Relation,
-    Sides,
+    SyncStatus,
     as_known,
     compare,
     runs_elsewhere,
 )
-from sequencer.plugins.git.state.sides import take_theirs as theirs_taken
-from sequencer.plugins.git.state.store import GitStore
+from sequencer.plugins.git.state.sync_status import take_theirs as theirs_taken
 from sequencer.project.diagnostics import place_of
 from sequencer.project.extras import extra_hint
 from sequencer.project.project import Project
@@ -100,12 +100,12 @@ def sync(
         return
     invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
-    sides = compare(store) if invocation.acts else as_known(store)
-    others = _elsewhere(invocation, run, store, sides)
+    sync_status = compare(store) if invocation.acts else as_known(store)
+    others = _elsewhere(invocation, run, store, sync_status)
     aside: Path | None = None
     if take_theirs:
-        aside, sides = theirs_taken(store, sides)
-    report = report_of(invocation.project(), run, store, sides, others)
+        aside, sync_status = theirs_taken(store, sync_status)
+    report = report_of(invocation.project(), run, store, sync_status, others)
     if invocation.is_json:
         kept = None if aside is None else str(aside)
         invocation.print_json(report.facts | {"set_aside": kept})
@@ -114,8 +114,8 @@ def sync(
     if aside is not None:
         invocation.say(f"the files from here are now in {aside}")
     invocation.notices(report.snapshot.notices if report.snapshot else ())
-    if sides.problem is not None:
-        raise sides.problem
+    if sync_status.problem is not None:
+        raise sync_status.problem
 
 
 def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> None:
@@ -148,9 +148,9 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
             "this run needs worktrees on one machine, which Temporal can't provide",
             hint="keep it in files or in git",
         )
-    sides = moves.Side(source.store, origin), moves.Side(target.store, to)
-    head = moves.move(*sides)
-    where = sides[1].words
+    sync_status = moves.Side(source.store, origin), moves.Side(target.store, to)
+    head = moves.move(*sync_status)
+    where = sync_status[1].words
     if invocation.is_json:
         facts = {"run": name, "from": origin, "to": to, "where": where}
         invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
@@ -179,14 +179,16 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
     return run, run.store
 
 
-def _elsewhere(invocation: Invocation, run: Run, store: GitStore, sides: Sides) -> list[OtherRun]:
+def _elsewhere(
+    invocation: Invocation, run: Run, store: GitStore, sync_status: SyncStatus
+) -> list[OtherRun]:
     """Return the runs that only the remote has, or none if one run was named.
 
     Raises:
         UnknownName: the named run is neither here nor on the remote.
     """
-    is_lost = run.name is not None and sides.relation is Relation.NOWHERE
-    is_silent = not sides.is_asked or isinstance(sides.problem, RemoteUnreachable)
+    is_lost = run.name is not None and sync_status.relation is Relation.NOWHERE
+    is_silent = not sync_status.is_asked or isinstance(sync_status.problem, RemoteUnreachable)
     if is_silent or (run.name is not None and not is_lost):
         return []
     project = invocation.project()
@@ -230,69 +232,73 @@ class Report(Struct, frozen=True):
     facts: dict[str, Any]
     snapshot: Snapshot | None
     """None: the files here can't be trusted at the moment."""
-    sides: Sides
+    sync_status: SyncStatus
     refusal: SequencerError | None
     """Why no step can start in this work tree."""
 
 
 def report_of(
-    project: Project, run: Run, store: GitStore, sides: Sides, others: list[OtherRun]
+    project: Project, run: Run, store: GitStore, sync_status: SyncStatus, others: list[OtherRun]
 ) -> Report:
-    """Return the report about *run* after *sides* were compared."""
+    """Return the report about *run* after *sync_status* were compared."""
     seen = None
-    if sides.relation.is_sound or sides.relation is Relation.UNKNOWN:
+    if sync_status.relation.is_sound or sync_status.relation is Relation.UNKNOWN:
         try:
             seen = take(run)
         except SequencerError:
             # Both sides are facts, even if the files or the configuration are broken.
-            if sides.problem is None:
+            if sync_status.problem is None:
                 raise
     quiet_s = Leases(store.state_path.parent / "beats").quiet_s
     work, refusal = _code(project, run, store, None if seen is None else seen.head)
-    is_known = sides.relation is not Relation.UNKNOWN
+    is_known = sync_status.relation is not Relation.UNKNOWN
     name, url = store.branch.remote.name, store.branch.remote.name
     with suppress(GitFailed):
         url = store.branch.git.text("ls-remote", "--get-url", "--", name)
     hide = project.redaction.hide_text
     facts = {
         "run": run.name,
-        "relation": str(sides.relation),
-        "problem": None if sides.problem is None else sides.problem.message,
+        "relation": str(sync_status.relation),
+        "problem": None if sync_status.problem is None else sync_status.problem.message,
         "remote": {
             "name": without_credentials(hide(name)),
             "url": without_credentials(hide(url)),
             "branch": store.branch.refs.branch,
-            "asked": sides.is_asked,
-            "reachable": is_known if sides.is_asked else None,
-            "tip": sides.tip,
+            "asked": sync_status.is_asked,
+            "reachable": is_known if sync_status.is_asked else None,
+            "tip": sync_status.tip,
         },
-        "known": sides.known
-        and {"tip": sides.known.tip, "revision": sides.known.revision, "at": sides.known.at},
-        "here": _facts(sides.here),
-        "branch": _facts(sides.there),
+        "known": sync_status.known
+        and {
+            "tip": sync_status.known.tip,
+            "revision": sync_status.known.revision,
+            "at": sync_status.known.at,
+        },
+        "here": _facts(sync_status.here),
+        "branch": _facts(sync_status.there),
         "claims": [
             claim.model_dump(mode="json") | {"liveness": str(liveness), "quiet_s": quiet_s(claim)}
             for claim, liveness in (seen.holders if seen else ())
         ],
         "work": work,
         "next": None if seen is None else seen.next,
-        "then": _advice(run.name, sides, seen, refusal),
+        "then": _advice(run.name, sync_status, seen, refusal),
         "elsewhere": [
             {"run": one.name, "branch": one.branch, **(_facts(one.head) or {})} for one in others
         ],
     }
-    return Report(facts, seen, sides, refusal)
+    return Report(facts, seen, sync_status, refusal)
 
 
 def _advice(
-    name: str | None, sides: Sides, seen: Snapshot | None, refusal: SequencerError | None
+    name: str | None, sync_status: SyncStatus, seen: Snapshot | None, refusal: SequencerError | None
 ) -> str:
     """Return what can be done in this clone next."""
-    if sides.relation is Relation.DAMAGED:
+    if sync_status.relation is Relation.DAMAGED:
         return (
             f"{command(name, 'sync --take-theirs')} sets them aside and takes those of the branch"
         )
-    if (error := sides.problem or refusal) is not None:
+    if (error := sync_status.problem or refusal) is not None:
         return error.hint or ""
     here = None if seen is None else seen.readiness
     if here is not None and here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
@@ -305,10 +311,10 @@ def _advice(
 
 def text(report: Report, room: int | None = None) -> str:
     """Return *report* for people, in several lines; tables are *room* columns wide."""
-    facts, sides = report.facts, report.sides
+    facts, sync_status = report.facts, report.sync_status
     remote = facts["remote"]["name"]
-    at = "-" if sides.known is None else sides.known.at
-    there = (*_cells(facts["branch"]), "just now" if sides.is_asked else at)
+    at = "-" if sync_status.known is None else sync_status.known.at
+    there = (*_cells(facts["branch"]), "just now" if sync_status.is_asked else at)
     if facts["remote"]["reachable"] is False:
         there = ("?", "?", "?", "no answer")
     parts = []
@@ -329,13 +335,13 @@ def text(report: Report, room: int | None = None) -> str:
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
-    facts, sides, seen = report.facts, report.sides, report.snapshot
+    facts, sync_status, seen = report.facts, report.sync_status, report.snapshot
     remote = facts["remote"]
     name, branch = remote["name"], remote["branch"]
     yield "run", facts["run"] or "default"
     yield "remote", name if remote["url"] == name else f"{name}, {remote['url']}"
-    yield "branch", branch if sides.tip is None else f"{branch} at {sides.tip[:SHORT]}"
-    yield "sides", (_WORDS if sides.is_asked else _UNASKED_WORDS)[sides.relation]
+    yield "branch", branch if sync_status.tip is None else f"{branch} at {sync_status.tip[:SHORT]}"
+    yield "sides", (_WORDS if sync_status.is_asked else _UNASKED_WORDS)[sync_status.relation]
     if seen is not None:
         yield "next step", seen.next_words()
         for (claim, liveness), told in zip(seen.holders, facts["claims"], strict=True):
@@ -346,13 +352,13 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
         yield "code", _code_words(facts["work"])
     if report.refusal is not None:
         yield "in the way", report.refusal.message
-    if sides.problem is None or sides.relation is Relation.DAMAGED:
+    if sync_status.problem is None or sync_status.relation is Relation.DAMAGED:
         # Otherwise it is the hint of the error that follows.
         yield "then", facts["then"]
-    if sides.relation is Relation.DIVERGED and sides.known is not None:
+    if sync_status.relation is Relation.DIVERGED and sync_status.known is not None:
         # It resets the branch to the known state, if the branch has not moved since.
-        tip, ref = sides.known.tip, f"refs/heads/{branch}"
-        lease = f"--force-with-lease={ref}:{sides.tip}"
+        tip, ref = sync_status.known.tip, f"refs/heads/{branch}"
+        lease = f"--force-with-lease={ref}:{sync_status.tip}"
         push = f"'git push {lease} {shlex.quote(name)} {tip}:{ref}'"
         yield "or", f"{push} discards what the branch has"
 

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import expand_home
 from sequencer.errors import ConfigurationError, typed_command
+from sequencer.files.textfile import expand_home
 from sequencer.project.store_requests import EVERYTHING
 
 TRANSPORTS = ("file", "git", "http", "https", "ssh")

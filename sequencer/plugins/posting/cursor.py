@@ -24,8 +24,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import asdict, replace
 
-from sequencer.documents.textfile import slug
 from sequencer.errors import CorruptState, SequencerError, UnsafeFolder
+from sequencer.files.textfile import slug
 from sequencer.plugins.posting.protocol import LONGEST_PAUSE_S
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, sync_folder

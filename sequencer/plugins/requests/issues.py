@@ -23,8 +23,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sequencer.documents.textfile import is_branch_name, slug
 from sequencer.errors import UsageRefused
+from sequencer.files.textfile import is_branch_name, slug
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.request import MAX_ITEMS, Request
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, get_args
 
-from sequencer.documents.yamlfile import parse
 from sequencer.errors import StepFailed, UnknownName
+from sequencer.files.yamlfile import parse
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, Field
 from sequencer.model.answers import decision_in

@@ -23,8 +23,8 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb, with_options
 from sequencer.cli.unattended import OPTION
-from sequencer.documents.textfile import slug
 from sequencer.errors import UsageRefused
+from sequencer.files.textfile import slug
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.installers import (
     DAY_MIN,

@@ -26,8 +26,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import path_at_home
 from sequencer.errors import UsageRefused
+from sequencer.files.textfile import path_at_home
 from sequencer.plugins.schedules.dates import Schedule
 
 KINDS = ("systemd", "launchd", "cron")

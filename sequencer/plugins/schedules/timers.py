@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.parsers.expat import ExpatError
 
-from sequencer.documents.textfile import slug
 from sequencer.errors import SequencerError
+from sequencer.files.textfile import slug
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.schedules.section import schedules_of
 from sequencer.plugins.schedules.timer_needs import (

@@ -22,8 +22,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.errors import ConfigurationError, raise_all
+from sequencer.files.yamlfile import KeyPath, dotted
 from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.graph.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Step

@@ -13,9 +13,9 @@ from typing import Annotated, Literal, TypeVar
 
 from msgspec import Struct
 
-from sequencer.documents.keys import problems_of
-from sequencer.documents.yamlfile import KeyPath, dotted
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
+from sequencer.files.keys import problems_of
+from sequencer.files.yamlfile import KeyPath, dotted
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError, model_validator
 from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from sequencer.documents.keys import problems_of
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError, raise_all
+from sequencer.files.keys import problems_of
+from sequencer.files.regular import read_bytes
+from sequencer.files.yamlfile import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.frozen.fields import ValidationError
 from sequencer.plugins.teams.entries import Entries, ListFile, Size, TaskEntry
 from sequencer.plugins.teams.graphs import list_problems, workflow_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
 
-from sequencer.documents.keys import HELD_IN
+from sequencer.files.keys import HELD_IN
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field
 from sequencer.model.graph.task import Budget

@@ -25,10 +25,10 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.dispatch import RemoteAttempt
 from sequencer.engine.events import Emit
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed, UsageRefused
+from sequencer.files.textfile import slug
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.plugins.temporal.connection import (

@@ -24,8 +24,8 @@ from temporalio.client import (
 from temporalio.runtime import Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode, TLSConfig
 
-from sequencer.documents.textfile import slug
 from sequencer.errors import ConfigurationError, NewerSchema, RemoteUnreachable
+from sequencer.files.textfile import slug
 from sequencer.model.head import Owner
 from sequencer.plugins.temporal.wire import EDITION, UPDATE
 from sequencer.store.identity import is_proven_dead, this_process

@@ -7,9 +7,9 @@ import re
 import socket
 from types import ModuleType
 
-from sequencer.documents.textfile import slug
 from sequencer.engine.logs import git_folder
 from sequencer.errors import ConfigurationError
+from sequencer.files.textfile import slug
 from sequencer.project.extras import extra_hint
 from sequencer.project.schema import SHARED
 from sequencer.project.store_kinds import StoreKind

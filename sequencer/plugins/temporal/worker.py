@@ -55,7 +55,6 @@ from sequencer.plugins.temporal.events import Tell
 from sequencer.plugins.temporal.leaving import wait_for_the_end
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.news import NewsWatch
-from sequencer.plugins.temporal.permits import permit_of
 from sequencer.plugins.temporal.wire import (
     MERGED,
     UPDATE,
@@ -65,6 +64,7 @@ from sequencer.plugins.temporal.wire import (
     plain_workflow,
     report_of,
 )
+from sequencer.plugins.temporal.work_orders import permit_of
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
 from sequencer.project.task_graphs import TASK_GRAPHS
 

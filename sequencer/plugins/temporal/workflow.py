@@ -31,7 +31,6 @@ from sequencer.errors import Interrupted, NewerSchema
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import utc
 from sequencer.plugins.temporal.memo import MemoStore
-from sequencer.plugins.temporal.permits import NOTE_CHARS, Permit, permit_of
 from sequencer.plugins.temporal.wire import (
     COUNTED,
     DETACHED,
@@ -50,6 +49,7 @@ from sequencer.plugins.temporal.wire import (
     packed_error,
     worker_name,
 )
+from sequencer.plugins.temporal.work_orders import NOTE_CHARS, WorkOrder, permit_of
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
 OVERTAKEN, REFUSED, LOST = "Overtaken", "Refused", "Lost"
@@ -88,7 +88,7 @@ def shown(head: Head) -> str:
 class Dispatched(Struct):
     """An activity that is being made, and whose permission it uses."""
 
-    permit: Permit
+    permit: WorkOrder
     task: asyncio.Task[None]
 
 
@@ -201,7 +201,7 @@ class RunWorkflow:
         # No event; only who looks at the server asks for it.
         workflow.set_current_details(shown(self._store.head))
 
-    def _tell_detached(self, permit: Permit) -> None:
+    def _tell_detached(self, permit: WorkOrder) -> None:
         """Let everybody see *permit*, which no process waits for: the open ones and this."""
         others = [one for one in self._detached if one["id"] != permit.id and "end" not in one]
         known = [one for one in self._detached if one["id"] == permit.id]
@@ -295,12 +295,12 @@ class RunWorkflow:
 
     # --- attempts ------------------------------------------------------------------
 
-    def _begin(self, token: int, permit: Permit) -> None:
+    def _begin(self, token: int, permit: WorkOrder) -> None:
         self._attempts[token] = Dispatched(
             permit, asyncio.create_task(self._attempt(token, permit))
         )
 
-    async def _attempt(self, token: int, permit: Permit) -> None:
+    async def _attempt(self, token: int, permit: WorkOrder) -> None:
         """Let a worker make the attempt with *token*, and record how it has ended."""
         try:
             data = await self._made(token, permit, permit.ticket(token), permit.queue)
@@ -317,7 +317,7 @@ class RunWorkflow:
             self._is_woken = True
 
     async def _made(
-        self, token: int, permit: Permit, ticket: Ticket, queue: str | None = None
+        self, token: int, permit: WorkOrder, ticket: Ticket, queue: str | None = None
     ) -> Any:
         """Return what a worker of *queue*, or of the run's own, returns for *ticket*."""
         own_s = permit.timeout_s(token)
@@ -338,7 +338,7 @@ class RunWorkflow:
             cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
         )
 
-    async def _merged(self, token: int, permit: Permit, ticket: Ticket) -> Any:
+    async def _merged(self, token: int, permit: WorkOrder, ticket: Ticket) -> Any:
         """Return what becomes of work that is merged; its agent is not to be paid again."""
         for _ in range(MERGES):
             try:
@@ -349,7 +349,7 @@ class RunWorkflow:
                 await asyncio.sleep(MERGE_PAUSE_S)
         return await self._made(token, permit, ticket)
 
-    def _record(self, token: int, permit: Permit, data: Any) -> None:
+    def _record(self, token: int, permit: WorkOrder, data: Any) -> None:
         if self._attempts.pop(token, None) is None:
             return
         granted = permit.record(
@@ -364,7 +364,7 @@ class RunWorkflow:
             self._begin(one, permit)
         self._is_woken = True
 
-    def _lose(self, token: int, permit: Permit, error: ActivityError) -> None:
+    def _lose(self, token: int, permit: WorkOrder, error: ActivityError) -> None:
         """Note that the attempt with *token* has vanished; whoever goes on takes its place."""
         if self._attempts.pop(token, None) is None:
             return
@@ -393,7 +393,7 @@ class RunWorkflow:
             permit.give_back(token, {"type": "", "message": str(cause)}, now)
 
 
-def _heard_until(permit: Permit) -> datetime | None:
+def _heard_until(permit: WorkOrder) -> datetime | None:
     """Return until when the process of *permit* has to ask for it; None: it waits, or none does."""
     if permit.listeners or permit.is_detached or permit.silent_since is None:
         return None

@@ -87,7 +87,8 @@ def web(
     ensure_person(invocation.verb, "its buttons make a person's decisions")
     ensure_extra()
     # No other command may pay for these.
-    from sequencer.plugins.web import door, guard, server, site  # noqa: PLC0415
+    from sequencer.plugins.web import guard, server, site  # noqa: PLC0415
+    from sequencer.plugins.web.webhooks import receiver  # noqa: PLC0415
 
     own = None if folders else invocation.project().settings
     shown = site.Site(folders) if own is None else site.Site((own.project_dir,), own.config_path)
@@ -101,7 +102,7 @@ def web(
         way = None if no_browser else stack.enter_context(_way_to(link))
         made = server.make_app(shown, keys.form)
         pages = guard.PageGuard(made, keys, origins, port, opened=way.close if way else None)
-        app = door.Door(pages, origins, shown, invocation.say)
+        app = receiver.WebhookReceiver(pages, origins, shown, invocation.say)
         app.begin()
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:

@@ -21,9 +21,9 @@ from sequencer.cli.context import tell
 from sequencer.cli.views.next_command import next_command, situation_of
 from sequencer.cli.views.readiness import holder_words
 from sequencer.cli.views.runs import Open
-from sequencer.documents.textfile import slug
 from sequencer.engine.tree_state import UnmergedWork
 from sequencer.errors import RemoteUnreachable, SequencerError, UnknownName
+from sequencer.files.textfile import slug
 from sequencer.history.story import StepTries
 from sequencer.model.head import Head
 from sequencer.model.kind import ReadinessKind

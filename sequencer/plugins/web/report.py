@@ -9,8 +9,8 @@ from importlib.resources import files
 
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import one_line, short
-from sequencer.documents.textfile import slug
 from sequencer.errors import TransitionRefused
+from sequencer.files.textfile import slug
 from sequencer.plugins.drawing.pictures import FAINT, FONTS, INK, PALE_INK, SMALL, beginning, points
 from sequencer.plugins.web import run_page
 from sequencer.plugins.web.costs import MEASURES, PARTS, Judge, grown, reviews_of

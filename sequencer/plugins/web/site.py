@@ -22,7 +22,6 @@ from msgspec import Struct, field
 from sequencer.cli.views.next_command import run_state, situation_of
 from sequencer.cli.views.runs import Open, asked_at, open_at, run_facts, unread_facts
 from sequencer.cli.views.states import LOOKS, StateLook, look_of
-from sequencer.documents.textfile import slug
 from sequencer.engine.graph_changes import as_begun
 from sequencer.engine.run import Run
 from sequencer.engine.tree_state import UnmergedWork
@@ -34,6 +33,7 @@ from sequencer.errors import (
     SequencerError,
     UnknownName,
 )
+from sequencer.files.textfile import slug
 from sequencer.history.facts import RecordedFact, read
 from sequencer.history.story import StepTries, Story
 from sequencer.model.commands import Adopt

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sequencer.documents.regular import read_bytes
-from sequencer.documents.yamlfile import KeyPath, decode
 from sequencer.errors import ConfigurationError
+from sequencer.files.regular import read_bytes
+from sequencer.files.yamlfile import KeyPath, decode
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.finding import MAX_CHARS, GraphFile

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from msgspec import Struct, field
 
-from sequencer.documents.keys import problems_of
-from sequencer.documents.yamlfile import Document, KeyPath, dotted, parse_text
 from sequencer.errors import ConfigurationError
+from sequencer.files.keys import problems_of
+from sequencer.files.yamlfile import Document, KeyPath, dotted, parse_text
 from sequencer.frozen.base import Frozen, checked
 from sequencer.frozen.fields import BeforeValidator, Field, ValidationError
 from sequencer.model.step import (

@@ -20,8 +20,8 @@ from sequencer.cli import demo
 from sequencer.cli.context import Invocation
 from sequencer.cli.program import run
 from sequencer.cli.views.text import width
-from sequencer.documents.textfile import CONFIG_NAME
 from sequencer.errors import DecisionRefused
+from sequencer.files.textfile import CONFIG_NAME
 from sequencer.project import trusting
 from sequencer.project.project import open_project
 from tests.unit.cli.calling import call

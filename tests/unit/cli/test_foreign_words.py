@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from sequencer.cli.program import COMMANDS, group
-from sequencer.documents.keys import leaves
-from sequencer.documents.yamlfile import KeyPath
 from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.files.keys import leaves
+from sequencer.files.yamlfile import KeyPath
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.cli import init as scaffold
-from sequencer.documents.textfile import SCHEMA_NAME
+from sequencer.files.textfile import SCHEMA_NAME
 from sequencer.project import trusting
 from sequencer.project.agents import CLIENTS
 from sequencer.project.project import open_project

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import sequencer
-from sequencer.documents.textfile import expand_home, path_at_home, resolve_path
 from sequencer.errors import ConfigurationError
+from sequencer.files.textfile import expand_home, path_at_home, resolve_path
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sequencer.documents.keys import known_keys
+from sequencer.files.keys import known_keys
 from sequencer.project.schema import Schema, StepDefaults
 
 

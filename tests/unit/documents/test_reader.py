@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.documents import yamlfile as reader
-from sequencer.documents.yamlfile import parse
 from sequencer.errors import ConfigurationError
+from sequencer.files import yamlfile as reader
+from sequencer.files.yamlfile import parse
 
 FILE = Path("orchestration.yaml")
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sequencer.errors import StepFailed, UnknownName
+from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import StepRequest
-from sequencer.executors.stand_ins import ScriptedExecutor
 from sequencer.model.request import Request
 from sequencer.plugins.requests.project_requests import starter_of
 from sequencer.plugins.requests.routing import NotAsked

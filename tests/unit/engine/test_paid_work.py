@@ -13,8 +13,8 @@ from sequencer.engine.run import Run
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import MachineBusy, StepFailed, StorageFailed
 from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.fake_agents import ScriptedExecutor
 from sequencer.executors.protocol import Listener, StepRequest
-from sequencer.executors.stand_ins import ScriptedExecutor
 from sequencer.model import limits as due
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage

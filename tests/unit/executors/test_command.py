@@ -12,8 +12,8 @@ from sequencer.engine.records import apply_completion
 from sequencer.errors import StorageFailed, UnsafeFolder
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.command import CommandExecutor, CommandOptions
+from sequencer.executors.fake_agents import ScriptedExecutor, ScriptedOptions, wait_like_an_agent
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, wait_like_an_agent
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step

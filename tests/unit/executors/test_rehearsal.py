@@ -6,8 +6,8 @@ import pytest
 from msgspec import structs
 
 from sequencer.executors.cancellation import Cancellation
+from sequencer.executors.fake_agents import RehearsalExecutor, RehearsalOptions
 from sequencer.executors.samples import sample
-from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.step import Step
 from sequencer.workflows.verdicts import check_schema

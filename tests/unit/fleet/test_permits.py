@@ -16,8 +16,13 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.memo import HeldGraphChanges, MemoStore
-from sequencer.plugins.temporal.permits import LinePermit, NetPermit, Permit, permit_of
 from sequencer.plugins.temporal.wire import FACTS, AttemptReport, amended, error_of, head_of, packed
+from sequencer.plugins.temporal.work_orders import (
+    GraphWorkOrder,
+    SequenceWorkOrder,
+    WorkOrder,
+    permit_of,
+)
 from sequencer.store.protocol import Store
 from tests.flows import workflow
 
@@ -42,7 +47,7 @@ class Lab:
         by: str = "1@here",
         untaken: Sequence[int] = (),
         **limits: Any,
-    ) -> LinePermit:
+    ) -> SequenceWorkOrder:
         """Issue a permit."""
         data = {
             "id": by,
@@ -55,10 +60,10 @@ class Lab:
             "untaken": untaken,
         }
         permit = permit_of(json.loads(json.dumps(data)), self.store)
-        assert isinstance(permit, LinePermit)
+        assert isinstance(permit, SequenceWorkOrder)
         return permit
 
-    def graph_permit(self, places: int) -> NetPermit:
+    def graph_permit(self, places: int) -> GraphWorkOrder:
         """Issue a permit for a graph, without limits."""
         data = {
             "id": "1",
@@ -69,16 +74,18 @@ class Lab:
             "workflow": self.workflow.model_dump(mode="json", exclude_defaults=True),
         }
         permit = permit_of(json.loads(json.dumps(data)), self.store)
-        assert isinstance(permit, NetPermit)
+        assert isinstance(permit, GraphWorkOrder)
         return permit
 
-    def advance(self, permit: Permit, *, may_claim: bool = True) -> list[int]:
+    def advance(self, permit: WorkOrder, *, may_claim: bool = True) -> list[int]:
         """Let it do what it can."""
         granted = permit.advance(tuple(self.live), self.now, may_claim=may_claim)
         self.live.update(granted)
         return granted
 
-    def end(self, permit: LinePermit, token: int, status: str = "ok", **more: Any) -> list[int]:
+    def end(
+        self, permit: SequenceWorkOrder, token: int, status: str = "ok", **more: Any
+    ) -> list[int]:
         """Let the attempt with *token* end."""
         self.live.discard(token)
         index = self.store.head.step_index
@@ -197,7 +204,7 @@ def test_a_permit_continues_elsewhere_with_what_it_has_counted() -> None:
     lab.end(permit, 1)
     lab.live.clear()
     again = permit_of(json.loads(json.dumps(permit.kept())), lab.store)
-    assert isinstance(again, LinePermit)
+    assert isinstance(again, SequenceWorkOrder)
     token = lab.advance(again)[0]
     lab.end(again, token)
     lab.advance(again)
@@ -247,7 +254,7 @@ def test_counts_are_handed_on_whole_and_the_summary_has_them() -> None:
     lab.live.clear()
     kept = json.loads(json.dumps(permit.kept()))
     again = permit_of(kept, lab.store)
-    assert isinstance(again, LinePermit)
+    assert isinstance(again, SequenceWorkOrder)
     assert again.kept() == kept
     assert kept["kept"]["failures"] == 1
     lab.end(again, lab.advance(again)[0])
@@ -270,13 +277,13 @@ def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
         "limits": {"max_steps": 2},
     }
     permit = permit_of(json.loads(json.dumps(data)), lab.store)
-    assert isinstance(permit, NetPermit)
+    assert isinstance(permit, GraphWorkOrder)
     permit.budget.tried()
     permit.budget.count("a", Outcome(status=OutcomeStatus.OK))
     permit.budget.tried()
     permit.budget.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
     again = permit_of(json.loads(json.dumps(permit.kept())), lab.store)
-    assert isinstance(again, NetPermit)
+    assert isinstance(again, GraphWorkOrder)
     assert (permit.budget.slots(0), again.budget.slots(0)) == (1, 1)
     assert again.budget.kept() == permit.budget.kept()
     assert again.budget.summary.failures == 1

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from sequencer.model.head import Claim
-from sequencer.plugins.git.state.beats import Beats
+from sequencer.plugins.git.state.heartbeats import Heartbeats
 from sequencer.store import identity
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import make_claim
@@ -21,13 +21,13 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.remote = remotes.new_remote(folder / "remote.git")
-        self._made: list[Beats] = []
+        self._made: list[Heartbeats] = []
 
     def clone(self, name: str) -> Path:
         folder = self.folder / name
         return folder if folder.exists() else remotes.new_clone(self.remote, folder)
 
-    def worker(self, name: str) -> Beats:
+    def worker(self, name: str) -> Heartbeats:
         made = remotes.new_beats(self.clone(name))
         self._made.append(made)
         return made

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from sequencer.plugins.git.process import Git
-from sequencer.plugins.git.state.beats import Beats
+from sequencer.plugins.git.state.heartbeats import Heartbeats
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import Refs, Remote
 from sequencer.project.store_requests import EVERYTHING
@@ -88,10 +88,10 @@ def files(remote: Path, ref: str) -> dict[str, bytes]:
     return {name: git(remote, "cat-file", "blob", f"{ref}:{name}").encode() for name in names}
 
 
-def new_beats(clone: Path, *, timeout_s: float = 20.0) -> Beats:
+def new_beats(clone: Path, *, timeout_s: float = 20.0) -> Heartbeats:
     """Return the beats of one worker in *clone*."""
     here = Git(clone, timeout_s=timeout_s, allowed=EVERYTHING)
-    return Beats(
+    return Heartbeats(
         Remote(here, "origin"),
         Objects(here),
         Leases(clone / "sync" / "beats"),

@@ -12,8 +12,8 @@ import pytest
 
 from sequencer.errors import RemoteUnreachable, StorageFailed
 from sequencer.plugins.git.process import GitFailed
-from sequencer.plugins.git.state import beats as module
-from sequencer.plugins.git.state.beats import confirmed
+from sequencer.plugins.git.state import heartbeats as module
+from sequencer.plugins.git.state.heartbeats import confirmed
 from sequencer.plugins.git.state.objects import CommitDraft, Objects
 from sequencer.plugins.git.state.remote import Pushed, PushVerdict, RefMove, Remote
 from sequencer.store import identity, leases

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.textfile import is_branch_name
+from sequencer.files.textfile import is_branch_name
 from sequencer.plugins.git.code import checkout, gathering
 from sequencer.plugins.git.code import worktrees as module
 from sequencer.plugins.git.code.checkout import PlaceResult

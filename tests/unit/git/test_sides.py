@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import CorruptState, RemoteUnreachable
-from sequencer.plugins.git.state.sides import (
+from sequencer.plugins.git.state.sync_status import (
     OtherRun,
     Relation,
-    Sides,
+    SyncStatus,
     compare,
     runs_elsewhere,
     take_theirs,
@@ -29,9 +29,13 @@ def shared(tmp_path: Path) -> Shared:
 
 def test_a_run_that_is_nowhere_leaves_no_folder_behind(shared: Shared) -> None:
     a = shared.clone("a")
-    sides = compared(a)
-    assert (sides.relation, sides.here, sides.there) == (Relation.NOWHERE, None, None)
-    assert (sides.tip, sides.known) == (None, None)
+    sync_status = compared(a)
+    assert (sync_status.relation, sync_status.here, sync_status.there) == (
+        Relation.NOWHERE,
+        None,
+        None,
+    )
+    assert (sync_status.tip, sync_status.known) == (None, None)
     assert not (a / "sync").exists()
 
 
@@ -40,10 +44,10 @@ def test_a_run_that_was_begun_without_git_is_here_only(shared: Shared) -> None:
     (a / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
     steps(a, 2)
     git(a, "checkout", "-q", "orchestration.yaml")
-    sides = compared(a)
-    assert sides.relation is Relation.UNPUBLISHED
-    assert sides.here is not None
-    assert sides.here.step_index == 2
+    sync_status = compared(a)
+    assert sync_status.relation is Relation.UNPUBLISHED
+    assert sync_status.here is not None
+    assert sync_status.here.step_index == 2
     steps(a, 1)
     assert compared(a).relation is Relation.EQUAL
     assert shared.tip()
@@ -53,10 +57,10 @@ def test_a_branch_that_somebody_removed(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     git(shared.bare, "update-ref", "-d", "refs/heads/sequencer/default")
-    sides = compared(a)
-    assert (sides.relation, sides.tip) == (Relation.GONE, None)
-    assert isinstance(sides.problem, CorruptState)
-    assert "git push" in (sides.problem.hint or "")
+    sync_status = compared(a)
+    assert (sync_status.relation, sync_status.tip) == (Relation.GONE, None)
+    assert isinstance(sync_status.problem, CorruptState)
+    assert "git push" in (sync_status.problem.hint or "")
 
 
 def test_a_branch_with_another_run(shared: Shared) -> None:
@@ -64,11 +68,11 @@ def test_a_branch_with_another_run(shared: Shared) -> None:
     steps(a, 1)
     git(shared.bare, "update-ref", "-d", "refs/heads/sequencer/default")
     steps(b, 1)
-    sides = compared(a)
-    assert sides.relation is Relation.ANOTHER_RUN
-    assert sides.here is not None
-    assert sides.there is not None
-    assert sides.here.run_id != sides.there.run_id
+    sync_status = compared(a)
+    assert sync_status.relation is Relation.ANOTHER_RUN
+    assert sync_status.here is not None
+    assert sync_status.there is not None
+    assert sync_status.here.run_id != sync_status.there.run_id
 
 
 @pytest.mark.parametrize("damage", ["middle", "head"])
@@ -81,11 +85,11 @@ def test_files_here_that_cannot_be_used(shared: Shared, damage: str) -> None:
         journal.write_bytes(lines[0] + b"x" * 9 + b"\n" + b"".join(lines[2:]))
     else:
         state.write_text('{"revision": "no number"}')
-    sides = compared(a)
-    assert (sides.relation, sides.tip) == (Relation.DAMAGED, shared.tip())
-    assert sides.problem is not None
-    assert sides.relation.allows_taking
-    assert not sides.relation.is_sound
+    sync_status = compared(a)
+    assert (sync_status.relation, sync_status.tip) == (Relation.DAMAGED, shared.tip())
+    assert sync_status.problem is not None
+    assert sync_status.relation.allows_taking
+    assert not sync_status.relation.is_sound
 
 
 # --- other runs ------------------------------------------------------------------------
@@ -129,7 +133,7 @@ NOON = 1_795_348_800.0
 """2026-11-22 12:00:00 UTC."""
 
 
-def taken(folder: Path) -> tuple[Path, Sides]:
+def taken(folder: Path) -> tuple[Path, SyncStatus]:
     with closing(store_of(folder)) as store:
         return take_theirs(store, compare(store), lambda: NOON)
 

@@ -13,7 +13,7 @@ import pytest
 
 from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.model.head import Claim, Head, Loop, Owner
-from sequencer.plugins.git.code import tenancy
+from sequencer.plugins.git.code import work_tree_lock
 from sequencer.project.schema import CommitOptions, WorkOptions
 from sequencer.store.identity import this_process
 from tests.concurrency import children
@@ -180,18 +180,18 @@ def test_a_kill_frees_it_when_the_agents_have_had_time_to_end(
     os.kill(pid, signal.SIGKILL)
     os.waitpid(started.pop(), 0)
     one.carrier.ready(head())
-    assert time.monotonic() - began >= tenancy.ENDED_S
+    assert time.monotonic() - began >= work_tree_lock.ENDED_S
     one.carrier.enter(head())
     one.carrier.leave(head(step_index=1))
     # It was left as it should be since.
     began = time.monotonic()
     clone(here, commit=NOTES_OCCUPIED).carrier.ready(head())
-    assert time.monotonic() - began < tenancy.ENDED_S
+    assert time.monotonic() - began < work_tree_lock.ENDED_S
 
 
 def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, here, _ = pair(tmp_path)
-    monkeypatch.setattr(tenancy, "TAKE_S", 0.1)
+    monkeypatch.setattr(work_tree_lock, "TAKE_S", 0.1)
     one, other = clone(here, commit=NOTES_OCCUPIED), clone(here, commit=NOTES_OCCUPIED)
     assert (ready(one), ready(other)) == (True, True)
     one.carrier.enter(head())
@@ -241,7 +241,7 @@ def test_after_a_kill_nobody_can_tell_and_that_is_said(
     tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, here, _ = pair(tmp_path)
-    monkeypatch.setattr(tenancy, "ENDED_S", 0.0)
+    monkeypatch.setattr(work_tree_lock, "ENDED_S", 0.0)
     os.kill(working(here, started), signal.SIGKILL)
     os.waitpid(started.pop(), 0)
     write(here, {"half.md": "half"})
@@ -334,7 +334,7 @@ def test_a_process_that_is_gone_is_no_tenant(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one, state = at_work(here)
     one.carrier.leave(None)
-    path = here / ".git" / tenancy.NOTE
+    path = here / ".git" / work_tree_lock.NOTE
     note = json.loads(path.read_text())
     note["owner"]["pid_start"] += 1
     path.write_text(json.dumps(note))

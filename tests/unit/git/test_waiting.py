@@ -301,12 +301,12 @@ def test_a_folder_that_is_locked_for_long_is_looked_at_later(lab: Lab) -> None:
 
 
 def test_processes_of_a_clone_share_their_looks(lab: Lab) -> None:
-    sides = [lab.side(slow_s=0.5, is_watching=False) for _ in range(4)]
-    for number, side in enumerate(sides):
+    sync_status = [lab.side(slow_s=0.5, is_watching=False) for _ in range(4)]
+    for number, side in enumerate(sync_status):
         lab.later(0.05 * number, side.waiting.wait, lab.revision, 2.0)
     lab.close()
     # Alone, each of the four asks 5 or 6 times.
-    assert 2 <= sum(side.looks for side in sides) <= 12
+    assert 2 <= sum(side.looks for side in sync_status) <= 12
 
 
 @pytest.mark.parametrize("is_watching", [True, False])

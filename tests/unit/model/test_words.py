@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.documents.textfile import MAX_COMPONENT_BYTES, slug
 from sequencer.errors import command
 from sequencer.executors.claude import ClaudeOptions
 from sequencer.executors.codex import CodexOptions
 from sequencer.executors.gemini import GeminiOptions
 from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeOptions
+from sequencer.files.textfile import MAX_COMPONENT_BYTES, slug
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Usage

@@ -12,9 +12,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.documents.keys import annotation_at, is_mapping, leaves
-from sequencer.documents.textfile import locate
 from sequencer.errors import ConfigurationError, ConfigurationErrors
+from sequencer.files.keys import annotation_at, is_mapping, leaves
+from sequencer.files.textfile import locate
 from sequencer.model.sequence.order import describe
 from sequencer.project.legacy import tables
 from sequencer.project.schema import Schema

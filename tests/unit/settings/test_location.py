@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.textfile import locate
 from sequencer.errors import ConfigurationError
+from sequencer.files.textfile import locate
 from sequencer.project.settings import load
 
 
@@ -129,7 +129,7 @@ def test_both_refuse_what_is_no_path(project: Path, text: str) -> None:
 PROBE = """
 import sys
 from pathlib import Path
-from sequencer.documents.textfile import locate
+from sequencer.files.textfile import locate
 print(locate(Path(sys.argv[1]), None, {}).state_path)
 print(" ".join(sorted({"pydantic", "yaml", "rich", "click"} & set(sys.modules))))
 """
@@ -147,7 +147,7 @@ def test_a_quick_look_loads_nothing_heavy(project: Path, text: str, loaded: str)
 
 
 def test_the_reader_needs_no_pydantic() -> None:
-    probe = "import sys, sequencer.documents.yamlfile; sys.exit('pydantic' in sys.modules)"
+    probe = "import sys, sequencer.files.yamlfile; sys.exit('pydantic' in sys.modules)"
     subprocess.run([sys.executable, "-c", probe], check=True)
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.files.yamlfile import dotted
 from sequencer.project.legacy import TEAM_KEYS, TOP_KEYS
 from sequencer.project.settings import HIDDEN, load
 from tests.unit.settings.loading import loaded, refusal, refusals

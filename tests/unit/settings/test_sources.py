@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.keys import leaves
-from sequencer.documents.yamlfile import dotted
 from sequencer.errors import ConfigurationError
+from sequencer.files.keys import leaves
+from sequencer.files.yamlfile import dotted
 from sequencer.project.schema import Schema
 from sequencer.project.settings import load
 from sequencer.project.sources import IDENTITY_VARIABLES, variable_name

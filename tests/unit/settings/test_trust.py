@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.documents.keys import leaves
-from sequencer.documents.yamlfile import KeyPath, dotted
+from sequencer.files.keys import leaves
+from sequencer.files.yamlfile import KeyPath, dotted
 from sequencer.project.schema import Schema
 from sequencer.project.settings import load
 from sequencer.project.trust import Acts, Rule, acts_of, rule_of, rules

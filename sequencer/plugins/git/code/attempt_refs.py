@@ -16,10 +16,10 @@ import os
 from collections.abc import Callable, Mapping
 from shlex import quote
 
-from sequencer.documents.textfile import is_branch_name, ref_part, slug
 from sequencer.engine.events import Noticed
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
+from sequencer.files.textfile import is_branch_name, ref_part, slug
 from sequencer.model.head import Claim, Head, Work
 from sequencer.plugins.git.code.tree import WorkTree, listed
 from sequencer.plugins.git.code.workspace import GitWorkspace, folders_of

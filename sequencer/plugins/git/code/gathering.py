@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Iterator
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import ref_part, slug
 from sequencer.errors import SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
+from sequencer.files.textfile import ref_part, slug
 from sequencer.plugins.git.code.checkout import (
     PATIENCE_S,
     QUIET,

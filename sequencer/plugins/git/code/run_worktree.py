@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sequencer.documents.textfile import ref_part, slug
 from sequencer.engine.attempt import Attempt, Leftovers
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
 from sequencer.errors import Interrupted, SequencerError, WorkTreeRefused
@@ -23,6 +22,7 @@ from sequencer.executors.launch import Launch, agent_environment
 from sequencer.executors.process import ProcessCore, describe_exit
 from sequencer.executors.pump import TAIL
 from sequencer.executors.wall import Wall
+from sequencer.files.textfile import ref_part, slug
 from sequencer.model.head import Head
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.checkout import PATIENCE_S, Checkout

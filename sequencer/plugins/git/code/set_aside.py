@@ -23,9 +23,9 @@ from typing import Self
 
 from msgspec import Struct, field
 
-from sequencer.documents.textfile import is_branch_name, ref_part, slug
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import SequencerError
+from sequencer.files.textfile import is_branch_name, ref_part, slug
 from sequencer.plugins.git.code.checkout import QUIET, stage
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.tree import STATUS, Change, listed, parse_status, under_way_in

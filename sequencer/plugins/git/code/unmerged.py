@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import ref_part, slug
 from sequencer.errors import SequencerError
+from sequencer.files.textfile import ref_part, slug
 from sequencer.plugins.git.code.gathering import TaskTrees
 from sequencer.plugins.git.code.stranded import LEFT_BRANCH, Stranded, described
 from sequencer.plugins.git.code.tree import status_of

@@ -3,7 +3,7 @@
 A step begins on the code that the state goes with; what it has committed, or may be committed for
 it, is pushed together with the state, by the store, so that both move in one. Nothing here forces
 or merges: a branch is fast-forwarded or left alone, and what does not fit is told to a person
-before anything runs; only code that was not accepted is taken back (see `Tenancy.take_back`).
+before anything runs; only code that was not accepted is taken back (see `WorkTreeLock.take_back`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from shlex import quote
 
-from sequencer.documents.textfile import is_branch_name, slug
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused, typed_command
 from sequencer.executors.redaction import Redaction
+from sequencer.files.textfile import is_branch_name, slug
 from sequencer.model.head import Claim, Head, Work
 from sequencer.plugins.git.code.commit import Committer, RefMoved
 from sequencer.plugins.git.code.selection import Selection, Selector, secrets_by
-from sequencer.plugins.git.code.tenancy import Note, Tenancy, changed_since
 from sequencer.plugins.git.code.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
+from sequencer.plugins.git.code.work_tree_lock import Note, WorkTreeLock, changed_since
 from sequencer.plugins.git.process import GitFailed
 from sequencer.plugins.git.state.remote import DEEPER, NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.plugins.git.state.store import GitStore
@@ -68,7 +68,7 @@ class GitWorkspace(Workspace):
         self._tolerated = tree.patterns(work.tolerated)
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
-        self._tenancy = Tenancy(tree, run, state, self._committer)
+        self._tenancy = WorkTreeLock(tree, run, state, self._committer)
         self.cargo: RefMove | None = None
         """What is to move with what was collected last; None: the remote has the code already."""
         self._left: set[str] = set()
@@ -126,7 +126,7 @@ class GitWorkspace(Workspace):
         commit = self._ensure_branch(status, head)
         note = self._tenancy.note()
         self._tenancy.ensure_free(note, head)
-        has_changed = self._tenancy.ensure_unoccupied(note)
+        has_changed = self._tenancy.ensure_work_tree_free(note)
         if self._has_taken_back(note, head) or has_changed:
             # What its agents have left they had not left before.
             status, note = self._tree.status(), self._tenancy.note()

@@ -18,7 +18,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from sequencer.documents.textfile import ref_part, slug
+from sequencer.files.textfile import ref_part, slug
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
 from sequencer.model.head import Counter, Owner

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 from msgspec import Struct, field
 
-from sequencer.documents.textfile import expand_home
 from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed, typed_command
+from sequencer.files.textfile import expand_home
 from sequencer.plugins.git.own_settings import common_of, named
 from sequencer.plugins.git.process import DENIED, INCOMPLETE, NOWHERE, UNWRITABLE, Git, GitFailed
 from sequencer.plugins.git.state.locks import Lock, in_the_way

@@ -20,7 +20,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.documents.textfile import ref_part, slug
 from sequencer.errors import (
     ClaimHeld,
     RemoteUnreachable,
@@ -28,11 +27,12 @@ from sequencer.errors import (
     StateRefused,
     StorageFailed,
 )
+from sequencer.files.textfile import ref_part, slug
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.transitions import Transition
 from sequencer.plugins.git.process import Git, GitFailed
-from sequencer.plugins.git.state.beats import Beats, confirmed
 from sequencer.plugins.git.state.branch import Branch, PendingPush
+from sequencer.plugins.git.state.heartbeats import Heartbeats, confirmed
 from sequencer.plugins.git.state.objects import Objects
 from sequencer.plugins.git.state.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.plugins.git.state.waiting import PollPace, SharedLook, SharedWait
@@ -163,7 +163,7 @@ class GitStore:
         """Hears what becomes of the remote while somebody waits."""
         self.stopped: Callable[[], bool] = lambda: False
         git.stopped = lambda: self.stopped()  # noqa: PLW0108 - set later
-        self._beats = Beats(remote, branch.objects, files.leases, refs)
+        self._beats = Heartbeats(remote, branch.objects, files.leases, refs)
         self._pace = PollPace(remote.name, fast_s=options.fast_s, slow_s=options.slow_s)
         self._slow_s, self._asked_at = options.slow_s, -math.inf
         self._is_changing = False

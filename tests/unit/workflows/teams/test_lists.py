@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.yamlfile import Document
 from sequencer.errors import ConfigurationError, ConfigurationErrors
+from sequencer.files.yamlfile import Document
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.graph.task import MAX_TASKS
 from sequencer.model.step import Step

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from sequencer.documents.textfile import ref_part, slug
 from sequencer.errors import CorruptState, WorkTreeBusy
+from sequencer.files.textfile import ref_part, slug
 from sequencer.frozen.base import Frozen
 from sequencer.model.head import Claim, Counter, Head, Loop, Owner, Work
 from sequencer.plugins.git.code.commit import Committer, RefMoved
@@ -108,7 +108,7 @@ class Note(Frozen):
         return content.get("run_id") == self.run_id and self.owner.nonce in nonces
 
 
-class Tenancy:
+class WorkTreeLock:
     """The note of one work tree, as one run sees it."""
 
     def __init__(self, tree: WorkTree, run: str | None, state: Path, committer: Committer) -> None:
@@ -141,7 +141,7 @@ class Tenancy:
 
     # --- while agents work ---------------------------------------------------------
 
-    def ensure_unoccupied(self, note: Note | None) -> bool:
+    def ensure_work_tree_free(self, note: Note | None) -> bool:
         """Return when no agents of another process work here, *note* being who began last.
 
         Returns whether some may have till now.

@@ -87,7 +87,7 @@ _SOUND = frozenset(
 )
 
 
-class Sides(Struct, frozen=True):
+class SyncStatus(Struct, frozen=True):
     """What one look has found."""
 
     relation: Relation
@@ -114,7 +114,7 @@ class OtherRun(Struct, frozen=True):
     head: Head | None
 
 
-def compare(store: GitStore) -> Sides:
+def compare(store: GitStore) -> SyncStatus:
     """Look at the remote, bring what is new into the folder of *store*, and tell both sides.
 
     Raises:
@@ -127,24 +127,24 @@ def compare(store: GitStore) -> Sides:
     try:
         if not was_begun and known is None and branch.refs.state not in branch.look():
             # A look at what is nowhere makes no folder for it.
-            return Sides(Relation.NOWHERE, known, here, None, None)
+            return SyncStatus(Relation.NOWHERE, known, here, None, None)
         store.bring()
     except RemoteUnreachable as error:
-        return Sides(Relation.UNKNOWN, known, here, None, None, error)
+        return SyncStatus(Relation.UNKNOWN, known, here, None, None, error)
     except CorruptState as error:
         return _apart(branch, known, here, error)
     now = branch.known.read()
     if now is None or now.branch != branch.refs.branch:
-        return Sides(Relation.UNPUBLISHED, known, here, None, None)
+        return SyncStatus(Relation.UNPUBLISHED, known, here, None, None)
     theirs = journal_of(branch, now.tip) or b""
     damage = _damage(store, theirs)
     if damage is not None:
-        return Sides(Relation.DAMAGED, known, here, now.tip, newest(theirs), damage)
+        return SyncStatus(Relation.DAMAGED, known, here, now.tip, newest(theirs), damage)
     relation = Relation.EQUAL if branch.replica.journal() == journal else Relation.BEHIND
-    return Sides(relation if journal else Relation.NEW, known, here, now.tip, newest(theirs))
+    return SyncStatus(relation if journal else Relation.NEW, known, here, now.tip, newest(theirs))
 
 
-def as_known(store: GitStore) -> Sides:
+def as_known(store: GitStore) -> SyncStatus:
     """Tell both sides of the run in *store* as this clone knows them, and change nothing."""
     branch = store.branch
     known, journal = branch.known.read(), branch.replica.journal()
@@ -152,27 +152,29 @@ def as_known(store: GitStore) -> Sides:
     if known is None or known.branch != branch.refs.branch:
         was_begun = bool(journal) or signature(store.state_path) is not None
         relation = Relation.UNPUBLISHED if was_begun else Relation.NOWHERE
-        return Sides(relation, None, here, None, None, is_asked=False)
+        return SyncStatus(relation, None, here, None, None, is_asked=False)
     theirs = journal_of(branch, known.tip)
     if theirs is None:
-        return Sides(Relation.UNKNOWN, known, here, known.tip, None, is_asked=False)
+        return SyncStatus(Relation.UNKNOWN, known, here, known.tip, None, is_asked=False)
     relation, damage = Relation.EQUAL, None
     if not journal.startswith(theirs) and theirs.startswith(journal):
         # The next change brings it up.
         relation = Relation.BEHIND
     elif (damage := _damage(store, theirs)) is not None:
         relation = Relation.DAMAGED
-    return Sides(relation, known, here, known.tip, newest(theirs), damage, is_asked=False)
+    return SyncStatus(relation, known, here, known.tip, newest(theirs), damage, is_asked=False)
 
 
-def _apart(branch: Branch, known: Known | None, here: Head | None, problem: CorruptState) -> Sides:
+def _apart(
+    branch: Branch, known: Known | None, here: Head | None, problem: CorruptState
+) -> SyncStatus:
     """Return why the branch could not be followed."""
     try:
         tip = branch.look().get(branch.refs.state)
     except RemoteUnreachable as error:
-        return Sides(Relation.UNKNOWN, known, here, None, None, error)
+        return SyncStatus(Relation.UNKNOWN, known, here, None, None, error)
     if tip is None:
-        return Sides(Relation.GONE, known, here, None, None, problem)
+        return SyncStatus(Relation.GONE, known, here, None, None, problem)
     there = newest(journal_of(branch, tip) or b"")
     if there is None:
         relation = Relation.UNREADABLE
@@ -180,7 +182,7 @@ def _apart(branch: Branch, known: Known | None, here: Head | None, problem: Corr
         relation = Relation.ANOTHER_RUN
     else:
         relation = Relation.DIVERGED
-    return Sides(relation, known, here, tip, there, problem)
+    return SyncStatus(relation, known, here, tip, there, problem)
 
 
 def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
@@ -274,26 +276,26 @@ _BESIDE = (results.NAME, "beats", "activity")
 
 
 def take_theirs(
-    store: GitStore, sides: Sides, now: Callable[[], float] = time.time
-) -> tuple[Path, Sides]:
+    store: GitStore, sync_status: SyncStatus, now: Callable[[], float] = time.time
+) -> tuple[Path, SyncStatus]:
     """Put the run's files here aside and bring the branch's; return where they are, and both sides.
 
-    *sides* is what `compare` has just found.
+    *sync_status* is what `compare` has just found.
 
     Raises:
         UsageRefused: there is no need; the folder is the branch, or its beginning.
         StateRefused: there is nothing to take.
     """
-    if sides.relation.is_sound:
+    if sync_status.relation.is_sound:
         raise UsageRefused(
             "there is nothing to take: the files here and the branch are one history",
             hint="'sequencer sync --fetch' shows both sides",
         )
-    if sides.problem is not None and not sides.relation.allows_taking:
-        raise sides.problem
+    if sync_status.problem is not None and not sync_status.relation.allows_taking:
+        raise sync_status.problem
     folder = store.state_path.parent
     with FileStore(store.state_path).locked():
-        for head in (sides.here, sides.there):
+        for head in (sync_status.here, sync_status.there):
             if head is not None:
                 # First: whoever is stopped after this has decided for the branch all the same.
                 HighWaterMark(store.state_path).forget(head.run_id)

@@ -18,8 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.documents.regular import read_bytes
 from sequencer.errors import ConfigurationError
+from sequencer.files.regular import read_bytes
 
 CONFIG_NAME = "orchestration.yaml"
 SCHEMA_NAME = ".orchestration.schema.json"
@@ -181,7 +181,7 @@ def _state_file_of(config_path: Path) -> tuple[object, str]:
     # A backslash may spell the key's letters in another way.
     if b"state_file" not in text and b"\\" not in text:
         return None, ""
-    from sequencer.documents import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
+    from sequencer.files import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
 
     document = reader.parse(text, config_path)
     return document.data.get("state_file"), document.where(("state_file",))

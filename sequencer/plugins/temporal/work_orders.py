@@ -65,7 +65,7 @@ NOTE_CHARS = 500
 """Of why an attempt was put off."""
 
 
-class Permit(ABC):
+class WorkOrder(ABC):
     """One process's permission to go on, and why it ends."""
 
     budget: InvocationBudget
@@ -332,7 +332,7 @@ class Permit(ABC):
         self.until = until if self.until is None else min(until, self.until)
 
 
-class LinePermit(Permit):
+class SequenceWorkOrder(WorkOrder):
     """In the run of a cycle or a procedure."""
 
     budget: SequenceBudget
@@ -407,7 +407,7 @@ class LinePermit(Permit):
         return granted
 
 
-class NetPermit(Permit):
+class GraphWorkOrder(WorkOrder):
     """In the run of a flowchart."""
 
     budget: GraphBudget
@@ -513,10 +513,10 @@ class NetPermit(Permit):
         return granted
 
 
-PERMITS: Mapping[str, type[LinePermit | NetPermit]] = {"graph": NetPermit}
+PERMITS: Mapping[str, type[SequenceWorkOrder | GraphWorkOrder]] = {"graph": GraphWorkOrder}
 """By the kind of the workflow; every other one goes from step to step."""
 
 
-def permit_of(data: Mapping[str, Any], store: MemoStore) -> Permit:
+def permit_of(data: Mapping[str, Any], store: MemoStore) -> WorkOrder:
     """Return the permit that a process has sent as *data*."""
-    return PERMITS.get(data["workflow"].get("kind", ""), LinePermit)(data, store)
+    return PERMITS.get(data["workflow"].get("kind", ""), SequenceWorkOrder)(data, store)

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 from msgspec import Struct, field
 
-from sequencer.documents.regular import read_bytes
 from sequencer.errors import ConfigurationError
+from sequencer.files.regular import read_bytes
 
 MAX_DEPTH = 32
 MAX_NODES = 50_000

@@ -63,7 +63,7 @@ class Answered(Exception):
     """The request is answered with a status and a text."""
 
 
-class Door:
+class WebhookReceiver:
     """Takes deliveries, and lets everything else through to the pages."""
 
     def __init__(self, app: ASGIApp, origins: Iterable[str], site: Site, say: Say) -> None:

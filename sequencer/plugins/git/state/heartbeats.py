@@ -48,7 +48,7 @@ _TOKEN = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _DEPTH = re.compile(rb"^Depth: ([0-9]{1,9})$", re.MULTILINE)
 
 
-class Beats:
+class Heartbeats:
     """The heartbeats of one run, on the remote and in the run's folder."""
 
     def __init__(self, remote: Remote, objects: Objects, leases: Leases, refs: Refs) -> None:

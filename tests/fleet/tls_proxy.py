@@ -56,7 +56,7 @@ def locked(certificate: Path, clients: Path | None = None) -> ssl.SSLContext:
     return context
 
 
-class Door:
+class TlsProxy:
     """Takes TLS in and gives what is in it to a server; what was asked stands in `authorized`."""
 
     def __init__(self, server: str, context: ssl.SSLContext) -> None:
@@ -69,7 +69,7 @@ class Door:
         self._loop = asyncio.new_event_loop()
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[Door]:
+    def opened(self) -> Iterator[TlsProxy]:
         """Let it be open while the block lasts."""
         self._loop.set_exception_handler(lambda *_: None)
         thread = threading.Thread(target=self._loop.run_forever)

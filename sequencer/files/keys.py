@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
-from sequencer.documents.yamlfile import KeyPath, located
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.files.yamlfile import KeyPath, located
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import UNKNOWN_NAME, FieldSpec, ValidationError, shown_value
 from sequencer.model.step import Step
