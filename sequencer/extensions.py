@@ -44,7 +44,7 @@ CONTRIBUTIONS = "sequencer.contributions"
 RENDERERS = "sequencer.renderers"
 """Drawings of workflows: `cli.contributions.Renderer`."""
 CHECKS = "sequencer.checks"
-"""Checks: functions that take the `Project` and the name of a run and yield each `Finding`. With
+"""Checks: functions that take the `Project` and the name of a run and yield each `Diagnostic`. With
 ``looks=True`` they must not run anything of the project or contact a server. An installed package
 is no part of the project: the user has installed it, so it is loaded all the same."""
 SECTIONS = "sequencer.sections"

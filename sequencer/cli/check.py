@@ -27,7 +27,7 @@ from sequencer.files.textfile import expand_home, locate, slug
 from sequencer.files.yamlfile import KeyPath, dotted, plain_value
 from sequencer.project import checks
 from sequencer.project.agents import CLIENTS
-from sequencer.project.diagnostics import Area, Finding, Level, exit_code, of_error
+from sequencer.project.diagnostics import Area, Diagnostic, Level, exit_code, of_error
 from sequencer.project.extras import installed_versions
 from sequencer.project.package_checks import check_packages
 from sequencer.project.project import open_project
@@ -99,7 +99,7 @@ def check(
     return code
 
 
-def _findings(invocation: Invocation) -> list[Finding]:
+def _findings(invocation: Invocation) -> list[Diagnostic]:
     """Return all findings, those about what packages contribute to commands too."""
     of_project = _of_project(invocation)
     warnings = [
@@ -110,7 +110,7 @@ def _findings(invocation: Invocation) -> list[Finding]:
     return checks.deduplicated([*of_project, *warnings])
 
 
-def _of_project(invocation: Invocation) -> list[Finding]:
+def _of_project(invocation: Invocation) -> list[Diagnostic]:
     """Return what is wrong; if the configuration can't be used, in the run's files and packages."""
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
@@ -135,9 +135,9 @@ def _of_project(invocation: Invocation) -> list[Finding]:
     return checks.check_project(project, invocation.run_name)
 
 
-def _texts(findings: list[Finding]) -> Iterator[str]:
+def _texts(findings: list[Diagnostic]) -> Iterator[str]:
     """Yield what a person reads: what is wrong in the same way elsewhere stands once."""
-    alike: dict[Finding, list[Finding]] = {}
+    alike: dict[Diagnostic, list[Diagnostic]] = {}
     for finding in findings:
         alike.setdefault(replace(finding, where=None), []).append(finding)
     for same in alike.values():
@@ -167,7 +167,7 @@ _GIVEN = re.compile(
 """By which a short secret could be found out."""
 
 
-def _print_report(invocation: Invocation, findings: list[Finding]) -> None:
+def _print_report(invocation: Invocation, findings: list[Diagnostic]) -> None:
     """Print what a bug report needs, for people or as JSON: no secret, and no path of home."""
     settings, redaction = _set_here(invocation)
     facts: dict[str, Any] = {

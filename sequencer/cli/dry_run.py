@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from sequencer.cli.context import Invocation
 from sequencer.cli.run_work import Plan, run_of
 from sequencer.cli.views.text import one_line
-from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.invocation_budget import Mode
 from sequencer.engine.run import Run
+from sequencer.engine.supported_fields import fitted, optional_of
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head

@@ -30,7 +30,7 @@ from sequencer.project.flows import open_flow, own_flows, path_of, run_name_of, 
 from sequencer.project.project import Project
 from sequencer.workflows.finding import MAX_CHARS, GraphFile, ensure_within
 from sequencer.workflows.flowfile.markdown import split
-from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
@@ -326,7 +326,7 @@ def _chart(path: Path) -> Chart:
     text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     if path.suffix.lower() != MARKDOWN:
         return read_chart(text, file=path)
-    findings = Findings(path)
+    findings = Diagnostics(path)
     parts = split(text, findings)
     if parts.chart is None:
         findings.ensure_none()

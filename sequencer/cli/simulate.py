@@ -126,8 +126,8 @@ def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Repla
     project = invocation.project()
     settings = project.settings
     whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
-    grower = TASK_GRAPHS.required().grower(settings) if workflow.tasks else None
-    done = replay(whole, said.parts, grower)
+    expander = TASK_GRAPHS.required().expander(settings) if workflow.tasks else None
+    done = replay(whole, said.parts, expander)
     if done.graph:
         # Afterwards: what is added has answers too.
         said.check(done.graph)

@@ -20,7 +20,7 @@ from sequencer.errors import (
 )
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.choices import takes_other_answers
-from sequencer.model.graph.ends import Grower
+from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.graph import Graph, Node, Option
 from sequencer.model.graph.graph_kind import GraphKind
 from sequencer.model.graph.marking import Marking, Reference, text_of
@@ -65,14 +65,16 @@ class Question(Struct, frozen=True):
 class GraphChanges(Changes):
     """The nodes of the graph run in one store."""
 
-    def __init__(self, store: Store, workflow: Workflow, grower: Grower | None = None) -> None:
-        """Change the run in *store*, which has *workflow*; see `GraphKind` for *grower*.
+    def __init__(
+        self, store: Store, workflow: Workflow, expander: TaskExpander | None = None
+    ) -> None:
+        """Change the run in *store*, which has *workflow*; see `GraphKind` for *expander*.
 
         Raises:
             UsageRefused: the workflow is not a graph.
         """
         self._cache = MarkingCache(store, graph_of(workflow))
-        self.graph_kind = GraphKind(workflow, self._cache, self, grower)
+        self.graph_kind = GraphKind(workflow, self._cache, self, expander)
         super().__init__(store, self.graph_kind)
         self.workflow = workflow
         """As the run began; see `GraphKind.workflow_at`."""

@@ -23,7 +23,6 @@ from sequencer.engine.capacity import USD, Shares
 from sequencer.engine.code_sync import accepted
 from sequencer.engine.events import AttemptUsed, HeadMoved, Noticed, RunEvent, several
 from sequencer.engine.exclusion import Exclusion
-from sequencer.engine.fitting import Honouring
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
@@ -37,6 +36,7 @@ from sequencer.engine.records import (
     journal_record,
     shown_log,
 )
+from sequencer.engine.supported_fields import SupportedFields
 from sequencer.engine.worker import NOT_OURS, Worker
 from sequencer.errors import (
     AgentMissing,
@@ -86,7 +86,7 @@ class GraphWorker(Worker):
         self._starting = threading.Lock()
         """Several threads may make attempts that others decide over."""
         self._prepared: dict[str, PreparedStep] = {}
-        self._honouring = Honouring(performer, changes.workflow)
+        self._honouring = SupportedFields(performer, changes.workflow)
         tasks = performer.tasks
         self._layers = NodeLayers(changes)
         self._merges = None if tasks is None else tasks.merge_queue()

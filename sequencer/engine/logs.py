@@ -30,7 +30,7 @@ from sequencer.model.outcome import ACCEPTED, Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.folder import Folder
 from sequencer.store.identity import utc_now
-from sequencer.store.reading import Trace, Witness, names_in
+from sequencer.store.reading import ProgressEvidence, ProgressMark, names_in
 
 _LONGEST_SECRET = 64 * 1024
 """Bytes of a key in a text; longer ones are not looked for behind the cap of a log."""
@@ -245,7 +245,7 @@ def _told(path: Path) -> tuple[int, bytes, bytes] | None:
     return int(token), rest.partition(b"\n")[0], end
 
 
-def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
+def witness_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
     """Return what tells which tokens the newest logs of a run show.
 
     *run_folder* is the slug of a named run; None for the default run. What is returned
@@ -253,7 +253,7 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
     """
     below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
 
-    def witness(run_id: str) -> Iterator[Trace]:
+    def witness(run_id: str) -> Iterator[ProgressMark]:
         for branch in list(names_in(logs_dir)):
             folder = logs_dir / branch / below
             # Not by iteration alone: steps that run side by side, and attempts, share it.
@@ -261,12 +261,12 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
             found = ((folder / name, told) for name in newest if (told := _told(folder / name)))
             its = (one for one in found if f" run {run_id} ".encode() in one[1][1])
             for path, (token, _, end) in islice(its, MAX_WITNESSES):
-                yield Trace(path, token=token, has_ended=b"\n# ended " in end)
+                yield ProgressMark(path, token=token, has_ended=b"\n# ended " in end)
 
     return witness
 
 
-def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[Trace]:
+def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[ProgressMark]:
     """Yield what shows that the attempt that *head* has still to begin was begun before.
 
     One small read in each folder, where `witness_of` looks at many logs.
@@ -275,7 +275,7 @@ def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[Trace]:
     for path in (folder / name for folder in folders_of_logs):
         told = _told(path)
         if told is not None and f" run {head.run_id} ".encode() in told[1]:
-            yield Trace(path, token=told[0])
+            yield ProgressMark(path, token=told[0])
 
 
 def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.merge_order import MergeQueue
 from sequencer.engine.values import NodeValues
-from sequencer.model.graph.ends import Grower
+from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.marking import Marking
 from sequencer.model.request import Request
 from sequencer.model.step import Step
@@ -44,7 +44,7 @@ class TaskExecution(Struct, frozen=True):
     """How the tasks of one run are executed."""
 
     capacity_rule: CapacityRule
-    grower: Grower
+    expander: TaskExpander
     context: PromptContext
     merge: MergeOrder = "auto"
     fails_on_write: bool = False

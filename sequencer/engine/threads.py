@@ -197,6 +197,6 @@ def on_nodes(
     store: Store, performer: Performer, limits: RunLimits, places: int
 ) -> tuple[GraphWorker, type[ThreadedLoop]]:
     """Return what works on the graph's run in *store*, *places* nodes at a time."""
-    grower = None if performer.tasks is None else performer.tasks.grower
-    nodes = GraphChanges(store, performer.workflow, grower)
+    expander = None if performer.tasks is None else performer.tasks.expander
+    nodes = GraphChanges(store, performer.workflow, expander)
     return GraphWorker(nodes, performer, limits, places), ThreadedLoop

@@ -18,7 +18,7 @@ from typing import Any
 from sequencer.errors import DefinitionChanged, UsageRefused, command
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, Refusal, model_validator
-from sequencer.model.graph.graph import Graph, Growth, Node, NodeKind, grown_graph
+from sequencer.model.graph.graph import Graph, Node, NodeKind, TaskExpansion, grown_graph
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.head import Head
 from sequencer.model.outcome import Move
@@ -321,7 +321,7 @@ def graph_of(workflow: Workflow) -> Graph:
     return workflow.graph
 
 
-def grown(workflow: Workflow, growths: list[Growth]) -> Workflow:
+def grown(workflow: Workflow, growths: list[TaskExpansion]) -> Workflow:
     """Return *workflow* with *growths*, one after the other."""
     graph = workflow.graph
     if graph is None or not growths:
@@ -333,7 +333,7 @@ def grown(workflow: Workflow, growths: list[Growth]) -> Workflow:
     return Workflow(workflow.name, steps, kind="graph", graph=graph)
 
 
-def with_graph(workflow: Workflow, growths: list[Growth], graph: Graph) -> Workflow:
+def with_graph(workflow: Workflow, growths: list[TaskExpansion], graph: Graph) -> Workflow:
     """Return *workflow* with *growths*, where *graph* has grown by them already."""
     steps = (*workflow.steps, *(step for growth in growths for step in growth.steps))
     return Workflow(workflow.name, steps, kind="graph", graph=graph)

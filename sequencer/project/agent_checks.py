@@ -19,7 +19,7 @@ from sequencer.executors.wall import (
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import agent_problems, performed, without_time_limit
-from sequencer.project.diagnostics import Area, Finding, Level, of_error
+from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error
 from sequencer.project.named_files import named
 from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
@@ -31,7 +31,7 @@ MAX_VARIABLES = 12
 _PROGRAM_OPTIONS = ("program", "argv", "extra_args", "allowed_tools")
 
 
-def check_agents(project: Project, level: Level) -> Iterator[Finding]:
+def check_agents(project: Project, level: Level) -> Iterator[Diagnostic]:
     """Yield what is wrong with the configured agents, even if no step uses them."""
     for name in project.settings.agents:
         try:
@@ -40,10 +40,10 @@ def check_agents(project: Project, level: Level) -> Iterator[Finding]:
             yield from of_error(Area.AGENT, error)
             continue
         for problem in found:
-            yield Finding(level, Area.AGENT, problem, f"agent {name}")
+            yield Diagnostic(level, Area.AGENT, problem, f"agent {name}")
 
 
-def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Finding]:
+def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the clients that nothing ends if they hang in a step of *workflow*."""
     found = without_time_limit(project.settings, project.agents, workflow)
     for name, names in found.items():
@@ -51,10 +51,10 @@ def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Finding]
         shown += f" and {more} more" if more > 0 else ""
         message = f"no time limit in {shown}: if the client hangs, the run hangs with it"
         hint = "for example step_defaults: {timeout_s: 7200, idle_timeout_s: 900}"
-        yield Finding(Level.WARNING, Area.AGENT, message, f"agent {name}", hint)
+        yield Diagnostic(Level.WARNING, Area.AGENT, message, f"agent {name}", hint)
 
 
-def check_evidence(project: Project, workflow: Workflow) -> Iterator[Finding]:
+def check_evidence(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the steps that say what they expect of a command, whose exit code is its evidence."""
     for step in performed(project.settings, workflow):
         own = sorted({"expects", "stagnation"} & step.model_fields_set)
@@ -64,10 +64,10 @@ def check_evidence(project: Project, workflow: Workflow) -> Iterator[Finding]:
             if own and executor.kind == "command":
                 message = f"{' and '.join(own)} of a command says nothing: its exit code counts"
                 where = f"workflow {workflow.name}, step {step.name!r}"
-                yield Finding(Level.NOTICE, Area.AGENT, message, where, "leave it out")
+                yield Diagnostic(Level.NOTICE, Area.AGENT, message, where, "leave it out")
 
 
-def check_client_files(project: Project) -> Iterator[Finding]:
+def check_client_files(project: Project) -> Iterator[Diagnostic]:
     """Yield the files of the project that act because an agent's client reads them."""
     read: list[tuple[str, list[str], bool]] = []
     with suppress(ConfigurationError):  # a record that can't be believed: `_check_code` says so
@@ -77,10 +77,10 @@ def check_client_files(project: Project) -> Iterator[Finding]:
         names = [*found[:MAX_CLIENT_FILES], *([f"{more} more"] if more > 0 else [])]
         state = "trusted" if is_trusted else "not trusted as they are now"
         message = f"reads files of this project that act ({state}): {', '.join(names)}"
-        yield Finding(Level.NOTICE, Area.AGENT, message, client)
+        yield Diagnostic(Level.NOTICE, Area.AGENT, message, client)
 
 
-def _check_privileges(project: Project, name: str) -> Iterator[Finding]:
+def _check_privileges(project: Project, name: str) -> Iterator[Diagnostic]:
     """Yield the programs in the entry of agent *name* that don't work inside the wall."""
     entry = project.settings.agents.get(name)
     options = entry.options if entry is not None else {}
@@ -90,10 +90,10 @@ def _check_privileges(project: Project, name: str) -> Iterator[Finding]:
     for program in sorted(words & PRIVILEGED):
         message = f"{program} doesn't work inside the wall around agents"
         hint = f"if it needs {program}, set agents.{name}.wall: none and trust the project again"
-        yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+        yield Diagnostic(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
 
 
-def check_variables(project: Project, steps: Iterable[Step] | None = None) -> Iterator[Finding]:
+def check_variables(project: Project, steps: Iterable[Step] | None = None) -> Iterator[Diagnostic]:
     """Yield which variables look like a provider's and don't reach the agents of *steps*.
 
     None: the agents of the configuration, whether a step uses them or not.
@@ -115,10 +115,10 @@ def check_variables(project: Project, steps: Iterable[Step] | None = None) -> It
         if listed:
             message = f"does not get what looks like a provider's variable: {', '.join(listed)}"
             hint = f"if it needs one, name it in agents.{name}.pass_env"
-            yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+            yield Diagnostic(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
 
 
-def check_walls(project: Project) -> Iterator[Finding]:
+def check_walls(project: Project) -> Iterator[Diagnostic]:
     """Yield what keeps this project's agents from each other less than it should."""
     names = {*project.settings.agents, project.settings.agent.default}
     walls = dict[str, Wall]()
@@ -133,14 +133,14 @@ def check_walls(project: Project) -> Iterator[Finding]:
         if wall is Wall.NONE:
             message = "wall: none: nothing keeps it from the other processes of this user"
             hint = f"leave wall out, unless it needs what the wall ends: {NEEDS_PRIVILEGES}"
-            yield Finding(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
+            yield Diagnostic(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
     if Wall.SCOPES not in walls.values():
         return
     if (why := unavailable_reason()) is not None:
         hint = "a node whose answer decides the way does not run beside other agents here"
         message = f"there is no wall around agents on this machine ({why}): {WITHOUT_WALL}"
-        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
+        yield Diagnostic(Level.NOTICE, Area.AGENT, message, None, hint)
     elif os.geteuid() == 0:
         message = "agents of root can read the environment of other processes despite the wall"
         hint = "run sequencer as an ordinary user"
-        yield Finding(Level.NOTICE, Area.AGENT, message, None, hint)
+        yield Diagnostic(Level.NOTICE, Area.AGENT, message, None, hint)

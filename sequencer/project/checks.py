@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from sequencer import extensions, packages
-from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.kinds import changes_of
 from sequencer.engine.run import Run
+from sequencer.engine.supported_fields import fitted, optional_of
 from sequencer.errors import (
     ConfigurationError,
     NotTrusted,
@@ -41,7 +41,7 @@ from sequencer.project.agent_checks import (
 )
 from sequencer.project.agents import agent_problems, performed
 from sequencer.project.costs import agent_warnings
-from sequencer.project.diagnostics import Area, Finding, Level, of_error
+from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error
 from sequencer.project.flows import own_flows
 from sequencer.project.folder_checks import check_folders
 from sequencer.project.package_checks import check_packages, package_findings
@@ -54,7 +54,7 @@ from sequencer.project.worktrees import WORKTREES
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
 from sequencer.store.protocol import Store
-from sequencer.store.reading import Witness, no_witness
+from sequencer.store.reading import ProgressEvidence, no_witness
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
 
@@ -65,7 +65,7 @@ MAX_BAD_LINES = 20
 """How many bad lines of one journal file are listed one by one."""
 
 
-def check_project(project: Project, run: str | None) -> list[Finding]:
+def check_project(project: Project, run: str | None) -> list[Diagnostic]:
     """Return what is wrong with *project* and its run called *run*, most basic first."""
     parts = (
         # First: this loads what is checked below.
@@ -82,22 +82,24 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         check_folders(project, run),
         check_packages(),
     )
-    notices = [Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices]
+    notices = [
+        Diagnostic(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices
+    ]
     return deduplicated([*notices, *(one for part in parts for one in _guarded(part))])
 
 
-def deduplicated(found: Iterable[Finding]) -> list[Finding]:
+def deduplicated(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return *found* without repetitions.
 
     An agent that a step names is found twice, and the first time is the worse one.
     """
-    kept: dict[tuple[str, str | None], Finding] = {}
+    kept: dict[tuple[str, str | None], Diagnostic] = {}
     for finding in found:
         kept.setdefault((finding.message, finding.where), finding)
     return list(kept.values())
 
 
-def _guarded(part: Iterator[Finding]) -> Iterator[Finding]:
+def _guarded(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
     """Yield the findings of *part*; if a package fails in it, yield that and go on.
 
     Raises:
@@ -109,14 +111,14 @@ def _guarded(part: Iterator[Finding]) -> Iterator[Finding]:
         yield from package_findings(error)
 
 
-def _check_opened(project: Project, run: str | None) -> Iterator[Finding]:
+def _check_opened(project: Project, run: str | None) -> Iterator[Diagnostic]:
     opened = project.run(run)
     with closing(opened.store):
         yield from _guarded(_check_store(project, opened.store, acts=project.acts))
         yield from _check_run(project, opened)
 
 
-def check_by_looking(project: Project) -> Iterator[Finding]:
+def check_by_looking(project: Project) -> Iterator[Diagnostic]:
     """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
     try:
         yield from _guarded(_by_looking(project))
@@ -126,7 +128,7 @@ def check_by_looking(project: Project) -> Iterator[Finding]:
     yield from _guarded(check_agents(project, Level.WARNING))
 
 
-def _by_looking(project: Project) -> Iterator[Finding]:
+def _by_looking(project: Project) -> Iterator[Diagnostic]:
     kind = project.settings.store_kind
     if kind.checks is not None and not kind.needs_trust:
         yield from _check_store(project, project.run(None).store, acts=False)
@@ -136,13 +138,13 @@ def _by_looking(project: Project) -> Iterator[Finding]:
     yield from _check_sinks(project, None)
 
 
-def _finding(found: Any) -> Finding:
-    if not isinstance(found, Finding):
+def _finding(found: Any) -> Diagnostic:
+    if not isinstance(found, Diagnostic):
         raise TypeError(f"{packages.describe(found)} is not a Finding")
     return found
 
 
-def _contributed(project: Project, run: str | None, *, looks: bool = False) -> Iterator[Finding]:
+def _contributed(project: Project, run: str | None, *, looks: bool = False) -> Iterator[Diagnostic]:
     """Yield what plug-ins find; see `extensions.CHECKS`."""
     for _, find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
@@ -159,7 +161,7 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
         yield from of_error(Area.CONFIGURATION, one)
 
 
-def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Finding]:
+def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Diagnostic]:
     """Yield what the kind of *store* finds; *acts*: whether its remote may be reached."""
     kind = project.settings.store_kind
     if kind.checks is not None:
@@ -169,7 +171,7 @@ def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Find
         yield from found
 
 
-def _check_run(project: Project, run: Run) -> Iterator[Finding]:
+def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
     """Yield findings about the workflow of *run* and about its files."""
     settings = project.settings
     path = run.store.state_path
@@ -210,7 +212,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     yield from state_findings
 
 
-def _check_kind(store: Store, workflow: Workflow) -> Iterator[Finding]:
+def _check_kind(store: Store, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield why the kind of *workflow*, which a package may have, can't be used."""
     try:
         changes_of(store, workflow)
@@ -228,7 +230,7 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
     return head is not None or was_named or not has_others
 
 
-def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
+def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield what would stop *workflow*: prompts, agents, fields that its agents don't support."""
     where = f"workflow {workflow.name}"
     yield from check_prompts(project, workflow, Level.ERROR)
@@ -237,9 +239,9 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
             "the workflow has a review step, but review_every_n is not set, so it never reviews"
         )
         hint = "set workflow.review_every_n, or choose a workflow without a review"
-        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
+        yield Diagnostic(Level.WARNING, Area.WORKFLOW, message, where, hint)
     yield from _check_router(project, workflow)
-    problems: dict[str, Finding] = {}
+    problems: dict[str, Diagnostic] = {}
     for step, position in _performed(project, workflow):
         try:
             name, executor = project.agents.choose(step, position)
@@ -249,7 +251,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
                 problems.setdefault(str(finding), finding)
             continue
         for problem in missing:
-            finding = Finding(Level.ERROR, Area.AGENT, problem, f"agent {name}")
+            finding = Diagnostic(Level.ERROR, Area.AGENT, problem, f"agent {name}")
             problems.setdefault(str(finding), finding)
     yield from problems.values()
     yield from _check_permissions(project, workflow)
@@ -260,17 +262,17 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     yield from check_evidence(project, workflow)
 
 
-def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
+def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield what each agent may do, and which agents can't edit although you never said so."""
     for permission in permissions(project.agents, workflow):
         where, message = f"agent {permission.agent}", permission.warning
         if message is None:
-            yield Finding(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
+            yield Diagnostic(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
         else:
-            yield Finding(Level.WARNING, Area.AGENT, message, where, permission.hint)
+            yield Diagnostic(Level.WARNING, Area.AGENT, message, where, permission.hint)
 
 
-def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
+def _check_decisions(workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield, if *workflow* waits for people, what lets an agent pass for one."""
     asks = any(step.requires_approval for step in workflow.steps)
     if asks or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
@@ -278,17 +280,17 @@ def _check_decisions(workflow: Workflow) -> Iterator[Finding]:
             "people decide here, but an agent that runs as you can pass for you, as through tmux"
         )
         hint = "run agents as another user; 'Who is an agent' in docs/protocol.md lists the ways"
-        yield Finding(Level.NOTICE, Area.WORKFLOW, message, hint=hint)
+        yield Diagnostic(Level.NOTICE, Area.WORKFLOW, message, hint=hint)
 
 
-def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
+def _check_costs(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     """Yield the agents that a cost cap can't stop, and those that can't stand in for others."""
     caps = project.settings.cost_caps(workflow)
     for message, hint in agent_warnings(project, workflow, caps):
-        yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
+        yield Diagnostic(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
 
 
-def check_flows(project: Project) -> Iterator[Finding]:
+def check_flows(project: Project) -> Iterator[Diagnostic]:
     """Yield everything that is wrong with each flowchart, and which nodes no agent can run.
 
     Files next to the configuration are left out: a README with a chart is not a workflow.
@@ -306,7 +308,7 @@ def check_flows(project: Project) -> Iterator[Finding]:
         yield from _check_graph(project, made)
 
 
-def _check_worktrees(project: Project) -> Iterator[Finding]:
+def _check_worktrees(project: Project) -> Iterator[Diagnostic]:
     try:
         if project.settings.worktree or WORKTREES.get() is not None:
             yield from WORKTREES.required().findings(project)
@@ -314,7 +316,7 @@ def _check_worktrees(project: Project) -> Iterator[Finding]:
         yield from of_error(Area.CONFIGURATION, error)
 
 
-def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
+def _check_graph(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     """Yield the warnings about *flow*, and what its agents lack."""
     for warning in flow.warnings:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
@@ -341,7 +343,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
             continue
         left_out.setdefault(name, set()).update(lost)
         for problem in missing:
-            yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
+            yield Diagnostic(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
     for name, fields in left_out.items():
         if fields:
             message = f"it does not support {', '.join(sorted(fields))}"
@@ -352,7 +354,7 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Finding]:
                 hint = (
                     "the tasks run without these fields; change them in the role below teams.roles"
                 )
-            yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
+            yield Diagnostic(Level.WARNING, Area.AGENT, message, where, hint)
 
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
@@ -367,36 +369,38 @@ def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str
             yield with_defaults(workflow.review.step, defaults), step.name
 
 
-def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterator[Finding]:
+def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterator[Diagnostic]:
     """Yield the prompts and system prompts of *workflow* that can't be read."""
     review = workflow.review
     for step, name, error in unreadable_prompts(project, workflow):
         is_idle = review is not None and step is review.step and not workflow.review_every
         where = f"workflow {workflow.name}, step {step.name!r}"
         message = error.message if name in error.message else f"{name}: {error.message}"
-        yield Finding(
+        yield Diagnostic(
             Level.WARNING if is_idle else level, Area.WORKFLOW, message, where, error.hint
         )
     for step, why in unprompted(project, workflow):
         where = f"workflow {workflow.name}, step {step.name!r}"
         message = f"{why}, so its program gets nothing on standard input"
-        yield Finding(Level.NOTICE, Area.WORKFLOW, message, where)
+        yield Diagnostic(Level.NOTICE, Area.WORKFLOW, message, where)
 
 
-def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
+def _check_router(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
     router = project.settings.router
     if not router.is_active or router.prompt is None:
         return
     error = unreadable(project, router.prompt)
     if error is not None:
-        yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
+        yield Diagnostic(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
     if not router.allowlist:
         return
     own = {*(step.prompt_name for step in workflow.steps)}
     for name in sorted(allowed_prompts(workflow, router) - own):
         error = unreadable(project, name)
         if error is not None:
-            yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint)
+            yield Diagnostic(
+                Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint
+            )
 
 
 def editors_schema() -> str:
@@ -405,7 +409,7 @@ def editors_schema() -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _check_schema(project: Project) -> Iterator[Finding]:
+def _check_schema(project: Project) -> Iterator[Diagnostic]:
     """Yield that editors are told the keys of another release."""
     config = project.settings.config_path
     if config is None:
@@ -415,10 +419,10 @@ def _check_schema(project: Project) -> Iterator[Finding]:
         if read_regular(path, max_bytes=len(schema)) != schema:
             text = f"{SCHEMA_NAME} is from another release, so editors may mark the wrong keys"
             hint = f"'sequencer check --schema > {SCHEMA_NAME}' writes the one of this release"
-            yield Finding(Level.NOTICE, Area.CONFIGURATION, text, str(path), hint)
+            yield Diagnostic(Level.NOTICE, Area.CONFIGURATION, text, str(path), hint)
 
 
-def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
+def _check_code(project: Project, run: str | None) -> Iterator[Diagnostic]:
     """Yield why the project's hooks can't be loaded, and what its sinks lack.
 
     An untrusted project is not loaded; the findings say what it could do.
@@ -429,19 +433,19 @@ def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
             _ = project.hooks
         else:
             where, hint = refused.project, "'sequencer trust' shows what it can do, and asks you"
-            yield Finding(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
+            yield Diagnostic(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
     except (ConfigurationError, NotTrusted) as error:
         yield from of_error(Area.CONFIGURATION, error)
     yield from _check_sinks(project, run)
 
 
-def _check_sinks(project: Project, run: str | None) -> Iterator[Finding]:
+def _check_sinks(project: Project, run: str | None) -> Iterator[Diagnostic]:
     if (posting := project.posting) is not None:
         for where, text in posting.problems(run):
-            yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)
+            yield Diagnostic(Level.ERROR, Area.CONFIGURATION, text, where)
 
 
-def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Finding]:
+def check_state(state_path: Path, witness: ProgressEvidence = no_witness) -> Iterator[Diagnostic]:
     """Yield findings about the files of the run at *state_path*, without changing any.
 
     The *witness* says what the step logs show.
@@ -454,7 +458,7 @@ def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Fin
     hint = "'sequencer repair' shows what can be saved"
     if found.refusal is not None:
         area = Area.JOURNAL if any(report.found.gaps for report in found.journals) else Area.STATE
-        yield Finding(
+        yield Diagnostic(
             Level.ERROR,
             area,
             found.refusal.message,
@@ -463,23 +467,23 @@ def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Fin
         )
     elif found.action is Action.RESTORE:
         message = f"{found.state.problem}; the next step restores it from the journal"
-        yield Finding(Level.WARNING, Area.STATE, message, str(state_path))
+        yield Diagnostic(Level.WARNING, Area.STATE, message, str(state_path))
     elif found.pending is not None:
-        yield Finding(Level.NOTICE, Area.STATE, found.pending, str(state_path))
+        yield Diagnostic(Level.NOTICE, Area.STATE, found.pending, str(state_path))
     for path, why in found.documents:
         hint = "'sequencer repair' shows what you can do"
-        yield Finding(Level.ERROR, Area.STATE, why, str(path), hint)
+        yield Diagnostic(Level.ERROR, Area.STATE, why, str(path), hint)
     yield from _check_journals(found)
 
 
-def _check_journals(found: Diagnosis) -> Iterator[Finding]:
+def _check_journals(found: Diagnosis) -> Iterator[Diagnostic]:
     for report in found.journals:
         where = str(report.path)
         if report.problem is not None:
-            yield Finding(Level.ERROR, Area.JOURNAL, report.problem, where)
+            yield Diagnostic(Level.ERROR, Area.JOURNAL, report.problem, where)
         for gap in report.found.gaps:
             message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
-            yield Finding(
+            yield Diagnostic(
                 Level.ERROR,
                 Area.JOURNAL,
                 message,
@@ -489,11 +493,11 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
         for offset, reason in report.misfits[:MAX_BAD_LINES]:
             message = f"two histories meet at byte {offset}: {reason}"
             hint = "restore the run's folder of only one; 'sequencer history' shows both, mixed"
-            yield Finding(Level.ERROR, Area.JOURNAL, message, where, hint)
+            yield Diagnostic(Level.ERROR, Area.JOURNAL, message, where, hint)
         for offset, reason in report.found.skipped[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"
-            yield Finding(Level.WARNING, Area.JOURNAL, message, where)
+            yield Diagnostic(Level.WARNING, Area.JOURNAL, message, where)
         more = len(report.found.skipped) - MAX_BAD_LINES
         if more > 0:
             message = f"{more} more lines do not count"
-            yield Finding(Level.WARNING, Area.JOURNAL, message, where)
+            yield Diagnostic(Level.WARNING, Area.JOURNAL, message, where)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from sequencer.engine.fitting import fitted, optional_of
+from sequencer.engine.supported_fields import fitted, optional_of
 from sequencer.errors import AgentMissing, ConfigurationError
 from sequencer.executors.prices import price_of
 from sequencer.executors.protocol import Executor, is_free

@@ -34,7 +34,7 @@ class Area(StrEnum):
     FILES = "files"
 
 
-class Finding(Struct, frozen=True):
+class Diagnostic(Struct, frozen=True):
     """One thing that a person should know."""
 
     level: Level
@@ -52,15 +52,15 @@ class Finding(Struct, frozen=True):
         return StateRefused.exit_code if is_state else ConfigurationError.exit_code
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def exit_code(findings: Iterable[Diagnostic]) -> int:
     """Return 2 if the configuration is wrong, else 3 if the state is, else 0."""
     codes = {finding.exit_code for finding in findings} - {0}
     return min(codes, default=0)
 
 
-def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Finding]:
+def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Diagnostic]:
     """Return the findings that *error* stands for; it may hold several."""
-    return [Finding(level, area, e.message, e.where, e.hint) for e in error.each]
+    return [Diagnostic(level, area, e.message, e.where, e.hint) for e in error.each]
 
 
 def place_of(settings: Settings, *path: str) -> str:

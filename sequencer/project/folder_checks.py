@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sequencer.errors import UnsafeFolder
-from sequencer.project.diagnostics import Area, Finding, Level, place_of
+from sequencer.project.diagnostics import Area, Diagnostic, Level, place_of
 from sequencer.project.project import Project, guard_of
 from sequencer.project.runs import state_path_of
 from sequencer.store import highwater
@@ -22,7 +22,7 @@ _BELOW = ("beats", "results", "runs", "activity")
 """Folders of a run next to its head."""
 
 
-def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
+def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
     """Yield what is wrong with the folders that a run writes to."""
     settings = project.settings
     folder = state_path_of(settings, run).parent
@@ -32,11 +32,11 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
         message = f"the file system is {kind}, where other machines may miss locks and renames"
         level = Level.WARNING if is_allowed else Level.ERROR
         hint = "use a local folder, or set store.allow_network_fs: true if only one machine uses it"
-        yield Finding(level, Area.STATE, message, str(folder), hint)
+        yield Diagnostic(level, Area.STATE, message, str(folder), hint)
     guard = guard_of(settings)
     if guard is not None and (problem := guard.problem()) is not None:
         where = place_of(settings, "store", "work", "branch")
-        yield Finding(Level.ERROR, Area.STATE, problem[0], where, problem[1])
+        yield Diagnostic(Level.ERROR, Area.STATE, problem[0], where, problem[1])
     for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
         yield from _check_writable(path, name)
     for path in (folder, *(folder / name for name in _BELOW)):
@@ -46,32 +46,32 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
         message = "how far runs have come is remembered nowhere outside of the project, so older "
         message += f"files in their place (git stash, a backup) may not be noticed: {why}"
         hint = "give this user a home folder, or name a folder in XDG_STATE_HOME"
-        yield Finding(Level.WARNING, Area.STATE, message, None, hint)
+        yield Diagnostic(Level.WARNING, Area.STATE, message, None, hint)
 
 
-def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
+def _check_writable(folder: Path, name: str) -> Iterator[Diagnostic]:
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
         existing = existing.parent
     if not existing.is_dir():
-        yield Finding(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
+        yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
     elif not os.access(existing, os.W_OK | os.X_OK):
         # As the system says it: there was no call that failed.
         why, hint = refused(PermissionError(errno.EACCES, "can't be written to"), existing, "")
-        yield Finding(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
+        yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
 
 
-def _check_link(folder: Path) -> Iterator[Finding]:
+def _check_link(folder: Path) -> Iterator[Diagnostic]:
     """Yield the run's finding about *folder* if a link leads to it."""
     try:
         opened(folder)
     except UnsafeFolder as error:
-        yield Finding(Level.ERROR, Area.FILES, error.message, str(error.where), error.hint or "")
+        yield Diagnostic(Level.ERROR, Area.FILES, error.message, str(error.where), error.hint or "")
     except OSError:
         return  # it is not there yet, or `_check_writable` has said why
 
 
-def _check_links(top: Path) -> Iterator[Finding]:
+def _check_links(top: Path) -> Iterator[Diagnostic]:
     """Yield the folders from *top* down that are links; nothing is written through a link."""
     if found := list(_check_link(top)):
         yield from found
@@ -80,6 +80,6 @@ def _check_links(top: Path) -> Iterator[Finding]:
         for name in sorted(folders):
             path = Path(parent, name)
             if path.is_symlink():
-                yield Finding(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
+                yield Diagnostic(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
         if len(Path(parent).relative_to(top).parts) >= _LOG_FOLDERS - 1:
             folders.clear()

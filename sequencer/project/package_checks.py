@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from sequencer import extensions, packages
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
-from sequencer.project.diagnostics import Area, Finding, Level, of_error
+from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -32,7 +32,7 @@ _CORE_NAMES: Mapping[str, str] = {
 """Where to find the names that Sequencer uses itself in a group, besides those of `OURS`."""
 
 
-def check_packages() -> Iterator[Finding]:
+def check_packages() -> Iterator[Diagnostic]:
     """Yield each entry point that can't be used, with its package and what to do."""
     for malformed in packages.malformed_packages():
         yield from of_error(Area.CONFIGURATION, malformed, Level.WARNING)
@@ -112,7 +112,7 @@ def _taken(group: str) -> Collection[str]:
     return names
 
 
-def package_findings(error: BaseException) -> list[Finding]:
+def package_findings(error: BaseException) -> list[Diagnostic]:
     """Return the findings for *error*, which ended a check.
 
     Raises: *error*, if it is a bug of ours.

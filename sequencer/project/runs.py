@@ -35,7 +35,7 @@ from sequencer.store.head import migrate, read_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
-from sequencer.store.reading import Witness, no_witness
+from sequencer.store.reading import ProgressEvidence, no_witness
 from sequencer.store.recovery import beyond, missing
 
 
@@ -326,7 +326,7 @@ def copy_of_run(request: StoreRequest) -> Store:
     return file_store(request)
 
 
-def witness_for(settings: Settings, state_path: Path) -> Witness:
+def witness_for(settings: Settings, state_path: Path) -> ProgressEvidence:
     """Return what asks step logs and own records of the run whose head is at *state_path*.
 
     A store that other machines share has the shared copy to compare with.
@@ -353,7 +353,7 @@ def lost_steps(
     return None if shown is None else missing(state_path, head, head.revision, shown)
 
 
-def _log_witness(settings: Settings, state_path: Path) -> Witness:
+def _log_witness(settings: Settings, state_path: Path) -> ProgressEvidence:
     is_default = state_path == settings.state_file
     return witness_of(settings.logs_dir, None if is_default else state_path.parent.name)
 

@@ -39,7 +39,7 @@ class StoreKind(Struct, frozen=True):
     max_open_journal_bytes: int | None = None
     """How large the open part of the journal may be; None: there is no limit."""
     checks: str | Callable[..., Any] | None = None
-    """Yields what `check` has to say about it, each a `Finding`, from a `CheckRequest`."""
+    """Yields what `check` has to say about it, each a `Diagnostic`, from a `CheckRequest`."""
 
     def __post_init__(self) -> None:
         """Reject wrong types of fields where the package creates it."""

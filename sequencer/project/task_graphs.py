@@ -10,7 +10,7 @@ from msgspec import Struct
 from sequencer import extensions
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.tasks import TaskExecution
-from sequencer.model.graph.ends import Grower
+from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 
@@ -23,7 +23,7 @@ class TaskGraphs(Struct, frozen=True):
     of a run are executed."""
     capacity_rule: Callable[[Any], CapacityRule]
     """Called with settings; returns the limits on tasks besides ``limits:``."""
-    grower: Callable[[Any], Grower]
+    expander: Callable[[Any], TaskExpander]
     """Called with settings; returns what expands tasks in a simulation."""
     fallback_step: Callable[[Any], Callable[[Step], Step] | None]
     """Called with settings; returns `TaskExecution.fallback_step`."""
@@ -31,7 +31,7 @@ class TaskGraphs(Struct, frozen=True):
     """Called with settings; yields the key of each cost cap on the tasks of a workflow."""
     dump: Callable[[TaskExecution], Mapping[str, Any]]
     """Returns the rules as JSON data, for a process that schedules tasks but runs none."""
-    load: Callable[[Mapping[str, Any]], tuple[CapacityRule, Grower]]
+    load: Callable[[Mapping[str, Any]], tuple[CapacityRule, TaskExpander]]
     """Returns the rules from what `dump` returned."""
 
 

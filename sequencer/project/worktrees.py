@@ -11,7 +11,7 @@ from sequencer.engine.tree_state import UnmergedWork
 from sequencer.engine.workspace import Workspace
 from sequencer.errors import ConfigurationError
 from sequencer.model.head import Head, Status
-from sequencer.project.diagnostics import Finding
+from sequencer.project.diagnostics import Diagnostic
 from sequencer.store import folder as folders
 
 FOLDER = "worktrees"
@@ -52,11 +52,11 @@ class WorktreeProvider(Protocol):
         """Remove what was set aside of failed attempts of *run*, which goes."""
         ...
 
-    def findings(self, project: Any) -> Iterator[Finding]:
+    def findings(self, project: Any) -> Iterator[Diagnostic]:
         """Yield why a run would not get its folder, and what is wrong with those that there are."""
         ...
 
-    def graph_findings(self, project: Any, flow: Any) -> Iterator[Finding]:
+    def graph_findings(self, project: Any, flow: Any) -> Iterator[Diagnostic]:
         """Yield why tasks of *flow*, a `GraphFile`, would not get theirs."""
         ...
 

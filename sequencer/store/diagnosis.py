@@ -32,9 +32,9 @@ from sequencer.store.ownership import refused
 from sequencer.store.reading import (
     READ_ATTEMPTS,
     FileContent,
+    ProgressEvidence,
+    ProgressMark,
     RunFiles,
-    Trace,
-    Witness,
     changing,
     no_witness,
 )
@@ -103,9 +103,9 @@ class Diagnosis(Struct, frozen=True):
     """Why the run can't be used; None if it can."""
     found: Recovered | None
     """What the ordinary reader finds, if it refuses nothing."""
-    traces: tuple[Trace, ...]
+    traces: tuple[ProgressMark, ...]
     """What the run has left behind beside its good records."""
-    shown: Trace | None
+    shown: ProgressMark | None
     """What of these shows that a run that is refused had come further than its newest state.
 
     Not asked again: a worker may die while somebody decides what to do.
@@ -177,7 +177,7 @@ class Diagnosis(Struct, frozen=True):
         return Action.RESTORE if is_sound else Action.REBUILD
 
 
-def diagnose(state_path: Path, witness: Witness = no_witness) -> Diagnosis:
+def diagnose(state_path: Path, witness: ProgressEvidence = no_witness) -> Diagnosis:
     """Return what the files of the run at *state_path* hold.
 
     The *witness* tells what its step logs show. What only seems wrong because a writer
@@ -295,7 +295,7 @@ def _joined(journals: Sequence[JournalReport]) -> tuple[int | None, CorruptState
     return newest, None
 
 
-def _shown(state: StateReport, base: Head, traces: Sequence[Trace]) -> Trace | None:
+def _shown(state: StateReport, base: Head, traces: Sequence[ProgressMark]) -> ProgressMark | None:
     """Return what of *traces* shows that the run had come further than *base*."""
     shown = beyond(base, base.revision, traces)
     if shown is None and (state.head is None or state.head.revision < base.revision):

@@ -43,7 +43,7 @@ from sequencer.store.lock import RunLock
 from sequencer.store.ownership import refused
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
 from sequencer.store.queue import Turnstile, file_name
-from sequencer.store.reading import READ_ATTEMPTS, RunFiles, Witness, changing, no_witness
+from sequencer.store.reading import READ_ATTEMPTS, ProgressEvidence, RunFiles, changing, no_witness
 from sequencer.store.recovery import Recovered, digest, ensure_no_older_copy, follow, recover
 from sequencer.store.watch import Watch, wait_for_another, watch
 
@@ -81,7 +81,7 @@ class FileStore:
         migrate: Migrate | None = None,
         peer: Peer | None = None,
         lock_timeout_s: float | None = None,
-        witness: Witness = no_witness,
+        witness: ProgressEvidence = no_witness,
         mark: HighWaterMark | None = None,
         redact: Callable[[str], str] = str,
     ) -> None:

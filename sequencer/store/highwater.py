@@ -28,7 +28,7 @@ from sequencer.errors import SequencerError
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
-from sequencer.store.reading import Trace, Witness
+from sequencer.store.reading import ProgressEvidence, ProgressMark
 from sequencer.store.recovery import beyond
 from sequencer.store.user_state import make_own, own_state, put_own, read_own
 
@@ -178,7 +178,7 @@ class HighWaterMark:
 
     # --- comparing -------------------------------------------------------------------
 
-    def traces(self, run_id: str) -> Iterator[Trace]:
+    def traces(self, run_id: str) -> Iterator[ProgressMark]:
         """Yield how far the run *run_id* has come, as far as this user's records know.
 
         A run that was moved here keeps the record of its old place. One that was copied starts
@@ -189,16 +189,16 @@ class HighWaterMark:
             mark = self._moved(run_id)[0]
         if mark is not None:
             where = own_state(KIND, mark.name)
-            yield Trace(where, token=mark.token, revision=mark.revision, is_outside=True)
+            yield ProgressMark(where, token=mark.token, revision=mark.revision, is_outside=True)
 
-    def shown_beyond(self, head: Head) -> Trace | None:
+    def shown_beyond(self, head: Head) -> ProgressMark | None:
         """Return what shows that the run had come further than *head*; None: nothing does."""
         return beyond(head, head.revision, self.traces(head.run_id))
 
-    def beside(self, witness: Witness) -> Witness:
+    def beside(self, witness: ProgressEvidence) -> ProgressEvidence:
         """Return a witness that gives this record first, and then what *witness* gives."""
 
-        def both(run_id: str) -> Iterable[Trace]:
+        def both(run_id: str) -> Iterable[ProgressMark]:
             yield from self.traces(run_id)
             yield from witness(run_id)
 

@@ -39,7 +39,7 @@ _NAMED_BY_TOKEN = {
 """Folders whose entries are named after a token, and how."""
 
 
-class Trace(Struct, frozen=True):
+class ProgressMark(Struct, frozen=True):
     """Something that shows that a run had come as far as a token or a revision."""
 
     where: Path
@@ -51,11 +51,11 @@ class Trace(Struct, frozen=True):
     """It is no file of the run or its project, so nothing that puts those back takes it back."""
 
 
-Witness = Callable[[str], Iterable[Trace]]
+ProgressEvidence = Callable[[str], Iterable[ProgressMark]]
 """From a run's id to what its step logs show, which a store does not know; newest first."""
 
 
-def no_witness(run_id: str) -> Iterable[Trace]:
+def no_witness(run_id: str) -> Iterable[ProgressMark]:
     """Return nothing: there are no step logs to ask."""
     del run_id
     return ()
@@ -89,7 +89,7 @@ class RunFiles:
         self,
         state_path: Path,
         journal: JournalFile,
-        witness: Witness = no_witness,
+        witness: ProgressEvidence = no_witness,
         redact: Callable[[str], str] = str,
     ) -> None:
         """Read nothing yet; *witness* tells what the step logs of the run show.
@@ -100,7 +100,7 @@ class RunFiles:
         self.journal, self.redact = journal, redact
         self._witness = witness
         self._contents: dict[Path, FileContent] = {}
-        self._witnessed: dict[str, tuple[Trace, ...]] = {}
+        self._witnessed: dict[str, tuple[ProgressMark, ...]] = {}
 
     def signature(self) -> object:
         """Return what differs after every write to the head or the journal; it is not kept."""
@@ -169,7 +169,7 @@ class RunFiles:
 
     # --- what else shows how far the run came ------------------------------------------
 
-    def traces(self, run_id: str | None, last: Record | None) -> Iterator[Trace]:
+    def traces(self, run_id: str | None, last: Record | None) -> Iterator[ProgressMark]:
         """Yield what the folder of the run *run_id* shows, but for its good records.
 
         *last* is the last good record of the newest journal; None if that has none.
@@ -182,12 +182,12 @@ class RunFiles:
             # program's, or half of a merge.
             revisions = map(int, _REVISION.findall(data))
             tokens = _tokens_in(data)
-            yield Trace(self.state_path, max(tokens, default=0), max(revisions, default=0))
+            yield ProgressMark(self.state_path, max(tokens, default=0), max(revisions, default=0))
         if last is not None:
             yield from self._after(last)
         yield from self._left_behind
 
-    def _after(self, last: Record) -> Iterator[Trace]:
+    def _after(self, last: Record) -> Iterator[ProgressMark]:
         """Yield what the lines after *last* show, but for the one that was being written.
 
         That one was not accepted: whoever wrote it was stopped in the middle.
@@ -198,13 +198,13 @@ class RunFiles:
             shown = min(map(int, _REVISION.findall(line)), default=0)
             if shown > last.revision + 1:
                 # The line before it can only have been accepted.
-                yield Trace(found.path, revision=shown - 1)
+                yield ProgressMark(found.path, revision=shown - 1)
 
     @cached_property
-    def _left_behind(self) -> tuple[Trace, ...]:
+    def _left_behind(self) -> tuple[ProgressMark, ...]:
         """Return what names of heartbeats and results, and the newest closed journal show."""
         found = [
-            Trace(self.folder / name / entry, token=int(match[1]))
+            ProgressMark(self.folder / name / entry, token=int(match[1]))
             for name, pattern in _NAMED_BY_TOKEN.items()
             for entry in names_in(self.folder / name)
             if (match := pattern.fullmatch(entry))
@@ -218,7 +218,7 @@ class RunFiles:
         whole = (self.state, *self.journals)
         return frozenset(token for one in whole for token in _tokens_in(one.data or b""))
 
-    def witnessed(self, run_id: str) -> tuple[Trace, ...]:
+    def witnessed(self, run_id: str) -> tuple[ProgressMark, ...]:
         """Return what the step logs of the run *run_id* show."""
         if run_id not in self._witnessed:
             self._witnessed[run_id] = tuple(self._witness(run_id))
@@ -278,7 +278,7 @@ def _read(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileCont
         return FileContent(path, refusal=refusal)
 
 
-def _newest_of(closed: FileContent) -> Iterator[Trace]:
+def _newest_of(closed: FileContent) -> Iterator[ProgressMark]:
     """Yield what the last good record of a *closed* journal shows."""
     for line in reversed((closed.data or b"").split(b"\n")):
         try:
@@ -286,5 +286,5 @@ def _newest_of(closed: FileContent) -> Iterator[Trace]:
         except ValueError:
             continue
         token = record["head"].get("token")
-        yield Trace(closed.path, token if type(token) is int else 0, record["revision"])
+        yield ProgressMark(closed.path, token if type(token) is int else 0, record["revision"])
         return

@@ -30,19 +30,19 @@ from sequencer.store.folder import read_regular
 from sequencer.store.head import content_of, parse_head
 from sequencer.store.identity import is_proven_dead
 from sequencer.store.journal import JournalFile, Record, Scan
-from sequencer.store.reading import RunFiles, Trace
+from sequencer.store.reading import ProgressMark, RunFiles
 from sequencer.store.strictjson import MAX_BYTES
 
 MAX_LOST_TOKENS = 1_000_000
 """A token counts as granted up to here above the newest one that is known; nobody loses more."""
 
 
-def beyond(head: Head, revision: int, found: Iterable[Trace]) -> Trace | None:
+def beyond(head: Head, revision: int, found: Iterable[ProgressMark]) -> ProgressMark | None:
     """Return what of *found* shows most that the run had come further than *head* at *revision*.
 
     A token far above every other is somebody's joke and shows nothing.
     """
-    most: Trace | None = None
+    most: ProgressMark | None = None
     for trace in found:
         is_token = head.token < trace.token <= head.token + MAX_LOST_TOKENS
         if not is_token and trace.revision <= revision:
@@ -52,7 +52,7 @@ def beyond(head: Head, revision: int, found: Iterable[Trace]) -> Trace | None:
     return most
 
 
-def unheard_end(head: Head, found: Iterable[Trace]) -> Trace | None:
+def unheard_end(head: Head, found: Iterable[ProgressMark]) -> ProgressMark | None:
     """Return what of *found* shows the end of an attempt that *head* has as under way.
 
     Its worker has to be dead: one that is alive is still to say how it ended.
@@ -61,7 +61,7 @@ def unheard_end(head: Head, found: Iterable[Trace]) -> Trace | None:
     return next((trace for trace in found if trace.has_ended and trace.token in dead), None)
 
 
-def in_words(trace: Trace, head: Head) -> str:
+def in_words(trace: ProgressMark, head: Head) -> str:
     """Return what *trace* shows, beside *head*, in one clause."""
     if trace.is_outside:
         return (
@@ -185,7 +185,7 @@ def ensure_no_older_copy(files: RunFiles, found: Recovered) -> None:
             raise missing(files.state_path, found.head, found.last.revision, shown)
 
 
-def missing(state_path: Path, head: Head, revision: int, shown: Trace) -> CorruptState:
+def missing(state_path: Path, head: Head, revision: int, shown: ProgressMark) -> CorruptState:
     """Return the refusal to continue from *head* at *revision* in spite of what is *shown*."""
     hint = _REPAIR
     if shown.is_outside:
@@ -202,7 +202,7 @@ def missing(state_path: Path, head: Head, revision: int, shown: Trace) -> Corrup
     )
 
 
-def ensure_shared_is_newest(head: Head, shown: Trace | None, where: str) -> None:
+def ensure_shared_is_newest(head: Head, shown: ProgressMark | None, where: str) -> None:
     """Return unless *head*, kept *where* many machines share it, is older than what is *shown*.
 
     Raises:

@@ -33,7 +33,7 @@ from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
 from sequencer.store.ownership import refused
-from sequencer.store.reading import RunFiles, Witness, no_witness
+from sequencer.store.reading import ProgressEvidence, RunFiles, no_witness
 from sequencer.store.recovery import in_words, recover
 
 
@@ -61,7 +61,7 @@ def repair(
     choice: Choice | None = None,
     *,
     allow_network_fs: bool = False,
-    witness: Witness = no_witness,
+    witness: ProgressEvidence = no_witness,
     mark: HighWaterMark | None = None,
 ) -> Repaired:
     """Make the run at *state_path* readable; a sound run is left alone.

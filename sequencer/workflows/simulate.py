@@ -28,8 +28,8 @@ from sequencer.files.yamlfile import dotted
 from sequencer.frozen.fields import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.history.trace import trace_line
 from sequencer.model.graph.choices import forward_label, is_choice
-from sequencer.model.graph.ends import Acceptance, Failure, Grower, Rejection, judge_end
-from sequencer.model.graph.graph import Graph, Growth, Node, NodeKind
+from sequencer.model.graph.ends import Acceptance, Failure, Rejection, TaskExpander, judge_end
+from sequencer.model.graph.graph import Graph, Node, NodeKind, TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.graph.rules import RETRYABLE, MarkingEditor
 from sequencer.model.graph.source import copied, put
@@ -107,9 +107,9 @@ class _Simulation:
     """One replay."""
 
     def __init__(
-        self, workflow: Workflow, parts: Mapping[str, NodeScript], grower: Grower | None
+        self, workflow: Workflow, parts: Mapping[str, NodeScript], expander: TaskExpander | None
     ) -> None:
-        self._workflow, self._parts, self._grower = workflow, parts, grower
+        self._workflow, self._parts, self._grower = workflow, parts, expander
         self._course = MarkingEditor(Marking(workflow.whole_graph))
         self._events: list[tuple[int, int, int, str]] = []
         """Ends and further tries to come: time, order of the node, execution, node."""
@@ -293,7 +293,7 @@ class _Simulation:
             self._marking,
             START + timedelta(milliseconds=self._now),
             workflow=self._workflow,
-            grower=None if is_silent else self._grower,
+            expander=None if is_silent else self._grower,
         )
         if isinstance(end, Acceptance):
             self._accept(name, end.outcome.output, reference, end.growth)
@@ -322,7 +322,7 @@ class _Simulation:
         return step.validation if step is not None and self._grower is not None else None
 
     def _accept(
-        self, name: str, text: str, reference: Reference | None, growth: Growth | None = None
+        self, name: str, text: str, reference: Reference | None, growth: TaskExpansion | None = None
     ) -> None:
         if growth is not None:
             # Before its tokens continue: who waits for it waits for what it adds as well.
@@ -394,13 +394,13 @@ class _Simulation:
 def simulate(
     workflow: Workflow,
     parts: Mapping[str, NodeScript] | None = None,
-    grower: Grower | None = None,
+    expander: TaskExpander | None = None,
 ) -> Replay:
     """Return what *workflow*, a graph, does when its nodes answer as *parts* say.
 
-    *grower* makes what is added to a team.
+    *expander* makes what is added to a team.
     """
-    return _Simulation(workflow, parts or {}, grower).run()
+    return _Simulation(workflow, parts or {}, expander).run()
 
 
 def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None) -> Workflow:

@@ -13,8 +13,8 @@ import pytest
 from sequencer.files.keys import known_keys, leaves
 from sequencer.files.yamlfile import parse
 from sequencer.plugins.teams.entries import ListFile, TaskEntry
+from sequencer.plugins.teams.expansion import tasks_of_answer
 from sequencer.plugins.teams.graphs import workflow_of
-from sequencer.plugins.teams.growth import tasks_of_answer
 from sequencer.plugins.teams.lists import SHARED, builtin_tasks, is_task_list, list_of, read_page
 from sequencer.plugins.teams.options import builtin_roles, roles
 from sequencer.plugins.teams.team import STEP_FIELDS

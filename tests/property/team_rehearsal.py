@@ -14,7 +14,7 @@ from random import Random
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.graph.transition import OpenTransition, rest_of, transition_of
@@ -238,7 +238,7 @@ class TeamRehearsal:
         return Outcome(status=status, output="x", usage=usage)
 
     def _ok(
-        self, claim: Claim, name: str, growth: Growth | None = None
+        self, claim: Claim, name: str, growth: TaskExpansion | None = None
     ) -> Callable[[OpenTransition], None]:
         self.story.ended[name] = self.now
         outcome, reference = self._outcome(OutcomeStatus.OK), f"0-{claim.token}"
@@ -273,7 +273,7 @@ class TeamRehearsal:
     def _no(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
         count = len(self.kept.growths)
         fix = Node(id=f"fix{count}", kind=NodeKind.AGENT, task=TaskTraits(fixes=name))
-        growth = Growth(nodes=(fix,), edges=(Edge(source=fix.id, target=name),))
+        growth = TaskExpansion(nodes=(fix,), edges=(Edge(source=fix.id, target=name),))
         outcome = self._outcome(OutcomeStatus.FAILED)
         return lambda step: step.refuse(claim.token, outcome, {}, growth)
 

@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.project.agent_checks import check_walls
 from sequencer.project.checks import check_project
-from sequencer.project.diagnostics import Area, Finding, Level, exit_code
+from sequencer.project.diagnostics import Area, Diagnostic, Level, exit_code
 from sequencer.project.project import open_project
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.store.broken_runs import damage_line, edit
@@ -18,7 +18,7 @@ OF_THE_MACHINE = re.compile("there is no wall around agents|agents of root can r
 """What depends on the kernel and the user that run the tests."""
 
 
-def findings(folder: Path, *, level: Level | None = None) -> list[Finding]:
+def findings(folder: Path, *, level: Level | None = None) -> list[Diagnostic]:
     found = check_project(open_project(folder), None)
     return [
         finding
@@ -27,14 +27,14 @@ def findings(folder: Path, *, level: Level | None = None) -> list[Finding]:
     ]
 
 
-def only(folder: Path, level: Level) -> Finding:
+def only(folder: Path, level: Level) -> Diagnostic:
     """Return the one finding of *level*."""
     found = findings(folder, level=level)
     assert len(found) == 1, found
     return found[0]
 
 
-def whole(found: Finding) -> str:
+def whole(found: Diagnostic) -> str:
     return f"{found.area} {found.where}: {found.message}; {found.hint}"
 
 

@@ -372,7 +372,7 @@ class Graph(Frozen):
         return frozenset(seen)
 
 
-class Growth(Frozen):
+class TaskExpansion(Frozen):
     """One addition; frozen. It names nodes of the graph that it is added to in its edges only."""
 
     nodes: tuple[Node, ...] = Field(min_length=1)
@@ -398,7 +398,7 @@ class Growth(Frozen):
         return self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
 
 
-def grown_graph(graph: Graph, growth: Growth) -> Graph:
+def grown_graph(graph: Graph, growth: TaskExpansion) -> Graph:
     """Return *graph* with *growth*.
 
     Raises:

@@ -20,8 +20,8 @@ from sequencer.model.graph import command_rules as hands
 from sequencer.model.graph import record as flow_record
 from sequencer.model.graph.choices import is_choice
 from sequencer.model.graph.command_rules import Outputs, adopted
-from sequencer.model.graph.ends import Acceptance, Grower, Rejection, judge_end
-from sequencer.model.graph.graph import Growth
+from sequencer.model.graph.ends import Acceptance, Rejection, TaskExpander, judge_end
+from sequencer.model.graph.graph import TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.graph.record import Chain
 from sequencer.model.graph.source import FlowSource
@@ -85,9 +85,9 @@ class GraphKind(Kind):
         workflow: Workflow,
         markings: MarkingReader,
         outputs: Outputs,
-        grower: Grower | None = None,
+        expander: TaskExpander | None = None,
     ) -> None:
-        """Decide over runs of *workflow*; *grower* is who works on a team's.
+        """Decide over runs of *workflow*; *expander* is who works on a team's.
 
         Raises:
             UsageRefused: see `graph_of`.
@@ -97,8 +97,8 @@ class GraphKind(Kind):
         """What a run begins with; a marking has the graph with what was added to it."""
         self._markings = markings
         self._outputs = outputs
-        self._grower = grower
-        self._grown: tuple[list[Growth], Workflow] = ([], workflow)
+        self._grower = expander
+        self._grown: tuple[list[TaskExpansion], Workflow] = ([], workflow)
 
     def workflow_at(self, marking: Marking) -> Workflow:
         """Return the workflow with what *marking* has added to it."""
@@ -343,7 +343,7 @@ class Taking(Struct, frozen=True):
     step: OpenTransition
     workflow: Workflow
     """As it has grown."""
-    grower: Grower | None
+    expander: TaskExpander | None
     """None: the run is no team's."""
 
     def take(self) -> RecordedResult:
@@ -368,7 +368,7 @@ class Taking(Struct, frozen=True):
             step.marking,
             step.now,
             workflow=self.workflow,
-            grower=self.grower,
+            expander=self.expander,
         )
         record = {**ended.record, **end.more} if end.more else ended.record
         instead = None if end.outcome.status is outcome.status else end.outcome

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from sequencer.model.graph.graph import Graph, Growth, NodeKind, grown_graph
+from sequencer.model.graph.graph import Graph, NodeKind, TaskExpansion, grown_graph
 from sequencer.model.graph.tally import Ledger, Tally
 
 Operation = list[Any]
@@ -104,7 +104,7 @@ class Marking:
     lost: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of a team's run that is over: the tasks that have failed, and with what; where it has failed
     itself, only those that something still needs."""
-    growths: list[Growth] = field(default_factory=list)
+    growths: list[TaskExpansion] = field(default_factory=list)
     """What was added to the graph since the run began, in order; ``graph`` has it all."""
     ledger: Ledger = field(default_factory=Ledger)
 
@@ -273,7 +273,7 @@ class Marking:
 
     def _do_grow(self, growth: dict[str, Any]) -> None:
         """Add nodes to the graph; nothing has reached them yet."""
-        self.growths.append(Growth.model_validate(growth))
+        self.growths.append(TaskExpansion.model_validate(growth))
         self.graph = grown_graph(self.graph, self.growths[-1])
         self._count_anew()
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sequencer.errors import CorruptState, command
 from sequencer.frozen.base import as_json
-from sequencer.model.graph.graph import Graph, Growth, grown_graph
+from sequencer.model.graph.graph import Graph, TaskExpansion, grown_graph
 from sequencer.model.graph.marking import Active, FlowStatus, Marking, Operation
 from sequencer.model.graph.tally import Ledger
 from sequencer.model.head import MARKINGS, Flow, Head, Status
@@ -64,7 +64,7 @@ def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
     Raises:
         KeyError, TypeError, ValueError: it was not written by `snapshot` for this graph.
     """
-    growths = [Growth.model_validate(one) for one in data.get("grown", ())]
+    growths = [TaskExpansion.model_validate(one) for one in data.get("grown", ())]
     for growth in growths:
         graph = grown_graph(graph, growth)
     asked = {*data.get("waiting", {}), *data.get("active", {})}

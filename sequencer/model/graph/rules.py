@@ -22,7 +22,7 @@ from sequencer.model.graph.choices import (
     shortened,
     ways_to,
 )
-from sequencer.model.graph.graph import Growth, Node, NodeKind
+from sequencer.model.graph.graph import Node, NodeKind, TaskExpansion
 from sequencer.model.graph.marking import FlowStatus, Marking, Operation, Reference
 from sequencer.model.outcome import Decision, Move
 from sequencer.model.transitions import Event
@@ -304,11 +304,11 @@ class MarkingEditor:
 
     # --- teams ---------------------------------------------------------------------
 
-    def tell_growth(self, growth: Growth, by: str) -> None:
+    def tell_growth(self, growth: TaskExpansion, by: str) -> None:
         """Tell that the tasks of *growth* were added, because of what *by* has said."""
         self.tell(Event.GROWN, by, tasks=[node.id for node in growth.nodes])
 
-    def refuse(self, name: str, reason: str, fix: Growth | None) -> None:
+    def refuse(self, name: str, reason: str, fix: TaskExpansion | None) -> None:
         """Take a "no" of task *name*, which judges: *fix* comes before it judges again.
 
         No fix: it is begun anew.

@@ -11,7 +11,7 @@ from typing import Any
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused, command
 from sequencer.model import transitions
 from sequencer.model.graph.choices import shortened
-from sequencer.model.graph.graph import Growth, NodeKind
+from sequencer.model.graph.graph import NodeKind, TaskExpansion
 from sequencer.model.graph.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.graph.record import Chain
 from sequencer.model.graph.rules import RETRYABLE, FlowFact, MarkingEditor
@@ -141,7 +141,7 @@ class OpenTransition:
         outcome: Outcome,
         reference: Reference | None,
         record: Mapping[str, Any],
-        growth: Growth | None = None,
+        growth: TaskExpansion | None = None,
         *,
         decision: Decision | None = None,
     ) -> None:
@@ -175,7 +175,7 @@ class OpenTransition:
         token: int,
         outcome: Outcome,
         record: Mapping[str, Any],
-        fix: Growth | None,
+        fix: TaskExpansion | None,
     ) -> None:
         """Take the "no" of a task that judges; *fix* is done before it judges again.
 

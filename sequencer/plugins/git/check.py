@@ -25,7 +25,7 @@ from sequencer.plugins.git.state.branch import WHO_MAY_PUSH
 from sequencer.plugins.git.state.locks import stale
 from sequencer.plugins.git.state.remote import NO_ATOMIC, for_pushes, remote_folder
 from sequencer.plugins.git.state.store import GitStore
-from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
+from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error, place_of
 from sequencer.project.project import Project
 from sequencer.project.schema import CURRENT, NONE
 from sequencer.project.settings import Settings
@@ -45,7 +45,7 @@ _HEADS = "refs/heads/"
 _MARKERS = (".gitignore", ".gitkeep")
 
 
-def check_store(request: CheckRequest) -> Iterator[Finding]:
+def check_store(request: CheckRequest) -> Iterator[Diagnostic]:
     """Yield what stands in the way of sharing a run through git, most basic first."""
     settings, store = request.settings, request.store
     assert isinstance(store, GitStore)  # noqa: S101 - of whose kind this is a part
@@ -63,24 +63,24 @@ def check_store(request: CheckRequest) -> Iterator[Finding]:
         yield from _check_remote(settings, store)
     else:
         message, hint = "the remote was not asked", "'sequencer check --remote' asks it"
-        yield Finding(Level.NOTICE, Area.REMOTE, message, None, hint)
+        yield Diagnostic(Level.NOTICE, Area.REMOTE, message, None, hint)
 
 
-def _any(findings: Iterator[Finding]) -> Generator[Finding, None, bool]:
+def _any(findings: Iterator[Diagnostic]) -> Generator[Diagnostic, None, bool]:
     """Yield *findings*; return whether there were any."""
     found = list(findings)
     yield from found
     return bool(found)
 
 
-def _error(message: str, where: str | None, hint: str) -> Finding:
-    return Finding(Level.ERROR, Area.REMOTE, message, where, hint)
+def _error(message: str, where: str | None, hint: str) -> Diagnostic:
+    return Diagnostic(Level.ERROR, Area.REMOTE, message, where, hint)
 
 
 # --- here ------------------------------------------------------------------------------
 
 
-def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Finding]:
+def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     slow_s, where = settings.store.poll.slow_s, place_of(settings, "store", "ttl_s")
     if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
         message = (
@@ -90,10 +90,10 @@ def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Findin
             "somebody could take over a step whose holder is alive: set store.ttl_s to "
             f"{POLLS_IN_A_LEASE * slow_s:g} or more, or lower store.poll.slow_s"
         )
-        yield Finding(Level.WARNING, Area.CONFIGURATION, message, where, hint)
+        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, where, hint)
 
 
-def _check_repository(settings: Settings, git: Git) -> Iterator[Finding]:
+def _check_repository(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield why there is no git here to work with."""
     folder = str(settings.project_dir)
     if (unusable := git.unusable(NEEDED)) is not None:
@@ -106,7 +106,7 @@ def _check_repository(settings: Settings, git: Git) -> Iterator[Finding]:
         yield _error(f"is not in a git work tree: {failed.reason}", folder, hint)
 
 
-def _check_known(settings: Settings, git: Git) -> Iterator[Finding]:
+def _check_known(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield that the remote's name is nobody's."""
     name, names = settings.store.remote, git.text("remote").split()
     if name in names or ":" in name or "/" in name or Path(git.folder, name).exists():
@@ -116,7 +116,7 @@ def _check_known(settings: Settings, git: Git) -> Iterator[Finding]:
     yield _error(f"there is no remote {name!r}", where, hint)
 
 
-def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[Finding]:
+def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[Diagnostic]:
     """Yield that state and code would be on one branch, or that no code can be moved."""
     work = settings.store.work.branch
     if work == NONE:
@@ -153,7 +153,7 @@ def _branch_begun_on(store: GitStore) -> str | None:
     return None
 
 
-def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Finding]:
+def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Diagnostic]:
     """Yield the locks that a git has left, here and where the remote is a folder of this machine.
 
     Those of this program's own refs and commits go by themselves.
@@ -169,10 +169,10 @@ def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Find
             is_own_ref = "/refs/worktree/sequencer" in lock.path.as_posix()
             if not is_own_ref and not is_cut_off(lock.path):
                 message = f"a git lock is in the way: {lock.words}"
-                yield Finding(Level.WARNING, area, message, str(lock.path), lock.hint)
+                yield Diagnostic(Level.WARNING, area, message, str(lock.path), lock.hint)
 
 
-def _check_tracked(settings: Settings, git: Git) -> Iterator[Finding]:
+def _check_tracked(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield that git keeps files which every step writes."""
     top = Path(git.text("rev-parse", "--show-toplevel"))
     state, logs = settings.state_file.parent, settings.logs_dir
@@ -187,7 +187,7 @@ def _check_tracked(settings: Settings, git: Git) -> Iterator[Finding]:
             yield _tracked(key, os.path.relpath(folder, settings.project_dir), names)
 
 
-def _check_large_files(settings: Settings, git: Git) -> Iterator[Finding]:
+def _check_large_files(settings: Settings, git: Git) -> Iterator[Diagnostic]:
     """Yield that files are kept by git-lfs, whose contents a push of ours does not upload."""
     if settings.store.work.branch == NONE:
         return
@@ -205,10 +205,10 @@ def _check_large_files(settings: Settings, git: Git) -> Iterator[Finding]:
             "another clone gets pointers without contents"
         )
         hint = "have an agent or a hook run 'git lfs push --all REMOTE' before its step ends"
-        yield Finding(Level.WARNING, Area.FILES, message, names[0], hint)
+        yield Diagnostic(Level.WARNING, Area.FILES, message, names[0], hint)
 
 
-def _tracked(key: str, path: str, names: list[str]) -> Finding:
+def _tracked(key: str, path: str, names: list[str]) -> Diagnostic:
     shown = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
     message = (
         f"git tracks files of the run here ({shown}); each step changes them, and switching "
@@ -219,17 +219,17 @@ def _tracked(key: str, path: str, names: list[str]) -> Finding:
         f"git rm -r -q --cached {folder} && printf '*\\n!.gitignore\\n' > {folder}/.gitignore && "
         f"git add -f {folder}/.gitignore && git commit -m 'The run is not part of the code'"
     )
-    return Finding(Level.ERROR, Area.FILES, message, f"{key}: {path}", hint)
+    return Diagnostic(Level.ERROR, Area.FILES, message, f"{key}: {path}", hint)
 
 
-def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
+def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
     """Yield what git would do to the files of *project*, whatever its store."""
     del run, looks
     settings = project.settings
     yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
 
 
-def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Finding]:
+def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Diagnostic]:
     """Yield a warning if an agent's ``git add --all`` would commit the run's own files."""
     is_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
     if not is_repository or not state.is_relative_to(folder):
@@ -245,13 +245,13 @@ def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator
     if asked.code == 1:
         hint = f"put '*' into {state.parent / '.gitignore'}; 'sequencer init' does it"
         message = "git does not ignore it, so an agent that commits everything commits it too"
-        yield Finding(Level.WARNING, Area.FILES, message, str(state), hint)
+        yield Diagnostic(Level.WARNING, Area.FILES, message, str(state), hint)
 
 
 # --- there -----------------------------------------------------------------------------
 
 
-def _check_remote(settings: Settings, store: GitStore) -> Iterator[Finding]:
+def _check_remote(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     """Yield what the remote says, with the run brought here where that can be done."""
     where = place_of(settings, "store", "remote")
     try:
@@ -259,7 +259,7 @@ def _check_remote(settings: Settings, store: GitStore) -> Iterator[Finding]:
     except RemoteUnreachable as error:
         is_wrong = error.is_denied or _NOWHERE.search(error.message) is not None
         level = Level.ERROR if is_wrong else Level.WARNING
-        yield Finding(level, Area.REMOTE, error.message, where, error.hint)
+        yield Diagnostic(level, Area.REMOTE, error.message, where, error.hint)
         return
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
@@ -268,7 +268,7 @@ def _check_remote(settings: Settings, store: GitStore) -> Iterator[Finding]:
     yield from _check_push(settings, store, where)
 
 
-def _check_there(settings: Settings, store: GitStore) -> Iterator[Finding]:
+def _check_there(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     """Yield what is wrong with a remote that is a folder of this machine.
 
     It is somebody's clone, with the branch that is to move checked out; or git, as it is
@@ -291,12 +291,12 @@ def _check_there(settings: Settings, store: GitStore) -> Iterator[Finding]:
         elif not any(there.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
             message = "git writes branches there without fsync: a power cut may lose accepted steps"
             hint = f"git -C {shlex.quote(str(folder))} config core.fsync all"
-            yield Finding(Level.WARNING, Area.REMOTE, message, str(folder), hint)
+            yield Diagnostic(Level.WARNING, Area.REMOTE, message, str(folder), hint)
     except GitFailed:
         return
 
 
-def _check_names(settings: Settings, store: GitStore) -> Iterator[Finding]:
+def _check_names(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
     """Yield that a branch would be below another one, which git has no room for."""
     branch, work = store.branch, settings.store.work.branch
     needed = [branch.refs.state, branch.refs.beats]
@@ -324,7 +324,7 @@ def _check_names(settings: Settings, store: GitStore) -> Iterator[Finding]:
             yield _error(message, place_of(settings, "store", "branch"), hint)
 
 
-def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Finding]:
+def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Diagnostic]:
     """Yield why the remote would not take a push, as far as it says so before one is made."""
     branch, refs = store.branch, store.branch.refs
     tip = branch.tip()

@@ -14,7 +14,7 @@ from sequencer.plugins.requests.routing import classifying_agent
 from sequencer.plugins.requests.section import routing_of
 from sequencer.plugins.requests.starting import Questions, Starter, TeamStarter
 from sequencer.plugins.teams.section import teams_of
-from sequencer.project.diagnostics import Area, Finding, Level
+from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import Project
 from sequencer.store.user_state import make_own
 
@@ -61,7 +61,7 @@ def _was_asked_for(project: Project) -> bool:
     return source.kind == "flag" and not project.rehearses
 
 
-def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
+def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
     """Yield why the rules classify requests although an agent is to do it."""
     del run
     if looks:
@@ -77,4 +77,4 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
     if isinstance(found, Objection):
         text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
         hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
-        yield Finding(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)
+        yield Diagnostic(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)

@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from sequencer import extensions
 from sequencer.engine.agents import Agents
 from sequencer.engine.evidence import judge_turn
-from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.prompts import PromptFolder
 from sequencer.engine.records import without_comments
+from sequencer.engine.supported_fields import fitted, optional_of
 from sequencer.errors import (
     ConfigurationError,
     Interrupted,

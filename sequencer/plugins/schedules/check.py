@@ -18,7 +18,7 @@ from sequencer.plugins.schedules.timers import (
     without_timer,
 )
 from sequencer.project.agent_checks import check_time_limits
-from sequencer.project.diagnostics import Area, Finding, Level
+from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import Project
 from sequencer.store.lock import type_of
 from sequencer.store.user_state import STATE_VARIABLE, own_state
@@ -27,7 +27,7 @@ PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
 """File systems that end with the machine or the container."""
 
 
-def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
+def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
     """Yield what no timer starts, and what a timer's tick lacks: limits, keys, programs, mail.
 
     The tick of an untrusted project starts no program, so its crontab is not read.
@@ -49,9 +49,9 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
     for run in without_timer(settings, entries):
         message = "no timer on this machine runs the ticks of this run, so it never starts"
         hint = f"sequencer {run_option(run)}schedule install"
-        yield Finding(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
+        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
     for entry, lack in lacking(project, entries):
-        yield Finding(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
+        yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
     for entry, program, here, there in lost(settings, entries, os.environ):
         message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
         if there is not None:
@@ -59,24 +59,24 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
         hint = f"the tick's PATH is {entry.path}; run 'sequencer schedule install' again"
         if not Path(here).is_absolute():
             hint = "a timer uses only the absolute folders of PATH: give the program's full path"
-        yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
+        yield Diagnostic(Level.WARNING, Area.AGENT, message, entry.name, hint)
 
 
-def _check_own_records() -> Iterator[Finding]:
+def _check_own_records() -> Iterator[Diagnostic]:
     """Yield why this user's own records are not kept, or not for long; ticks need them."""
     copies = "ticks keep what you were told in logs/ only, where an agent can write"
     try:
         folder = own_state()
     except ConfigurationError as error:
         text = f"{error.message}: {copies}, and no schedule starts its run"
-        yield Finding(Level.WARNING, Area.FILES, text, None, error.hint)
+        yield Diagnostic(Level.WARNING, Area.FILES, text, None, error.hint)
         return
     hint = f"{STATE_VARIABLE} names another folder; give it to the timer, too"
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         text = f"your own records can't be written there: {copies}, and no schedule starts its run"
-        yield Finding(Level.WARNING, Area.FILES, text, str(folder), hint)
+        yield Diagnostic(Level.WARNING, Area.FILES, text, str(folder), hint)
     elif (kind := type_of(existing)) in PASSING:
         gone = f"{copies}, and schedules leave out the dates before"
         text = f"is on {kind}, so your own records may be gone after a restart: then {gone}"
-        yield Finding(Level.NOTICE, Area.FILES, text, str(folder), hint)
+        yield Diagnostic(Level.NOTICE, Area.FILES, text, str(folder), hint)

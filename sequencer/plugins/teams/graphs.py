@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from sequencer.errors import ConfigurationError, raise_all
 from sequencer.files.yamlfile import KeyPath, dotted
-from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
 from sequencer.model.graph.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -86,7 +86,7 @@ def growth_of(
     *,
     max_tasks: int = MAX_TASKS,
     locate: Locate = _in_list,
-) -> Growth:
+) -> TaskExpansion:
     """Return what *tasks*, which the task *adding* of *graph* asks for, add to it.
 
     Those that wait for no other new task begin behind *adding*; what waited for *adding*
@@ -115,7 +115,7 @@ def growth_of(
             there[target].append(source)
     _ensure(tasks, roles, most=max_tasks, locate=locate, there=there)
     made = [_node_and_step(task, roles, or_else=(adding,)) for task in tasks]
-    return Growth(
+    return TaskExpansion(
         nodes=tuple(node for node, _ in made),
         edges=tuple(Edge(source=source, target=target) for source, target in edges),
         steps=tuple(step for _, step in made),

@@ -7,13 +7,13 @@ from typing import Any
 
 from sequencer.engine.tasks import TaskExecution
 from sequencer.engine.values import NodeValues
-from sequencer.model.graph.ends import Grower
+from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.briefing import brief_of
 from sequencer.plugins.teams.budgets import TeamBudgets
-from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.expansion import TeamExpander
 from sequencer.plugins.teams.section import teams_of
 from sequencer.plugins.teams.team import Role, TeamRules
 from sequencer.project.project import Project
@@ -26,21 +26,21 @@ def execution_of(project: Project, agent: str | None = None) -> TaskExecution:
     settings = project.settings
     options = teams_of(settings)
     rules = options.rules
-    grower = TeamGrower(
+    expander = TeamExpander(
         options.every_role,
         rules.max_tasks,
         agent,
         redact=project.redaction.hide_text,
         has_fallback=rules.has_fallback,
     )
-    return execution(rules, grower)
+    return execution(rules, expander)
 
 
-def execution(rules: TeamRules, grower: Grower) -> TaskExecution:
+def execution(rules: TeamRules, expander: TaskExpander) -> TaskExecution:
     """Return how tasks are worked on under *rules*."""
     return TaskExecution(
         capacity_rule=TeamBudgets(rules),
-        grower=grower,
+        expander=expander,
         context=_context,
         merge=rules.merge,
         fails_on_write=rules.on_write == "fail",
@@ -57,9 +57,9 @@ def _fallback_step(rules: TeamRules) -> Callable[[Step], Step] | None:
     return rules.replaced if rules.has_fallback else None
 
 
-def _grower(settings: Settings) -> TeamGrower:
+def _grower(settings: Settings) -> TeamExpander:
     options = teams_of(settings)
-    return TeamGrower(options.every_role, options.rules.max_tasks)
+    return TeamExpander(options.every_role, options.rules.max_tasks)
 
 
 def _cost_caps(settings: Settings, workflow: Workflow) -> Iterator[str]:
@@ -80,25 +80,25 @@ def dump(execution: TaskExecution) -> dict[str, Any]:
     if isinstance(execution.capacity_rule, TeamBudgets):
         rules = execution.capacity_rule.rules
         found["rules"] = rules.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(execution.grower, TeamGrower):
-        roles = execution.grower.roles.items()
+    if isinstance(execution.expander, TeamExpander):
+        roles = execution.expander.roles.items()
         found["roles"] = {k: one.model_dump(mode="json", exclude_defaults=True) for k, one in roles}
-        found["agent"] = execution.grower.agent
+        found["agent"] = execution.expander.agent
     return found
 
 
-def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamGrower]:
+def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamExpander]:
     """Return the limits and the expansion of tasks from what `dump` returned."""
     rules = TeamRules.model_validate(data["rules"])
     roles = {name: Role.model_validate(one) for name, one in data.get("roles", {}).items()}
     agent, more = data.get("agent"), rules.has_fallback
-    return TeamBudgets(rules), TeamGrower(roles, rules.max_tasks, agent, has_fallback=more)
+    return TeamBudgets(rules), TeamExpander(roles, rules.max_tasks, agent, has_fallback=more)
 
 
 TASK_GRAPHS = TaskGraphs(
     execution=execution_of,
     capacity_rule=lambda settings: TeamBudgets(teams_of(settings).rules),
-    grower=_grower,
+    expander=_grower,
     fallback_step=lambda settings: _fallback_step(teams_of(settings).rules),
     cost_caps=_cost_caps,
     dump=dump,

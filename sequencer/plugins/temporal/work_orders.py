@@ -415,13 +415,13 @@ class GraphWorkOrder(WorkOrder):
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         super().__init__(data, store)
-        rules, capacity_rule, grower = data.get("team"), None, None
+        rules, capacity_rule, expander = data.get("team"), None, None
         # Every worker has to decide alike, whatever its project disables.
         if rules is not None:
             graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.required()
-            capacity_rule, grower = graphs.load(rules)
+            capacity_rule, expander = graphs.load(rules)
         self._capacity_rule = capacity_rule
-        self._nodes = HeldGraphChanges(cast("Store", store), self.workflow, grower)
+        self._nodes = HeldGraphChanges(cast("Store", store), self.workflow, expander)
         self._changing(self._nodes)
         self.budget = GraphBudget(
             self._mode,

@@ -44,7 +44,7 @@ from sequencer.model.outcome import Quota
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.plugins.schedules.timers import TickPace, pace_of
 from sequencer.plugins.web.records import Spent, spent_in
-from sequencer.project.diagnostics import Finding
+from sequencer.project.diagnostics import Diagnostic
 from sequencer.project.project import Project, open_project
 from sequencer.store import folder as folders
 from sequencer.store.journal import JournalFile, facts_of
@@ -349,7 +349,7 @@ class ShownProject:
         self._told: dict[str, RunRow] = {}
         self.answered: dict[str | None, int] = {}
         """Runs that these pages have let go on, by name, with the revision that they had then."""
-        self.findings: tuple[float, list[Finding]] = (0.0, [])
+        self.findings: tuple[float, list[Diagnostic]] = (0.0, [])
         """What the page of the checks has found, and until when it believes that."""
         self._unmerged: tuple[float, list[UnmergedWork]] = (0.0, [])
 

@@ -6,18 +6,18 @@ import os
 from collections.abc import Iterator
 
 from sequencer.plugins.web.section import webhooks_of
-from sequencer.project.diagnostics import Area, Finding, Level
+from sequencer.project.diagnostics import Area, Diagnostic, Level
 from sequencer.project.project import Project
 
 
-def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Finding]:
+def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
     """Yield why a configured tracker is ignored."""
     del run, looks
     for name, hook in webhooks_of(project.settings).taken():
         where = f"webhooks.{name}"
         if lack := hook.lack(os.environ):
             hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"
-            yield Finding(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
+            yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
         if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
             text = "no people are listed, so nobody may start, answer or stop anything"
-            yield Finding(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")
+            yield Diagnostic(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")

@@ -14,7 +14,7 @@ from sequencer.model.graph.graph import MAX_NODES, Edge, Graph, Node, NodeKind, 
 from sequencer.model.step import Step
 from sequencer.workflows.flowfile.joins import check_joins
 from sequencer.workflows.flowfile.markdown import Heading
-from sequencer.workflows.flowfile.problems import MAX_COMPARED, Findings
+from sequencer.workflows.flowfile.problems import MAX_COMPARED, Diagnostics
 from sequencer.workflows.flowfile.rules import FlowGraph, check, check_templates
 from sequencer.workflows.flowfile.settings import (
     AGENT_KEYS,
@@ -45,7 +45,7 @@ class Way(Struct, frozen=True):
 class Grouping:
     """The nodes, groups and edges of one chart."""
 
-    def __init__(self, chart: Chart, findings: Findings) -> None:
+    def __init__(self, chart: Chart, findings: Diagnostics) -> None:
         """Take *chart* apart; what can't be run is added to *findings*."""
         self._findings = findings
         self._groups = {group.id: group.position for group in chart.subgraphs}
@@ -266,7 +266,7 @@ class GraphBuilder:
         front: Front,
         written: Mapping[str, NodeSource],
         overrides: Overrides,
-        findings: Findings,
+        findings: Diagnostics,
     ) -> None:
         """Build *chart* as *front*, the sections *written* and *overrides* say."""
         self._agents = overrides.agents

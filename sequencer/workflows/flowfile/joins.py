@@ -16,7 +16,7 @@ from typing import NamedTuple
 from sequencer.model.answers import DECISION_FIELDS
 from sequencer.model.graph.choices import DEFAULT, groups, is_choice, takes_other_answers
 from sequencer.model.graph.graph import Graph, NodeKind
-from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.flowfile.rules import MAX_COMPARED, FlowGraph, at_once
 
 _MAX_NAMED = 5
@@ -30,7 +30,7 @@ class _Join(NamedTuple):
     """They arrive together each time; else they may."""
 
 
-def check_joins(flow: FlowGraph, findings: Findings, *, has_sections: bool) -> None:
+def check_joins(flow: FlowGraph, findings: Diagnostics, *, has_sections: bool) -> None:
     """Tell the decisions without an agent that get several outputs at once.
 
     That is an error, because the run fails there each time. It is a warning where they only

@@ -24,7 +24,7 @@ from markdown_it import MarkdownIt
 from msgspec import Struct
 
 from sequencer.workflows.finding import MAX_CHARS
-from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.problems import Diagnostics
 
 if TYPE_CHECKING:
     from markdown_it.rules_block import StateBlock
@@ -98,7 +98,7 @@ class Parts:
         return () if self.body is None else self.body.sections(names, keys)
 
 
-def split(text: str, findings: Findings) -> Parts:
+def split(text: str, findings: Diagnostics) -> Parts:
     """Return the parts of *text*; what is wrong with them is added to *findings*."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     name = findings.file.name
@@ -114,7 +114,7 @@ def split(text: str, findings: Findings) -> Parts:
     return _Body(lines, begin, findings).parts(front)
 
 
-def _front(text: str, lines: list[str], findings: Findings) -> Excerpt | None:
+def _front(text: str, lines: list[str], findings: Diagnostics) -> Excerpt | None:
     begin = _FRONT_BEGIN.match(text)
     if begin is None:
         return None
@@ -132,7 +132,7 @@ def _front(text: str, lines: list[str], findings: Findings) -> Excerpt | None:
 class _Body:
     """What follows the front matter."""
 
-    def __init__(self, lines: list[str], begin: int, findings: Findings) -> None:
+    def __init__(self, lines: list[str], begin: int, findings: Diagnostics) -> None:
         self._lines = lines
         self._findings = findings
         self._tokens: list[Token] = []

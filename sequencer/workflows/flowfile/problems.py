@@ -52,7 +52,7 @@ class FlowErrors(ConfigurationErrors):
         super().__init__(self.problems)
 
 
-class Findings:
+class Diagnostics:
     """The problems of one file, collected while it is read."""
 
     def __init__(self, file: Path) -> None:

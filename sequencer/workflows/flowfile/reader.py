@@ -17,7 +17,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.workflows.finding import MAX_CHARS, GraphFile
 from sequencer.workflows.flowfile.graph import GraphBuilder
 from sequencer.workflows.flowfile.markdown import Excerpt, Parts, split
-from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.flowfile.settings import KEYS, NodeSource, Overrides, read_front, read_node
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
@@ -41,7 +41,7 @@ def load_flow(
     Raises:
         FlowErrors: the file can't be read or has something that can't be run.
     """
-    findings = Findings(path)
+    findings = Diagnostics(path)
     try:
         # A character has up to four bytes.
         if text is None:
@@ -64,7 +64,7 @@ def read_flow(
     Raises:
         FlowErrors: everything that keeps it from being run, in the order of the file.
     """
-    findings, overrides = Findings(file), overrides or Overrides()
+    findings, overrides = Diagnostics(file), overrides or Overrides()
     is_chart_alone = file.suffix.lower() in CHART_SUFFIXES
     parts = _parts_of_chart(text, findings) if is_chart_alone else split(text, findings)
     front = read_front(parts.front, overrides.as_front_matter(), findings)
@@ -112,14 +112,14 @@ def _places(
     return place_of
 
 
-def _parts_of_chart(text: str, findings: Findings) -> Parts:
+def _parts_of_chart(text: str, findings: Diagnostics) -> Parts:
     if len(text) > MAX_CHARS:
         detail = f"has more than {MAX_CHARS} characters"
         findings.tell("E-FILE", findings.file.name, detail, (1, 1))
     return Parts(None, Excerpt(text.removeprefix("\ufeff"), 1), None)
 
 
-def _chart(part: Excerpt | None, findings: Findings) -> Chart | None:
+def _chart(part: Excerpt | None, findings: Diagnostics) -> Chart | None:
     if part is None:
         return None
     try:
@@ -130,7 +130,7 @@ def _chart(part: Excerpt | None, findings: Findings) -> Chart | None:
 
 
 def _sections(
-    parts: Parts, chart: Chart | None, overrides: Overrides, findings: Findings
+    parts: Parts, chart: Chart | None, overrides: Overrides, findings: Diagnostics
 ) -> dict[str, NodeSource]:
     """Return what the sections say about each node.
 

@@ -27,7 +27,7 @@ from sequencer.model.graph.choices import (
     takes_other_answers,
 )
 from sequencer.model.graph.graph import Graph, Node, NodeKind
-from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.flowfile.settings import Front, NodeSource
 from sequencer.workflows.mermaid.text import Position
 from sequencer.workflows.prompts import GRAPH_ROOTS as ROOTS
@@ -57,7 +57,7 @@ class FlowGraph(Struct, frozen=True):
         return self.sources[name].at(*path) or self.node_positions[name]
 
 
-def check(flow: FlowGraph, findings: Findings) -> None:
+def check(flow: FlowGraph, findings: Diagnostics) -> None:
     """Add everything that is wrong with *flow* to *findings*."""
     for name, node in flow.graph.by_id.items():
         _check_labels(flow, name, findings)
@@ -68,7 +68,7 @@ def check(flow: FlowGraph, findings: Findings) -> None:
     _check_shared_keys(flow, findings)
 
 
-def _check_labels(flow: FlowGraph, name: str, findings: Findings) -> None:
+def _check_labels(flow: FlowGraph, name: str, findings: Diagnostics) -> None:
     graph = flow.graph
     labels = groups(graph, name)
     if DEFAULT in labels and "" in labels:
@@ -91,7 +91,7 @@ def _check_labels(flow: FlowGraph, name: str, findings: Findings) -> None:
         findings.tell("W-LABEL", name, detail, flow.edge_positions[place], "draw {text} instead")
 
 
-def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
+def _check_person(flow: FlowGraph, name: str, findings: Diagnostics) -> None:
     graph, node, source = flow.graph, flow.graph.by_id[name], flow.sources[name]
     labels = groups(graph, name)
     if TIMEOUT in labels and node.timeout_ms is None and name not in flow.incomplete:
@@ -124,7 +124,7 @@ def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
             findings.tell("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
 
 
-def _check_other_answers(flow: FlowGraph, name: str, findings: Findings) -> None:
+def _check_other_answers(flow: FlowGraph, name: str, findings: Diagnostics) -> None:
     """Tell which answers fit none of the edges of the person *name*, and are accepted."""
     graph, node = flow.graph, flow.graph.by_id[name]
     if name in flow.incomplete:
@@ -143,7 +143,7 @@ def _check_other_answers(flow: FlowGraph, name: str, findings: Findings) -> None
         findings.tell("W-ANSWER", name, detail, at, hint)
 
 
-def _check_reach(flow: FlowGraph, findings: Findings) -> None:
+def _check_reach(flow: FlowGraph, findings: Diagnostics) -> None:
     reachable = flow.graph.reachable
     begin = ", ".join(flow.graph.entries[:5])
     for name, node in flow.graph.by_id.items():
@@ -152,7 +152,7 @@ def _check_reach(flow: FlowGraph, findings: Findings) -> None:
             findings.tell("W-UNREACHABLE", name, detail, flow.node_positions[name])
 
 
-def _check_state(flow: FlowGraph, findings: Findings) -> None:
+def _check_state(flow: FlowGraph, findings: Diagnostics) -> None:
     state = flow.graph.state
     for key in state:
         if key.startswith(RESERVED):
@@ -186,7 +186,7 @@ def _in_the_way(state: Mapping[str, Any], parts: list[str]) -> str | None:
     return None
 
 
-def _check_shared_keys(flow: FlowGraph, findings: Findings) -> None:
+def _check_shared_keys(flow: FlowGraph, findings: Diagnostics) -> None:
     by_key: dict[str, list[str]] = {}
     for name, node in flow.graph.by_id.items():
         if node.output_key is not None:
@@ -308,7 +308,7 @@ class _Text(NamedTuple):
     """Its position is that of its first character; else that of what holds it."""
 
 
-def check_templates(flow: FlowGraph, findings: Findings) -> None:
+def check_templates(flow: FlowGraph, findings: Diagnostics) -> None:
     """Add what is wrong with the templates of *flow* to *findings*."""
     state = StatePaths(flow.graph)
     for node in flow.graph.nodes:
@@ -373,7 +373,7 @@ def _problem(
     node: Node,
     path: tuple[str, ...],
     state: StatePaths,
-    findings: Findings,
+    findings: Diagnostics,
 ) -> _Problem | None:
     """Return what is wrong with *path* in a text of *node*."""
     root, *rest = path
@@ -389,7 +389,7 @@ def _problem(
 
 
 def _below_problem(
-    node: Node, root: str, path: tuple[str, ...], state: StatePaths, findings: Findings
+    node: Node, root: str, path: tuple[str, ...], state: StatePaths, findings: Diagnostics
 ) -> _Problem | None:
     """Return what is wrong with *path* below output, input or state."""
     if root == "output":
@@ -410,7 +410,7 @@ def _below_problem(
     return f"nothing sets state.{missing[0]}", hint
 
 
-def _node_problem(flow: FlowGraph, rest: list[str], findings: Findings) -> _Problem | None:
+def _node_problem(flow: FlowGraph, rest: list[str], findings: Diagnostics) -> _Problem | None:
     # Ids may have dots, so the longest id that fits is meant.
     for length in range(min(len(rest), 10), 0, -1):
         name = ".".join(rest[:length])

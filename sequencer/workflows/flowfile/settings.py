@@ -26,7 +26,7 @@ from sequencer.model.step import (
     continued,
 )
 from sequencer.workflows.flowfile.markdown import Excerpt, NodeSection
-from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.problems import Diagnostics
 from sequencer.workflows.mermaid.text import Position
 
 MAX_TIMEOUT_MS = 31_536_000_000
@@ -314,7 +314,7 @@ class NodeSource(Struct, frozen=True):
         return (key,) if self.written(key) else ("config", key)
 
 
-def read_front(part: Excerpt | None, overrides: Mapping[str, Any], findings: Findings) -> Front:
+def read_front(part: Excerpt | None, overrides: Mapping[str, Any], findings: Diagnostics) -> Front:
     """Return the front matter that *part* is, with *overrides* laid over it."""
     subject = findings.file.name
     document = _document(part, "E-FRONT", subject, findings)
@@ -328,7 +328,7 @@ def read_front(part: Excerpt | None, overrides: Mapping[str, Any], findings: Fin
 
 
 def read_node(
-    node: str, section: NodeSection | None, timeouts: Mapping[str, int], findings: Findings
+    node: str, section: NodeSection | None, timeouts: Mapping[str, int], findings: Diagnostics
 ) -> NodeSource:
     """Return what *section* says about *node*; a limit of *timeouts* replaces what is written."""
     subject = node or "###"
@@ -360,7 +360,7 @@ ELSEWHERE: Mapping[str, str] = {
 """Keys of a node that Flowchestra takes over from OpenCode's agents -> what to write here."""
 
 
-def _document(part: Excerpt | None, code: str, subject: str, findings: Findings) -> Document:
+def _document(part: Excerpt | None, code: str, subject: str, findings: Diagnostics) -> Document:
     if part is not None:
         try:
             return parse_text(part.text, findings.file, part.line)
@@ -376,7 +376,7 @@ def _checked(
     document: Document,
     code_and_subject: tuple[str, str],
     at: Position | None,
-    findings: Findings,
+    findings: Diagnostics,
 ) -> _Keys | None:
     """Return the values of *document*; without those that are wrong, which are told."""
     code, subject = code_and_subject
@@ -422,7 +422,9 @@ _RETRY_DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings: Findings) -> Step:
+def step_of(
+    name: str, source: NodeSource, retry: RetrySettings | None, findings: Diagnostics
+) -> Step:
     """Return what the agent *name* runs; *retry* is what the front matter says.
 
     What can't be a step's field is told and left out.
@@ -467,7 +469,7 @@ def retry_of(shared: RetrySettings | None, own: RetrySettings | None) -> Retry |
     )
 
 
-def _tools(name: str, source: NodeSource, findings: Findings) -> dict[str, bool] | None:
+def _tools(name: str, source: NodeSource, findings: Diagnostics) -> dict[str, bool] | None:
     tools = source.values.tools
     for tool in tools or ():
         if tool not in TOOLS:
@@ -476,7 +478,7 @@ def _tools(name: str, source: NodeSource, findings: Findings) -> dict[str, bool]
     return None if tools is None else {tool: tools[tool] for tool in tools if tool in TOOLS}
 
 
-def _model(name: str, source: NodeSource, findings: Findings) -> dict[str, str]:
+def _model(name: str, source: NodeSource, findings: Diagnostics) -> dict[str, str]:
     """Return provider and model of ``provider/name``, or the model alone."""
     written = source.values.model
     if written is None:

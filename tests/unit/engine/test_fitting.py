@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.fitting import OF_A_FLOWCHART, fitted
+from sequencer.engine.supported_fields import OF_A_FLOWCHART, fitted
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph.graph import Graph, Node, NodeKind
 from sequencer.model.graph.task import TaskTraits

@@ -20,7 +20,7 @@ from sequencer.model.step import Output, Retry, Step
 from sequencer.model.transitions import Event, Fact
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams import project_tasks
-from sequencer.plugins.teams.growth import TeamGrower
+from sequencer.plugins.teams.expansion import TeamExpander
 from sequencer.plugins.teams.team import Role, TeamBudget, TeamRules
 from sequencer.plugins.temporal.wire import (
     HEAD,
@@ -181,11 +181,11 @@ def test_what_an_answer_picks_travels_where_the_answer_is_too_large(
 
 def test_what_decides_over_a_team_travels() -> None:
     rules = TeamRules(budget=TeamBudget(max_cost_usd=0.5), max_tasks=7)
-    grower = TeamGrower({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
-    made = project_tasks.execution(rules, grower)
+    expander = TeamExpander({"builder": Role(writes=True, step={"model": "m"})}, 7, "x")
+    made = project_tasks.execution(rules, expander)
     sent = json.dumps(project_tasks.dump(made))
     budgets, found = project_tasks.load(json.loads(sent))
-    assert (budgets.rules, found) == (rules, grower)
+    assert (budgets.rules, found) == (rules, expander)
 
 
 def test_a_workflow_travels_with_the_schema_of_an_answer() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.project.checks import check_project
-from sequencer.project.diagnostics import Area, Finding, Level, exit_code
+from sequencer.project.diagnostics import Area, Diagnostic, Level, exit_code
 from sequencer.project.project import open_project
 from sequencer.store.identity import this_process
 from tests.clones import ENVIRONMENT, Shared, git
@@ -36,14 +36,14 @@ def configured(shared: Shared, text: str, name: str = "a") -> Path:
     return folder
 
 
-def findings(folder: Path) -> list[Finding]:
+def findings(folder: Path) -> list[Diagnostic]:
     """Return what is found in *folder*, notices left out."""
     opened = open_project(folder)
     found = check_project(opened, None)
     return [finding for finding in found if finding.level is not Level.NOTICE]
 
 
-def only(folder: Path) -> Finding:
+def only(folder: Path) -> Diagnostic:
     found = findings(folder)
     assert len(found) == 1, found
     return found[0]

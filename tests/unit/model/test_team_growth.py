@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind, grown_graph
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion, grown_graph
 from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.record import read
 from sequencer.model.graph.rules import MarkingEditor
@@ -22,10 +22,10 @@ def agent(name: str, **traits: Any) -> Node:
     return Node(id=name, kind=NodeKind.AGENT, task=TaskTraits.model_validate(traits))
 
 
-def growth(*names: str, edges: str = "", **more: Any) -> Growth:
+def growth(*names: str, edges: str = "", **more: Any) -> TaskExpansion:
     """Return *names* and *edges*, as ``"a>b c>d"``."""
     made = [Edge(source=s, target=t) for s, _, t in (e.partition(">") for e in edges.split())]
-    return Growth(nodes=tuple(map(agent, names)), edges=tuple(made), **more)
+    return TaskExpansion(nodes=tuple(map(agent, names)), edges=tuple(made), **more)
 
 
 def crew(text: str = "a --> b", **more: Any) -> Graph:
@@ -45,14 +45,14 @@ def begun(made: Graph) -> MarkingEditor:
     "wrong",
     [growth("a"), growth("x", "x"), growth("x", edges="x>nobody"), growth("x", edges="nobody>x")],
 )
-def test_what_can_not_be_added(wrong: Growth) -> None:
+def test_what_can_not_be_added(wrong: TaskExpansion) -> None:
     with pytest.raises(ValueError, match=r"two nodes have the same id|there is no node"):
         grown_graph(crew(), wrong)
 
 
 def test_an_addition_has_a_node() -> None:
     with pytest.raises(ValueError, match="at least one item"):
-        Growth(nodes=())
+        TaskExpansion(nodes=())
 
 
 def test_an_addition_is_written_without_what_is_as_ever() -> None:
@@ -63,7 +63,7 @@ def test_an_addition_is_written_without_what_is_as_ever() -> None:
         "edges": [{"source": "a", "target": "x"}],
         "steps": [{"name": "x", "text": "go"}],
     }
-    assert Growth.model_validate(json.loads(json.dumps(written))) == made
+    assert TaskExpansion.model_validate(json.loads(json.dumps(written))) == made
 
 
 def test_a_workflow_with_what_was_added() -> None:
@@ -88,7 +88,7 @@ def test_a_workflow_with_what_was_added() -> None:
         (growth("x"), None),
     ],
 )
-def test_who_has_asked_for_an_addition(made: Growth, by: str | None) -> None:
+def test_who_has_asked_for_an_addition(made: TaskExpansion, by: str | None) -> None:
     assert made.added_by == by
 
 

@@ -13,7 +13,7 @@ from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
 from sequencer.store.identity import this_process
 from sequencer.store.journal import checksum
-from sequencer.store.reading import Trace
+from sequencer.store.reading import ProgressMark
 from sequencer.store.repair import Choice, repair
 from tests.unit.store.broken_runs import begun, go_on, hold, journal_of, lines_of, read_run
 
@@ -94,9 +94,9 @@ class Logs:
     """Step logs that show *token*, and count how often they are asked."""
 
     def __init__(self, token: int, *, has_ended: bool = False) -> None:
-        self.trace, self.asked = Trace(Path("a.log"), token, has_ended=has_ended), 0
+        self.trace, self.asked = ProgressMark(Path("a.log"), token, has_ended=has_ended), 0
 
-    def __call__(self, run_id: str) -> Iterable[Trace]:
+    def __call__(self, run_id: str) -> Iterable[ProgressMark]:
         assert run_id
         self.asked += 1
         return (self.trace,)

@@ -17,7 +17,7 @@ from sequencer.store import reading, recovery
 from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
 from sequencer.store.journal import checksum
-from sequencer.store.reading import READ_ATTEMPTS, Trace
+from sequencer.store.reading import READ_ATTEMPTS, ProgressMark
 from tests.unit.store.broken_runs import begun, damage_line, edit, go_on, hold, journal_of
 from tests.unit.store.test_evidence import GONE, _owner
 
@@ -150,28 +150,28 @@ class Goes:
         self.state_path, self.times, self.token = state_path, times, token
         self.asked = 0
 
-    def __call__(self, run_id: str) -> Iterable[Trace]:
+    def __call__(self, run_id: str) -> Iterable[ProgressMark]:
         assert run_id
         self.asked += 1
         if self.asked <= self.times:
             go_on(self.state_path)
         return self.traces()
 
-    def traces(self) -> Iterator[Trace]:
-        yield Trace(Path("a.log"), self.token)
+    def traces(self) -> Iterator[ProgressMark]:
+        yield ProgressMark(Path("a.log"), self.token)
 
 
 def test_a_log_that_is_newer_than_what_was_read_is_no_damage(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 3)
 
-    def claims(run_id: str) -> Iterable[Trace]:
+    def claims(run_id: str) -> Iterable[ProgressMark]:
         assert run_id
         looks.append(run_id)
         if len(looks) == 1:
             store = FileStore(state_path)
             hold(store)
             store.close()
-        return (Trace(Path("a.log"), token=1),)
+        return (ProgressMark(Path("a.log"), token=1),)
 
     looks: list[str] = []
     found = diagnose(state_path, claims)
@@ -214,9 +214,9 @@ def test_the_proposed_action_does_not_change_while_somebody_decides(
     with journal_of(state_path).open("ab") as file:
         file.write(b'{"revision":4')
 
-    def ended(run_id: str) -> Iterable[Trace]:
+    def ended(run_id: str) -> Iterable[ProgressMark]:
         assert run_id
-        return (Trace(Path("a.log"), 1, has_ended=True),)
+        return (ProgressMark(Path("a.log"), 1, has_ended=True),)
 
     found = diagnose(state_path, ended)
     monkeypatch.setattr(recovery, "is_proven_dead", lambda _: False)

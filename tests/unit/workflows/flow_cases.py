@@ -12,7 +12,7 @@ from typing import Any
 
 from sequencer.errors import ConfigurationError
 from sequencer.workflows.flowfile.markdown import Excerpt, split
-from sequencer.workflows.flowfile.problems import Findings, FlowErrors
+from sequencer.workflows.flowfile.problems import Diagnostics, FlowErrors
 from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.flowfile.settings import KEYS
 
@@ -41,7 +41,7 @@ def outcome(text: str, file: str) -> dict[str, Any]:
 
 def taken_apart(text: str) -> dict[str, Any]:
     """Return the parts of *text*, with its sections if *a*, *b* are nodes and if none is known."""
-    findings = Findings(Path("flow.md"))
+    findings = Diagnostics(Path("flow.md"))
     parts = split(text, findings)
     sections = {
         "any": parts.sections(None, KEYS),

@@ -17,7 +17,7 @@ from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry
 from sequencer.workflows.finding import MAX_CHARS, MAX_LISTED, GraphFile
 from sequencer.workflows.flowfile.markdown import NodeSection, split
-from sequencer.workflows.flowfile.problems import MAX_PROBLEMS, Findings, FlowErrors
+from sequencer.workflows.flowfile.problems import MAX_PROBLEMS, Diagnostics, FlowErrors
 from sequencer.workflows.flowfile.reader import load_flow, read_flow
 from sequencer.workflows.flowfile.rules import at_once
 from sequencer.workflows.flowfile.settings import (
@@ -201,14 +201,14 @@ def test_every_setting_is_an_agents_a_persons_or_both() -> None:
 # Problems
 
 
-def raised(findings: Findings) -> FlowErrors:
+def raised(findings: Diagnostics) -> FlowErrors:
     with pytest.raises(FlowErrors) as refused:
         findings.ensure_none()
     return refused.value
 
 
 def test_without_errors_nothing_is_raised() -> None:
-    findings = Findings(Path("f.md"))
+    findings = Diagnostics(Path("f.md"))
     findings.tell("W-X", "a", "strange", (1, 2))
     findings.ensure_none()
     assert not findings.has_errors
@@ -216,7 +216,7 @@ def test_without_errors_nothing_is_raised() -> None:
 
 
 def test_too_many_are_counted() -> None:
-    findings = Findings(Path("f.md"))
+    findings = Diagnostics(Path("f.md"))
     for place in range(MAX_PROBLEMS + 7):
         findings.tell("E-X", "x", "wrong", (place + 1, 1))
         findings.tell("W-X", "x", "strange", (place + 1, 1))
@@ -227,7 +227,7 @@ def test_too_many_are_counted() -> None:
 
 
 def test_known_names_are_listed_the_nearest_first_and_not_without_end() -> None:
-    findings = Findings(Path("f.md"))
+    findings = Diagnostics(Path("f.md"))
     assert findings.known("x", []) == "there is none"
     assert findings.known("biuld", ["plan", "build"]) == (
         "did you mean 'build'? there are: plan, build"
@@ -243,7 +243,7 @@ def test_known_names_are_listed_the_nearest_first_and_not_without_end() -> None:
 
 def sections_of(text: str, *names: str) -> tuple[NodeSection, ...]:
     """Return the sections of *text*; without *names* each ``###`` heading starts one."""
-    return split(text, Findings(FILE)).sections(names or None, KEYS)
+    return split(text, Diagnostics(FILE)).sections(names or None, KEYS)
 
 
 @pytest.mark.parametrize(

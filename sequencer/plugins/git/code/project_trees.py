@@ -18,7 +18,7 @@ from sequencer.plugins.git.code.task_worktrees import TaskWorktrees
 from sequencer.plugins.git.code.unmerged import Unmerged
 from sequencer.plugins.git.code.workspace import folders_of
 from sequencer.plugins.git.process import Git
-from sequencer.project.diagnostics import Area, Finding, Level, of_error, place_of
+from sequencer.project.diagnostics import Area, Diagnostic, Level, of_error, place_of
 from sequencer.project.project import Project
 from sequencer.project.runs import state_path_of
 from sequencer.project.schema import NONE
@@ -101,7 +101,7 @@ def _checkout_of(project: Project, run: str | None, folder: Path) -> Checkout:
 # --- what `check` finds ------------------------------------------------------------------------
 
 
-def findings(project: Project) -> Iterator[Finding]:
+def findings(project: Project) -> Iterator[Diagnostic]:
     """Yield why a run would not get its work tree, and what is wrong with those that there are."""
     if project.settings.worktree:
         hint = "commit the project to a repository, or leave worktree out"
@@ -110,23 +110,25 @@ def findings(project: Project) -> Iterator[Finding]:
             yield from of_error(Area.CONFIGURATION, without)
         yield from _check_lacking(project)
     for one in project.unmerged():
-        yield Finding(Level.WARNING, Area.FILES, one.words, None, one.hint)
+        yield Diagnostic(Level.WARNING, Area.FILES, one.words, None, one.hint)
     for name in (None, *project.run_names()):
         for refusal, can_be_mended in _task_places(project, name).foreign():
             level = Level.WARNING if can_be_mended else Level.ERROR
             yield from of_error(Area.STATE, refusal, level)
 
 
-def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Finding]:
+def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Diagnostic]:
     """Yield what a fresh worktree would lack, if no setup seems to bring it."""
     found = _task_places(project, None).lacking()
     if not in_team:
         found = found.without(project.settings.setup)
     for is_sure, message, hint in found.told(in_team=in_team):
-        yield Finding(Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint)
+        yield Diagnostic(
+            Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint
+        )
 
 
-def graph_findings(project: Project, flow: GraphFile) -> Iterator[Finding]:
+def graph_findings(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     """Yield why tasks would not get their own work trees."""
     has_none = not any(node.task is not None and node.task.worktree for node in flow.graph.nodes)
     if has_none or project.settings.worktree:
@@ -139,4 +141,4 @@ def graph_findings(project: Project, flow: GraphFile) -> Iterator[Finding]:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"
         hint = "set it to 'current' or to a branch, or use only one machine and push by hand"
         where = place_of(project.settings, "store", "work", "branch")
-        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
+        yield Diagnostic(Level.WARNING, Area.WORKFLOW, message, where, hint)

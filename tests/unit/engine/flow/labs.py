@@ -249,8 +249,8 @@ class Lab:
     def worker(self, store: Store | None = None, places: int = 8) -> GraphWorker:
         """Return one more process, which does nothing by itself."""
         performer = self.performer(self.workflow, ignore)
-        grower = None if performer.tasks is None else performer.tasks.grower
-        control = GraphChanges(store or self.store(), self.workflow, grower)
+        expander = None if performer.tasks is None else performer.tasks.expander
+        control = GraphChanges(store or self.store(), self.workflow, expander)
         return GraphWorker(control, performer, self.limits, places)
 
     def begun(self) -> Head:

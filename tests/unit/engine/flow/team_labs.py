@@ -20,8 +20,8 @@ from sequencer.model.graph.graph import Graph
 from sequencer.model.graph.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
+from sequencer.plugins.teams.expansion import TeamExpander
 from sequencer.plugins.teams.graphs import workflow_of
-from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.plugins.teams.project_tasks import execution
 from sequencer.plugins.teams.team import Role, Task, TeamRules
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
@@ -77,9 +77,11 @@ class TeamLab(Lab):
     roles: Mapping[str, Role] = field(default_factory=dict)
 
     def performer(self, made: Any, emit: Emit) -> Performer:
-        grower = TeamGrower(self.roles, self.rules.max_tasks, has_fallback=self.rules.has_fallback)
+        expander = TeamExpander(
+            self.roles, self.rules.max_tasks, has_fallback=self.rules.has_fallback
+        )
         performer = super().performer(made, emit)
-        tasks = execution(self.rules, grower)
+        tasks = execution(self.rules, expander)
         return structs.replace(performer, tasks=tasks, agents=Everybody(self.actor))
 
     @property

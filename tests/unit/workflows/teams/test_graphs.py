@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from sequencer.errors import ConfigurationError, ConfigurationErrors
-from sequencer.model.graph.graph import Graph, Growth
+from sequencer.model.graph.graph import Graph, TaskExpansion
 from sequencer.model.step import Output, Step, Validation
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.teams.graphs import (
@@ -51,7 +51,7 @@ def graph_of(workflow: Workflow) -> Graph:
     return workflow.graph
 
 
-def edges(found: Graph | Growth) -> list[tuple[str, str]]:
+def edges(found: Graph | TaskExpansion) -> list[tuple[str, str]]:
     return [(edge.source, edge.target) for edge in found.edges]
 
 
@@ -278,7 +278,7 @@ def test_problems_are_raised_together_with_their_places() -> None:
 PLAN = (task("plan", adds="tasks"), task("other"), task("end", "plan", "other"))
 
 
-def growth(*tasks: Task, base: Workflow | None = None, **options: Any) -> Growth:
+def growth(*tasks: Task, base: Workflow | None = None, **options: Any) -> TaskExpansion:
     return growth_of(graph_of(base or made(*PLAN)), "plan", tasks, ROLES, **options)
 
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 import pytest
 
 from sequencer.engine.records import checked
-from sequencer.model.graph.graph import Growth
+from sequencer.model.graph.graph import TaskExpansion
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step
 from sequencer.model.workflow import Workflow
+from sequencer.plugins.teams.expansion import AnswerRefused, TeamExpander, tasks_of_answer
 from sequencer.plugins.teams.graphs import MOST, form_for, schema_for, workflow_of
-from sequencer.plugins.teams.growth import AnswerRefused, TeamGrower, tasks_of_answer
 from sequencer.plugins.teams.options import roles
 from sequencer.plugins.teams.team import STEP_FIELDS, Role, Task
 
@@ -151,12 +151,12 @@ def test_sub_issues_that_are_refused(given: Any, there: list[str], said: str) ->
 
 def grown(
     *tasks: dict[str, Any], known: dict[str, Role] | None = None, agent: str | None = None
-) -> Growth:
+) -> TaskExpansion:
     known = ROLES if known is None else known
     lead = {"id": "lead", "subject": "Cut it", "adds": "tasks"}
     last = {"id": "end", "subject": "Sum up", "blocked_by": ["lead"]}
     team: Workflow = workflow_of("team", [Task.model_validate(o) for o in (lead, last)], known)
-    found = TeamGrower(known, agent=agent).of_answer(team, "lead", json.dumps({"tasks": tasks}))
+    found = TeamExpander(known, agent=agent).of_answer(team, "lead", json.dumps({"tasks": tasks}))
     assert found is not None
     return found
 
@@ -206,8 +206,8 @@ def test_a_refusal_says_where_and_what_would_do(
 def test_a_refusal_quotes_no_secret_of_an_answer() -> None:
     lead = Task.model_validate({"id": "lead", "subject": "Cut it", "adds": "tasks"})
     said = json.dumps({"tasks": [{**ONE, "role": 'se"cret'}]})
-    grower = TeamGrower(ROLES, redact=lambda text: text.replace('se"cret', "***"))
+    expander = TeamExpander(ROLES, redact=lambda text: text.replace('se"cret', "***"))
     with pytest.raises(AnswerRefused) as caught:
-        grower.of_answer(workflow_of("team", [lead], ROLES), "lead", said)
+        expander.of_answer(workflow_of("team", [lead], ROLES), "lead", said)
     assert "***" in caught.value.message
     assert 'se"cret' not in caught.value.message

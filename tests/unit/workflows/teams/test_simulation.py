@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError
+from sequencer.plugins.teams.expansion import TeamExpander
 from sequencer.plugins.teams.graphs import workflow_of
-from sequencer.plugins.teams.growth import TeamGrower
 from sequencer.plugins.teams.team import Task
 from sequencer.workflows.flowfile.settings import Overrides
 from sequencer.workflows.simulate import NodeScript, Replay, overridden, read_script, simulate
@@ -24,7 +24,7 @@ def replay(tasks: list[Task], size: int | None = None, **nodes: Any) -> Replay:
     named = {name.replace("_", "-"): node for name, node in nodes.items()}
     script = read_script({"nodes": named}, "script.json")
     workflow = workflow_of("crew", tasks, {}, size=size)
-    return simulate(workflow, script.parts, TeamGrower({}))
+    return simulate(workflow, script.parts, TeamExpander({}))
 
 
 def judging(**more: Any) -> list[Task]:
@@ -115,7 +115,7 @@ def test_a_run_goes_as_the_replay_says(tmp_path: Path, name: str) -> None:
     made = team(tmp_path, tasks, says, size=1)
     made.ended()
     workflow = workflow_of("crew", tasks, {}, size=1)
-    done = simulate(workflow, parts, TeamGrower({}))
+    done = simulate(workflow, parts, TeamExpander({}))
     assert made.trace() == [line.partition(" ")[2] for line in done.trace]
     assert str(made.status) == done.status
     assert {node.id for node in made.graph.nodes} == set(done.graph.by_id if done.graph else ())

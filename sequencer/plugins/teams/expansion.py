@@ -1,6 +1,6 @@
 """What is added to a team's graph while it runs: what a lead asks for, and what mends a task.
 
-It implements `model.graph.ends.Grower`. An answer is somebody else's text: it may say
+It implements `model.graph.ends.TaskExpander`. An answer is somebody else's text: it may say
 what is to be done, by which role and in which order; who performs it, with which permissions
 and limits is not its to say.
 """
@@ -18,7 +18,7 @@ from sequencer.files.keys import problems_of
 from sequencer.files.yamlfile import KeyPath, dotted
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field, ValidationError, model_validator
-from sequencer.model.graph.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind, TaskExpansion
 from sequencer.model.graph.task import MAX_TASKS, TaskTraits
 from sequencer.model.step import Name, Step
 from sequencer.model.workflow import Workflow
@@ -36,7 +36,7 @@ from sequencer.workflows.prompts import parsed
 from sequencer.workflows.registry import FOLDER
 
 
-class TeamGrower(Struct, frozen=True):
+class TeamExpander(Struct, frozen=True):
     """Makes growths for the teams of one project."""
 
     roles: Mapping[str, Role]
@@ -48,7 +48,7 @@ class TeamGrower(Struct, frozen=True):
     has_fallback: bool = False
     """Whether another agent or model gets one more try after the last failed one."""
 
-    def of_answer(self, workflow: Workflow, name: str, answer: str) -> Growth | None:
+    def of_answer(self, workflow: Workflow, name: str, answer: str) -> TaskExpansion | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*.
 
         Raises:
@@ -82,7 +82,7 @@ class TeamGrower(Struct, frozen=True):
             return step
         return step.replace(agent=self.agent)
 
-    def fix(self, workflow: Workflow, name: str, number: int) -> Growth | None:
+    def fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
         """Return the task that mends what task *name* has refused for the *number*-th time.
 
         It is told what was done before, as the judge is, and what the judge has said; behind
@@ -112,7 +112,7 @@ class TeamGrower(Struct, frozen=True):
             # Its name is another one now, and so would its prompt's file be.
             step = step.replace(prompt=validation.fixer.prompt_name)
         edge = Edge(source=made, target=name)
-        return Growth(nodes=(node,), edges=(edge,), steps=(self._performed(step),))
+        return TaskExpansion(nodes=(node,), edges=(edge,), steps=(self._performed(step),))
 
 
 def _free_id(graph: Graph, wanted: str) -> str:

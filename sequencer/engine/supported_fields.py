@@ -133,7 +133,7 @@ def _without(step: Step, names: Collection[str]) -> Step:
     return step.replace(**update) if update else step
 
 
-class Honouring:
+class SupportedFields:
     """Fits the steps that one process runs to their agents."""
 
     def __init__(self, performer: Performer, begun_with: Workflow) -> None:
