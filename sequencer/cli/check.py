@@ -79,18 +79,18 @@ def check(
         _print_settings(invocation)
         return 0
 
-    findings = _findings(invocation)
-    code = exit_code(findings)
+    diagnostics = _diagnostics(invocation)
+    code = exit_code(diagnostics)
     if reports:
-        _print_report(invocation, findings)
+        _print_report(invocation, diagnostics)
         return code
     if invocation.is_json:
-        told = [{**asdict(f), "level": str(f.level), "area": str(f.area)} for f in findings]
+        told = [{**asdict(f), "level": str(f.level), "area": str(f.area)} for f in diagnostics]
         invocation.print_json({"ok": code == 0, "exit_code": code, "findings": told})
         return code
-    errors = sum(finding.level is Level.ERROR for finding in findings)
-    warnings = sum(finding.level is Level.WARNING for finding in findings)
-    for text in _texts(findings):
+    errors = sum(finding.level is Level.ERROR for finding in diagnostics)
+    warnings = sum(finding.level is Level.WARNING for finding in diagnostics)
+    for text in _texts(diagnostics):
         invocation.echo(text)
     if errors or warnings:
         invocation.echo(f"errors: {errors}, warnings: {warnings}")
@@ -99,7 +99,7 @@ def check(
     return code
 
 
-def _findings(invocation: Invocation) -> list[Diagnostic]:
+def _diagnostics(invocation: Invocation) -> list[Diagnostic]:
     """Return all findings, those about what packages contribute to commands too."""
     of_project = _of_project(invocation)
     warnings = [
@@ -135,10 +135,10 @@ def _of_project(invocation: Invocation) -> list[Diagnostic]:
     return checks.check_project(project, invocation.run_name)
 
 
-def _texts(findings: list[Diagnostic]) -> Iterator[str]:
+def _texts(diagnostics: list[Diagnostic]) -> Iterator[str]:
     """Yield what a person reads: what is wrong in the same way elsewhere stands once."""
     alike: dict[Diagnostic, list[Diagnostic]] = {}
-    for finding in findings:
+    for finding in diagnostics:
         alike.setdefault(replace(finding, where=None), []).append(finding)
     for same in alike.values():
         places = [finding.where for finding in same if finding.where]
@@ -167,7 +167,7 @@ _GIVEN = re.compile(
 """By which a short secret could be found out."""
 
 
-def _print_report(invocation: Invocation, findings: list[Diagnostic]) -> None:
+def _print_report(invocation: Invocation, diagnostics: list[Diagnostic]) -> None:
     """Print what a bug report needs, for people or as JSON: no secret, and no path of home."""
     settings, redaction = _set_here(invocation)
     facts: dict[str, Any] = {
@@ -178,7 +178,7 @@ def _print_report(invocation: Invocation, findings: list[Diagnostic]) -> None:
         "packages": [f"{name} {found}" for name, found in installed_versions().items()],
         "programs": [name for name in ("git", "tmux", *CLIENTS) if shutil.which(name)],
         "settings": [_shared(text, redaction) for text in settings],
-        "findings": [_shared(text, redaction) for text in _texts(findings)],
+        "findings": [_shared(text, redaction) for text in _texts(diagnostics)],
     }
     if invocation.is_json:
         invocation.print_json(facts)

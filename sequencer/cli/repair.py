@@ -11,7 +11,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
 from sequencer.errors import UsageRefused, command
-from sequencer.project.runs import state_path_of, witness_for
+from sequencer.project.runs import progress_evidence_for, state_path_of
 from sequencer.store import repair as mending
 from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
 from sequencer.store.highwater import HighWaterMark
@@ -67,16 +67,18 @@ def repair(
     if invocation.run_name is not None:
         invocation.run()  # an unknown name is an error that lists the known ones
     state_path = state_path_of(settings, invocation.run_name)
-    witness = witness_for(settings, state_path)
+    progress = progress_evidence_for(settings, state_path)
     if not is_applied:
-        found = diagnose(state_path, witness)
+        found = diagnose(state_path, progress)
         _print(invocation, found, mending.options(found))
         return 0 if found.action is Action.NOTHING and not found.documents else 3
     choice = mending.Choice.HEAD if accept_head else None
     choice = mending.Choice.JOURNAL if accept_journal else choice
     network = settings.store.allow_network_fs
     mark = HighWaterMark(state_path)
-    done = mending.repair(state_path, choice, allow_network_fs=network, witness=witness, mark=mark)
+    done = mending.repair(
+        state_path, choice, allow_network_fs=network, progress=progress, mark=mark
+    )
     _tell(invocation, done)
     return 3 if done.before.documents else 0
 

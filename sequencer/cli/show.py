@@ -326,10 +326,10 @@ def _chart(path: Path) -> Chart:
     text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     if path.suffix.lower() != MARKDOWN:
         return read_chart(text, file=path)
-    findings = Diagnostics(path)
-    parts = split(text, findings)
+    diagnostics = Diagnostics(path)
+    parts = split(text, diagnostics)
     if parts.chart is None:
-        findings.ensure_none()
+        diagnostics.ensure_none()
         raise ConfigurationError("the file has no flowchart", where=str(path))
     return read_chart(parts.chart.text, file=path, first_line=parts.chart.line)
 

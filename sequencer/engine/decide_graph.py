@@ -10,7 +10,7 @@ from typing import Any
 from sequencer.engine.decide import RecordExpired, Seen, Wait
 from sequencer.engine.graph_budget import GraphBudget, waiting_words
 from sequencer.errors import command
-from sequencer.model.graph.graph_kind import GraphKind, overdue, time_left_ms
+from sequencer.model.graph.graph_kind import GraphKind, expirations, time_left_ms
 from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
 from sequencer.model.limits import parse_time
@@ -65,7 +65,7 @@ class GraphSeen(Seen):
         """
         if self.head.is_on_hold:
             return None
-        acts = overdue(self.marking, self.at, self._left_ms())
+        acts = expirations(self.marking, self.at, self._left_ms())
         return RecordExpired(acts=tuple(acts)) if acts else None
 
     def may_claim(self) -> bool:

@@ -86,7 +86,7 @@ class GraphWorker(Worker):
         self._starting = threading.Lock()
         """Several threads may make attempts that others decide over."""
         self._prepared: dict[str, PreparedStep] = {}
-        self._honouring = SupportedFields(performer, changes.workflow)
+        self._supported_fields = SupportedFields(performer, changes.workflow)
         tasks = performer.tasks
         self._layers = NodeLayers(changes)
         self._merges = None if tasks is None else tasks.merge_queue()
@@ -141,10 +141,12 @@ class GraphWorker(Worker):
         """
         # What moves with the state may bring other prompts.
         if self.code.moves or name not in self._prepared:
-            self._prepared[name] = self._made(self._honouring.step(workflow, name), name)
+            self._prepared[name] = self._made(self._supported_fields.step(workflow, name), name)
         prepared = self._prepared[name]
         if self._fallback_step is not None and failures >= tries_of(prepared.step):
-            return self._made(self._honouring.step(workflow, name, self._fallback_step), name)
+            return self._made(
+                self._supported_fields.step(workflow, name, self._fallback_step), name
+            )
         return prepared
 
     def _made(self, step: Step, name: str) -> PreparedStep:
@@ -159,7 +161,7 @@ class GraphWorker(Worker):
             ConfigurationError: a node can't start, see `prepare`.
             ConfigurationErrors: several nodes can't.
         """
-        self._honouring.is_silent = head is not None
+        self._supported_fields.is_silent = head is not None
         wrong: list[ConfigurationError] = []
         for step in self.changes.workflow.steps:
             try:
@@ -167,7 +169,7 @@ class GraphWorker(Worker):
             except ConfigurationError as error:
                 wrong.append(error)
         raise_all(wrong)
-        self._honouring.is_silent = False
+        self._supported_fields.is_silent = False
 
     # --- claiming ------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ class GraphWorker(Worker):
         if not self.attempts.running:
             self._arrive(head, granted)
         fresh = [one.step for one in head.claims if one.token in granted and one.attempt == 1]
-        self._honouring.recall(workflow, marking, fresh)
+        self._supported_fields.recall(workflow, marking, fresh)
         for token in granted:
             claim = head.claim_with(token)
             if claim is None:

@@ -51,7 +51,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _expire(self, seen: SequenceSeen, move: RecordExpired) -> None:
         """Record the configured decision for the gate, because nobody decided."""
         del move
-        head, gate = self._worker.control.lapse(), seen.head.gate
+        head, gate = self._worker.control.expire_waits(), seen.head.gate
         if head.status is Status.COMPLETE and gate is not None:
             self._performer.tell_completed(gate.step_index, head)
 

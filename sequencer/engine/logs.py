@@ -245,7 +245,7 @@ def _told(path: Path) -> tuple[int, bytes, bytes] | None:
     return int(token), rest.partition(b"\n")[0], end
 
 
-def witness_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
+def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
     """Return what tells which tokens the newest logs of a run show.
 
     *run_folder* is the slug of a named run; None for the default run. What is returned
@@ -253,7 +253,7 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
     """
     below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
 
-    def witness(run_id: str) -> Iterator[ProgressMark]:
+    def progress(run_id: str) -> Iterator[ProgressMark]:
         for branch in list(names_in(logs_dir)):
             folder = logs_dir / branch / below
             # Not by iteration alone: steps that run side by side, and attempts, share it.
@@ -263,13 +263,13 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
             for path, (token, _, end) in islice(its, MAX_WITNESSES):
                 yield ProgressMark(path, token=token, has_ended=b"\n# ended " in end)
 
-    return witness
+    return progress
 
 
 def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[ProgressMark]:
     """Yield what shows that the attempt that *head* has still to begin was begun before.
 
-    One small read in each folder, where `witness_of` looks at many logs.
+    One small read in each folder, where `progress_evidence_of` looks at many logs.
     """
     name = log_name(head.step_index, head.expected_step, head.attempt + 1)
     for path in (folder / name for folder in folders_of_logs):

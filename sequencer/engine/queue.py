@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from sequencer.model.head import Claim, Head
 from sequencer.store.protocol import Store
-from sequencer.store.queue import Turnstile
+from sequencer.store.queue import WaitQueue
 
 PATIENCE_S = 5.0
 """How long a step that could be begun is left to those who have waited longer; on a machine
@@ -31,8 +31,8 @@ class Queue:
         self._store = store
         self._position_at = position_at
         self._positions = frozenset(positions)
-        self._own = store.turnstile(positions)
-        self._others: dict[str, list[Turnstile]] = {}
+        self._own = store.wait_queue(positions)
+        self._others: dict[str, list[WaitQueue]] = {}
         self._is_queued = False
         self._left_to_others: int | None = None
         """The step that this process could have claimed with the acceptance of its own."""
@@ -47,9 +47,9 @@ class Queue:
         if position not in self._others:
             # Those of every position, and those of this one alone.
             sets = {frozenset[str](), frozenset((position,))} - {self._positions}
-            self._others[position] = [self._store.turnstile(names) for names in sets]
+            self._others[position] = [self._store.wait_queue(names) for names in sets]
         is_wanted = self._own.is_awaited() or any(
-            turnstile.is_awaited() for turnstile in self._others[position]
+            wait_queue.is_awaited() for wait_queue in self._others[position]
         )
         self._left_to_others = step_index if is_wanted else None
         return is_wanted

@@ -361,12 +361,12 @@ class RunCommands:
         self._keep_source()
         return made
 
-    def lapse(self) -> Head:
+    def expire_waits(self) -> Head:
         """Record the configured decision if nobody decided in time."""
 
         def change(head: Head | None) -> Transition | None:
             if head is None or head.moved_to is not None:
                 return None
-            return self.kind.lapse(head, at=datetime.now(UTC))
+            return self.kind.expire_waits(head, at=datetime.now(UTC))
 
         return self._store.update(change)

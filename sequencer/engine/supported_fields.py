@@ -77,8 +77,8 @@ def fitted(
         step = step.replace(validation=validation)
     executor = _executor(agents, step, position)
     own = [name for name in optional if not name.startswith(FIXER)]
-    honoured = executor.supported_fields | EVERY_EXECUTOR
-    lost = tuple(name for name in own if name not in honoured and _is_set(step, name))
+    supported = executor.supported_fields | EVERY_EXECUTOR
+    lost = tuple(name for name in own if name not in supported and _is_set(step, name))
     step = _without(step, lost)
     step, words = _without_objections(step, executor, [name for name in own if name not in lost])
     return step, (*dropped, *lost, *words)

@@ -74,7 +74,7 @@ def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
         seen = worker.seen(head, budget, datetime.now(UTC))
         match next_move(seen):
             case RecordExpired():
-                worker.control.lapse()
+                worker.control.expire_waits()
             case TakeClaims():
                 try:
                     if (attempt := _claimed(worker, head, seen.here.place)) is not None:

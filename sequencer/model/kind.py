@@ -387,7 +387,7 @@ class Kind(Protocol):
             StaleClaim: the claim is gone.
         """
 
-    def lapse(self, head: Head, *, at: datetime) -> Transition | None:
+    def expire_waits(self, head: Head, *, at: datetime) -> Transition | None:
         """Do what was agreed for what nobody has answered in time; None: there is nothing."""
 
     def refusal(self, verb: str) -> SequencerError | None:

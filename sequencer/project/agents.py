@@ -145,7 +145,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
 
     def _built_for(self, step: Step, name: str) -> Executor:
         executor = self.build(name)
-        ensure_honoured(step, name, executor)
+        ensure_supported(step, name, executor)
         # In the meantime an agent may have changed what the next one would run, or its client read.
         if name in self.settings.agents:
             self.trust.ensure_files(f"agents.{name}", self._looks)
@@ -359,22 +359,22 @@ def _refuse_options(
     )
 
 
-def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
+def ensure_supported(step: Step, name: str, executor: Executor) -> None:
     """Return if *executor* supports every field that *step* sets, with its value.
 
     Raises:
         ConfigurationError: it would have to ignore a field, which you would not notice.
     """
-    honoured = executor.supported_fields | EVERY_EXECUTOR
+    supported = executor.supported_fields | EVERY_EXECUTOR
     defaults = Step(name=step.name)
     ignored = sorted(
         field
         for field in Step.model_fields
-        if field not in honoured and getattr(step, field) != getattr(defaults, field)
+        if field not in supported and getattr(step, field) != getattr(defaults, field)
     )
     found = _objections(step, executor)
     if ignored:
-        hint = f"it supports: {', '.join(sorted(honoured))}"
+        hint = f"it supports: {', '.join(sorted(supported))}"
         if "agents" in ignored:
             hint = f"only agent: claude has subagents; {hint}"
         found.insert(0, Objection(", ".join(ignored), hint))

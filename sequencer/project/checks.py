@@ -48,13 +48,13 @@ from sequencer.project.package_checks import check_packages, package_findings
 from sequencer.project.permissions import permissions
 from sequencer.project.project import Project
 from sequencer.project.readable import unprompted, unreadable, unreadable_prompts
-from sequencer.project.runs import witness_for
+from sequencer.project.runs import progress_evidence_for
 from sequencer.project.store_requests import CheckRequest
 from sequencer.project.worktrees import WORKTREES
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import read_regular
 from sequencer.store.protocol import Store
-from sequencer.store.reading import ProgressEvidence, no_witness
+from sequencer.store.reading import ProgressEvidence, no_progress_evidence
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.router import allowed_prompts
 
@@ -177,7 +177,9 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
     path = run.store.state_path
     # A run on a server leaves outputs in the folder, but no files of its head.
     is_here = settings.store_kind.has_files
-    state_findings = list(check_state(path, witness_for(settings, path))) if is_here else []
+    state_findings = (
+        list(check_state(path, progress_evidence_for(settings, path))) if is_here else []
+    )
     head = None
     try:
         head = run.view().head
@@ -311,7 +313,7 @@ def check_flows(project: Project) -> Iterator[Diagnostic]:
 def _check_worktrees(project: Project) -> Iterator[Diagnostic]:
     try:
         if project.settings.worktree or WORKTREES.get() is not None:
-            yield from WORKTREES.required().findings(project)
+            yield from WORKTREES.required().diagnostics(project)
     except extensions.PluginUnavailable as error:
         yield from of_error(Area.CONFIGURATION, error)
 
@@ -445,13 +447,15 @@ def _check_sinks(project: Project, run: str | None) -> Iterator[Diagnostic]:
             yield Diagnostic(Level.ERROR, Area.CONFIGURATION, text, where)
 
 
-def check_state(state_path: Path, witness: ProgressEvidence = no_witness) -> Iterator[Diagnostic]:
+def check_state(
+    state_path: Path, progress: ProgressEvidence = no_progress_evidence
+) -> Iterator[Diagnostic]:
     """Yield findings about the files of the run at *state_path*, without changing any.
 
-    The *witness* says what the step logs show.
+    The *progress* says what the step logs show.
     """
     try:
-        found = diagnose(state_path, witness)
+        found = diagnose(state_path, progress)
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
         return

@@ -4,8 +4,8 @@ Of this user's own records, what ticks remember of runs and logs that are gone g
 project; and the dates of schedules of projects whose folder is gone.
 
 Of a run that may continue only old logs go, and the newest stay: they show how far it came
-(`logs.witness_of`). A run that has ended goes whole. Its folder is renamed first, under the
-run's lock, so that a kill in between leaves no half of a run.
+(`logs.progress_evidence_of`). A run that has ended goes whole. Its folder is renamed first,
+under the run's lock, so that a kill in between leaves no half of a run.
 """
 
 from __future__ import annotations

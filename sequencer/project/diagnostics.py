@@ -52,9 +52,9 @@ class Diagnostic(Struct, frozen=True):
         return StateRefused.exit_code if is_state else ConfigurationError.exit_code
 
 
-def exit_code(findings: Iterable[Diagnostic]) -> int:
+def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
     """Return 2 if the configuration is wrong, else 3 if the state is, else 0."""
-    codes = {finding.exit_code for finding in findings} - {0}
+    codes = {finding.exit_code for finding in diagnostics} - {0}
     return min(codes, default=0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.flow_source import flow_source_of
-from sequencer.engine.logs import later_logs, witness_of
+from sequencer.engine.logs import later_logs, progress_evidence_of
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -35,7 +35,7 @@ from sequencer.store.head import migrate, read_head
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
-from sequencer.store.reading import ProgressEvidence, no_witness
+from sequencer.store.reading import ProgressEvidence, no_progress_evidence
 from sequencer.store.recovery import beyond, missing
 
 
@@ -308,7 +308,7 @@ def file_store(request: StoreRequest) -> Store:
         rotate_bytes=options.journal.rotate_bytes,
         keep=options.journal.keep,
         migrate=request.to_head,
-        witness=_log_witness(request.settings, path),
+        progress=_progress_in_logs(request.settings, path),
         mark=HighWaterMark(path),
         redact=request.redact,
     )
@@ -326,14 +326,14 @@ def copy_of_run(request: StoreRequest) -> Store:
     return file_store(request)
 
 
-def witness_for(settings: Settings, state_path: Path) -> ProgressEvidence:
+def progress_evidence_for(settings: Settings, state_path: Path) -> ProgressEvidence:
     """Return what asks step logs and own records of the run whose head is at *state_path*.
 
     A store that other machines share has the shared copy to compare with.
     """
     if not settings.store_kind.is_local:
-        return no_witness
-    return HighWaterMark(state_path).beside(_log_witness(settings, state_path))
+        return no_progress_evidence
+    return HighWaterMark(state_path).beside(_progress_in_logs(settings, state_path))
 
 
 def lost_steps(
@@ -342,20 +342,20 @@ def lost_steps(
     """Return why no process continues the run of *head*; None: nothing shows that it should not.
 
     For those who only look: where this user has a record of the run, that record and the log of
-    the next attempt are read, and otherwise all that `witness_for` tells. What is shown counts
-    only if a newer head does not explain it.
+    the next attempt are read, and otherwise all that `progress_evidence_for` returns. What is
+    shown counts only if a newer head does not explain it.
     """
     if not settings.store_kind.is_local or head.moved_to is not None:
         return None
-    own, logs = tuple(HighWaterMark(state_path).traces(head.run_id)), _log_witness
+    own, logs = tuple(HighWaterMark(state_path).traces(head.run_id)), _progress_in_logs
     more = later_logs(folders_of_logs, head) if own else logs(settings, state_path)(head.run_id)
     shown = beyond(head, head.revision, (*own, *more))
     return None if shown is None else missing(state_path, head, head.revision, shown)
 
 
-def _log_witness(settings: Settings, state_path: Path) -> ProgressEvidence:
+def _progress_in_logs(settings: Settings, state_path: Path) -> ProgressEvidence:
     is_default = state_path == settings.state_file
-    return witness_of(settings.logs_dir, None if is_default else state_path.parent.name)
+    return progress_evidence_of(settings.logs_dir, None if is_default else state_path.parent.name)
 
 
 def run_name_of(state_path: Path) -> str | None:

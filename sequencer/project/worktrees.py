@@ -52,7 +52,7 @@ class WorktreeProvider(Protocol):
         """Remove what was set aside of failed attempts of *run*, which goes."""
         ...
 
-    def findings(self, project: Any) -> Iterator[Diagnostic]:
+    def diagnostics(self, project: Any) -> Iterator[Diagnostic]:
         """Yield why a run would not get its folder, and what is wrong with those that there are."""
         ...
 

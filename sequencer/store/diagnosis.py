@@ -36,7 +36,7 @@ from sequencer.store.reading import (
     ProgressMark,
     RunFiles,
     changing,
-    no_witness,
+    no_progress_evidence,
 )
 from sequencer.store.recovery import (
     MAX_LOST_TOKENS,
@@ -177,10 +177,10 @@ class Diagnosis(Struct, frozen=True):
         return Action.RESTORE if is_sound else Action.REBUILD
 
 
-def diagnose(state_path: Path, witness: ProgressEvidence = no_witness) -> Diagnosis:
+def diagnose(state_path: Path, progress: ProgressEvidence = no_progress_evidence) -> Diagnosis:
     """Return what the files of the run at *state_path* hold.
 
-    The *witness* tells what its step logs show. What only seems wrong because a writer
+    The *progress* tells what its step logs show. What only seems wrong because a writer
     continued between two files is no damage.
 
     Raises:
@@ -190,7 +190,7 @@ def diagnose(state_path: Path, witness: ProgressEvidence = no_witness) -> Diagno
     """
     before: Complaints | None = None
     for _ in range(READ_ATTEMPTS):
-        files = RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
+        files = RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
         signature = files.signature()
         found = _diagnosed(files)
         # What two looks in a row complain of is damage, even if a writer continues beside it.

@@ -42,8 +42,14 @@ from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
 from sequencer.store.ownership import refused
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
-from sequencer.store.queue import Turnstile, file_name
-from sequencer.store.reading import READ_ATTEMPTS, ProgressEvidence, RunFiles, changing, no_witness
+from sequencer.store.queue import WaitQueue, file_name
+from sequencer.store.reading import (
+    READ_ATTEMPTS,
+    ProgressEvidence,
+    RunFiles,
+    changing,
+    no_progress_evidence,
+)
 from sequencer.store.recovery import Recovered, digest, ensure_no_older_copy, follow, recover
 from sequencer.store.watch import Watch, wait_for_another, watch
 
@@ -81,13 +87,13 @@ class FileStore:
         migrate: Migrate | None = None,
         peer: Peer | None = None,
         lock_timeout_s: float | None = None,
-        witness: ProgressEvidence = no_witness,
+        progress: ProgressEvidence = no_progress_evidence,
         mark: HighWaterMark | None = None,
         redact: Callable[[str], str] = str,
     ) -> None:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
-        A *peer* has to agree to every transition. The *witness* tells what the step logs
+        A *peer* has to agree to every transition. The *progress* tells what the step logs
         show; it is asked when the files have to be read as a whole. The *mark*
         remembers outside of the folder how far the run has come; a peer looks at it by itself,
         when it knows the newest. *redact* removes secrets from an edit by hand.
@@ -100,7 +106,9 @@ class FileStore:
         """Of the files when somebody last saw an edit in them that is not recorded."""
         self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
-        self._witness = witness if mark is None or peer is not None else mark.beside(witness)
+        self._progress_evidence = (
+            progress if mark is None or peer is not None else mark.beside(progress)
+        )
         self._note: Callable[[Head], tuple[str, ...]] = _not_noted if mark is None else mark.note
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")
@@ -181,7 +189,7 @@ class FileStore:
         raise changing(self._state_path)
 
     def _files(self) -> RunFiles:
-        return RunFiles(self._state_path, self._journal, self._witness, self._redact)
+        return RunFiles(self._state_path, self._journal, self._progress_evidence, self._redact)
 
     def _followed(self, now: _Signature) -> Recovered | None:
         """Return what has come to be since the last look, if that is simple; see `follow`."""
@@ -494,5 +502,5 @@ class FileStore:
             return NOT_RECORDED
         return head.revision if head else 0
 
-    def turnstile(self, positions: Collection[str]) -> Turnstile:
-        return Turnstile(self.folder / file_name(positions))
+    def wait_queue(self, positions: Collection[str]) -> WaitQueue:
+        return WaitQueue(self.folder / file_name(positions))

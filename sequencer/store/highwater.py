@@ -195,12 +195,12 @@ class HighWaterMark:
         """Return what shows that the run had come further than *head*; None: nothing does."""
         return beyond(head, head.revision, self.traces(head.run_id))
 
-    def beside(self, witness: ProgressEvidence) -> ProgressEvidence:
-        """Return a witness that gives this record first, and then what *witness* gives."""
+    def beside(self, progress: ProgressEvidence) -> ProgressEvidence:
+        """Return evidence that starts with this record, followed by that of *progress*."""
 
         def both(run_id: str) -> Iterable[ProgressMark]:
             yield from self.traces(run_id)
-            yield from witness(run_id)
+            yield from progress(run_id)
 
         return both
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
-from sequencer.store.queue import Turnstile
+from sequencer.store.queue import WaitQueue
 
 Change = Callable[[Head | None], Transition | None]
 """From the present head (None: no run yet) to a transition; None changes nothing. May be
@@ -154,7 +154,7 @@ class Store(Protocol):
         gone. Uses no CPU while it sleeps.
         """
 
-    def turnstile(self, positions: Collection[str]) -> Turnstile:
+    def wait_queue(self, positions: Collection[str]) -> WaitQueue:
         """Return the queue of those that work at *positions* (empty: at all of them)."""
 
 

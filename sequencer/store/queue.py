@@ -184,7 +184,7 @@ def file_name(positions: Collection[str]) -> str:
     return f"turnstile-{sha256(names).hexdigest()[:_DIGEST_CHARS]}.lock"
 
 
-class Turnstile:
+class WaitQueue:
     """Where processes queue that wait for the same steps; the first alone watches the run.
 
     A courtesy and no exclusion: a process that doesn't queue breaks nothing.

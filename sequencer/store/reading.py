@@ -55,7 +55,7 @@ ProgressEvidence = Callable[[str], Iterable[ProgressMark]]
 """From a run's id to what its step logs show, which a store does not know; newest first."""
 
 
-def no_witness(run_id: str) -> Iterable[ProgressMark]:
+def no_progress_evidence(run_id: str) -> Iterable[ProgressMark]:
     """Return nothing: there are no step logs to ask."""
     del run_id
     return ()
@@ -89,16 +89,16 @@ class RunFiles:
         self,
         state_path: Path,
         journal: JournalFile,
-        witness: ProgressEvidence = no_witness,
+        progress: ProgressEvidence = no_progress_evidence,
         redact: Callable[[str], str] = str,
     ) -> None:
-        """Read nothing yet; *witness* tells what the step logs of the run show.
+        """Read nothing yet; *progress* tells what the step logs of the run show.
 
         *redact* removes secrets from what a person has written into state.json.
         """
         self.state_path, self.folder = state_path, state_path.parent
         self.journal, self.redact = journal, redact
-        self._witness = witness
+        self._progress_evidence = progress
         self._contents: dict[Path, FileContent] = {}
         self._witnessed: dict[str, tuple[ProgressMark, ...]] = {}
 
@@ -221,7 +221,7 @@ class RunFiles:
     def witnessed(self, run_id: str) -> tuple[ProgressMark, ...]:
         """Return what the step logs of the run *run_id* show."""
         if run_id not in self._witnessed:
-            self._witnessed[run_id] = tuple(self._witness(run_id))
+            self._witnessed[run_id] = tuple(self._progress_evidence(run_id))
         return self._witnessed[run_id]
 
     def left_over(self) -> Path | None:

@@ -33,7 +33,7 @@ from sequencer.store.identity import utc_now
 from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
 from sequencer.store.ownership import refused
-from sequencer.store.reading import ProgressEvidence, RunFiles, no_witness
+from sequencer.store.reading import ProgressEvidence, RunFiles, no_progress_evidence
 from sequencer.store.recovery import in_words, recover
 
 
@@ -61,13 +61,13 @@ def repair(
     choice: Choice | None = None,
     *,
     allow_network_fs: bool = False,
-    witness: ProgressEvidence = no_witness,
+    progress: ProgressEvidence = no_progress_evidence,
     mark: HighWaterMark | None = None,
 ) -> Repaired:
     """Make the run at *state_path* readable; a sound run is left alone.
 
-    The *witness* tells what its step logs show: tokens that are not granted again. The *mark*
-    takes the repaired state for the newest.
+    *progress* says what its step logs show: tokens that are not granted again. The *mark* takes
+    the repaired state for the newest.
 
     Raises:
         CorruptState: nothing can be saved, or a choice is needed and was not made.
@@ -75,10 +75,10 @@ def repair(
         NewerSchema: see `diagnose`.
     """
     if not state_path.parent.is_dir():
-        return Repaired(diagnose(state_path, witness), None)
+        return Repaired(diagnose(state_path, progress), None)
     lock = RunLock(Path(f"{state_path}.lock"), allow_network_fs=allow_network_fs)
     with lock:
-        found = diagnose(state_path, witness)
+        found = diagnose(state_path, progress)
         if found.action is Action.NOTHING:
             return Repaired(found, None)
         base = _chosen(found, choice)
@@ -93,7 +93,7 @@ def repair(
             why, hint = refused(error, where, hint)
             raise StorageFailed(f"the repair stopped: {why}", where=where, hint=hint) from error
         after = recover(
-            RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
+            RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
         )
         if after.head != head:
             raise CorruptState("the repair did not work", where=str(state_path.parent))

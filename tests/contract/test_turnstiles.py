@@ -12,30 +12,30 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.file import FileStore
-from sequencer.store.queue import FlockQueue, Turnstile, file_name
+from sequencer.store.queue import FlockQueue, WaitQueue, file_name
 
-Peers = Callable[..., Turnstile]
-Come = Callable[[Turnstile, int], None]
+Peers = Callable[..., WaitQueue]
+Come = Callable[[WaitQueue, int], None]
 WITHOUT = "file of a system without locks of open files"
 
 
 @pytest.fixture(params=["file", WITHOUT])
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     """A function that gives one more process's way into the queue of *positions*."""
-    made = list[Turnstile]()
+    made = list[WaitQueue]()
 
-    def make(*positions: str) -> Turnstile:
+    def make(*positions: str) -> WaitQueue:
         made.append(one_more(frozenset(positions)))
         return made[-1]
 
-    def one_more(positions: frozenset[str]) -> Turnstile:
+    def one_more(positions: frozenset[str]) -> WaitQueue:
         if request.param == "file":
-            return FileStore(tmp_path / "state.json").turnstile(positions)
-        return Turnstile(tmp_path / file_name(positions), FlockQueue)
+            return FileStore(tmp_path / "state.json").wait_queue(positions)
+        return WaitQueue(tmp_path / file_name(positions), FlockQueue)
 
     yield make
-    for turnstile in made:
-        turnstile.leave()
+    for wait_queue in made:
+        wait_queue.leave()
 
 
 @pytest.fixture
@@ -43,8 +43,8 @@ def come(request: pytest.FixtureRequest, tmp_path: Path) -> Come:
     """A function that lets somebody enter behind so many, and returns when its place is taken."""
     is_asked_on_a_thread = request.node.callspec.params["peer"] == WITHOUT
 
-    def come(turnstile: Turnstile, before: int) -> None:
-        turnstile.enter()
+    def come(wait_queue: WaitQueue, before: int) -> None:
+        wait_queue.enter()
         deadline = time.monotonic() + 60
         while is_asked_on_a_thread and asleep_at(tmp_path / file_name(())) < before:
             assert time.monotonic() < deadline, "it does not ask"
@@ -82,11 +82,11 @@ def test_whoever_comes_first_is_first_and_stays_so(peer: Peers, asleep: int) -> 
 
 def test_the_order_is_that_of_coming(peer: Peers, come: Come, asleep: int) -> None:
     queue = [peer() for _ in range(5)]
-    for number, turnstile in enumerate(queue):
-        come(turnstile, number)
-    for turnstile, following in pairwise(queue):
+    for number, wait_queue in enumerate(queue):
+        come(wait_queue, number)
+    for wait_queue, following in pairwise(queue):
         assert not following.enter()
-        turnstile.leave()
+        wait_queue.leave()
         assert following.wait(5.0, asleep)
     queue[-1].leave()
     assert not peer().is_awaited()
@@ -94,8 +94,8 @@ def test_the_order_is_that_of_coming(peer: Peers, come: Come, asleep: int) -> No
 
 def test_who_leaves_from_the_middle_is_not_waited_for(peer: Peers, come: Come, asleep: int) -> None:
     one, two, three = peer(), peer(), peer()
-    for number, turnstile in enumerate((one, two, three)):
-        come(turnstile, number)
+    for number, wait_queue in enumerate((one, two, three)):
+        come(wait_queue, number)
     two.leave()
     assert not three.enter()
     one.leave()
@@ -127,7 +127,7 @@ def test_leaving_is_harmless_at_any_time(peer: Peers, asleep: int) -> None:
 
 def test_other_positions_have_a_queue_of_their_own(peer: Peers) -> None:
     queues = [peer(), peer("a"), peer("a", "b"), peer("\udcff/../x")]
-    assert all(turnstile.enter() for turnstile in queues)
+    assert all(wait_queue.enter() for wait_queue in queues)
     assert peer("b", "a").is_awaited()
     assert not peer("b").is_awaited()
 

@@ -12,7 +12,7 @@ import pytest
 from sequencer.errors import ConfigurationError, DefinitionChanged
 from sequencer.executors.process import ProcessCore
 from sequencer.model.step import Step
-from sequencer.project.agents import EXECUTORS, ensure_honoured
+from sequencer.project.agents import EXECUTORS, ensure_supported
 from sequencer.project.project import Project, open_project
 from tests.unit.engine.projects import open_scripted, write_project
 
@@ -37,7 +37,7 @@ def test_every_recipe_names_what_is_there(kind: str) -> None:
     assert hasattr(getattr(module, recipe.options), "model_validate")
 
 
-def honoured(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> str | None:
+def supported(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> str | None:
     """Return what is said against a step with *fields* for an agent of *kind*; None: nothing."""
     recipe = EXECUTORS[kind]
     module = import_module(recipe.module)
@@ -45,7 +45,7 @@ def honoured(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> s
     needed = (ProcessCore(),) if recipe.needs_core else ()
     executor = getattr(module, recipe.executor)("mine", options, *needed)
     try:
-        ensure_honoured(Step(name="main", **fields), "mine", executor)
+        ensure_supported(Step(name="main", **fields), "mine", executor)
     except ConfigurationError as error:
         return str(error)
     return None
@@ -63,8 +63,8 @@ def honoured(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> s
 def test_an_agent_of_another_provider_is_refused(
     kind: str, own: str, foreign: str, instead: str
 ) -> None:
-    assert honoured(kind, provider=own, model="m") is None
-    said = honoured(kind, provider=foreign, model="m")
+    assert supported(kind, provider=own, model="m") is None
+    said = supported(kind, provider=foreign, model="m")
     assert said is not None
     assert f"provider: {foreign}, it has only models of {own}" in said
     assert f"write agent: {instead}, or name another model" in said
@@ -80,23 +80,23 @@ def test_an_agent_of_another_provider_is_refused(
     ],
 )
 def test_some_have_anybodys_models(kind: str, entry: dict[str, Any]) -> None:
-    assert honoured(kind, entry, provider="mistral", model="m") is None
+    assert supported(kind, entry, provider="mistral", model="m") is None
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
 def test_a_prompt_of_the_workflows_own_file_is_no_agents_business(kind: str) -> None:
-    assert honoured(kind, NEEDED.get(kind), text="Do it.") is None
+    assert supported(kind, NEEDED.get(kind), text="Do it.") is None
 
 
 @pytest.mark.parametrize("kind", EXECUTORS)
 def test_a_temperature_is_refused_where_nobody_could_be_told(kind: str) -> None:
-    said = honoured(kind, NEEDED.get(kind), temperature=0.5, model="own/m")
+    said = supported(kind, NEEDED.get(kind), temperature=0.5, model="own/m")
     assert (said is None) is (kind in {"anthropic", "opencode", "rehearsal", "scripted"})
     assert said is None or "does not support temperature" in said
 
 
 def test_all_that_an_agent_can_not_honour_is_said_at_once() -> None:
-    said = honoured("gemini", provider="openai", temperature=1, tools={"todoread": True})
+    said = supported("gemini", provider="openai", temperature=1, tools={"todoread": True})
     assert said is not None
     assert "temperature; provider: openai, it has" in said
     assert "; tools: todoread: true" in said

@@ -286,5 +286,5 @@ def takes_over(
     position = position_at(workflow, gone.step_index)
     others = names - {position}
     queues = {frozenset((name,)) for name in others} | ({frozenset(others)} if others else set())
-    is_pair = any(run.store.turnstile(queue).is_awaited() for queue in queues)
+    is_pair = any(run.store.wait_queue(queue).is_awaited() for queue in queues)
     return f"--mode sync --position {typed(position)}" if is_pair else ""

@@ -182,7 +182,7 @@ class GraphKind(Kind):
             head, lambda step: step.release(token, {"reason": why}, Usage()), None, at
         )
 
-    def lapse(self, head: Head, *, at: datetime) -> Transition | None:
+    def expire_waits(self, head: Head, *, at: datetime) -> Transition | None:
         """Expire unanswered questions, and end the run if its agents have used up their time.
 
         None: nothing has expired, or the run is on hold.
@@ -190,7 +190,7 @@ class GraphKind(Kind):
         if head.is_on_hold:
             return None
         step = self.open(head, at=at)
-        for act in overdue(step.marking, at, time_left_ms(step.head, step.marking, at)):
+        for act in expirations(step.marking, at, time_left_ms(step.head, step.marking, at)):
             act(step)
         step.settle(None)
         return self.close(step) if step.facts else None
@@ -304,7 +304,7 @@ def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
     return limit - busy_ms(head, marking, now)
 
 
-def overdue(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
+def expirations(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
     """Return what is to happen because its time is over; *left_ms* is what its agents have."""
     acts: list[Act] = [end_in_time] if left_ms <= 0 else []
     expired = [n for n, one in marking.active.items() if one.since and is_past(one.due, now)]

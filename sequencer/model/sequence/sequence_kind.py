@@ -429,7 +429,7 @@ class SequenceKind(Kind):
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         return transitions.release(head, token, at=utc(at), record={"reason": why})
 
-    def lapse(self, head: Head, *, at: datetime) -> Transition | None:
+    def expire_waits(self, head: Head, *, at: datetime) -> Transition | None:
         gate = head.gate
         if gate is None or not gate.is_open or not is_past(gate.expires_at, at):
             return None

@@ -66,9 +66,9 @@ def check_store(request: CheckRequest) -> Iterator[Diagnostic]:
         yield Diagnostic(Level.NOTICE, Area.REMOTE, message, None, hint)
 
 
-def _any(findings: Iterator[Diagnostic]) -> Generator[Diagnostic, None, bool]:
-    """Yield *findings*; return whether there were any."""
-    found = list(findings)
+def _any(diagnostics: Iterator[Diagnostic]) -> Generator[Diagnostic, None, bool]:
+    """Yield *diagnostics*; return whether there were any."""
+    found = list(diagnostics)
     yield from found
     return bool(found)
 

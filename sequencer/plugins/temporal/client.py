@@ -56,7 +56,7 @@ from sequencer.plugins.temporal.workflow import OVERTAKEN, WORKFLOW
 from sequencer.store import results
 from sequencer.store.highwater import HighWaterMark
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.queue import Turnstile, file_name
+from sequencer.store.queue import WaitQueue, file_name
 from sequencer.store.recovery import ensure_shared_is_newest
 from sequencer.store.watch import readable
 
@@ -403,9 +403,9 @@ class FleetStore(RemoteRun):
                 return False
             pause = min(2 * pause, longest)
 
-    def turnstile(self, positions: Collection[str]) -> Turnstile:
+    def wait_queue(self, positions: Collection[str]) -> WaitQueue:
         """Return this machine's queue for *positions*; the server orders all machines."""
-        return Turnstile(self.state_path.parent / file_name(positions))
+        return WaitQueue(self.state_path.parent / file_name(positions))
 
     def work(
         self,

@@ -372,7 +372,7 @@ class SequenceWorkOrder(WorkOrder):
         return Ticket(token, budget.cost_usd, budget.timeout_s, self._has_code)
 
     def _lapsed(self, head: Head | None) -> Transition | None:
-        return None if head is None else self._changes.kind.lapse(head, at=self._at)
+        return None if head is None else self._changes.kind.expire_waits(head, at=self._at)
 
     def _capacity(self, head: Head) -> Capacity:
         owner = owner_of(head.run_id)

@@ -98,15 +98,15 @@ def _checks(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
 
 
 def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
-    until, findings = shown.findings
+    until, diagnostics = shown.diagnostics
     if until < time.monotonic():
-        findings = list(dict.fromkeys(check_by_looking(shown.project)))
-        shown.findings = time.monotonic() + KNOWN_S, findings
-    for one in findings[:MOST_FINDINGS]:
+        diagnostics = list(dict.fromkeys(check_by_looking(shown.project)))
+        shown.diagnostics = time.monotonic() + KNOWN_S, diagnostics
+    for one in diagnostics[:MOST_FINDINGS]:
         text = f"{one.message} ({one.where})" if one.where else one.message
         text = f"{text}. {one.hint or ''}".strip()
         yield HealthCheck(one.level, one.area.capitalize(), text)
-    if (more := len(findings) - MOST_FINDINGS) > 0:
+    if (more := len(diagnostics) - MOST_FINDINGS) > 0:
         yield HealthCheck(Level.ERROR, "Checks", plural(more, "more finding"), "sequencer check")
 
 

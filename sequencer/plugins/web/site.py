@@ -349,7 +349,7 @@ class ShownProject:
         self._told: dict[str, RunRow] = {}
         self.answered: dict[str | None, int] = {}
         """Runs that these pages have let go on, by name, with the revision that they had then."""
-        self.findings: tuple[float, list[Diagnostic]] = (0.0, [])
+        self.diagnostics: tuple[float, list[Diagnostic]] = (0.0, [])
         """What the page of the checks has found, and until when it believes that."""
         self._unmerged: tuple[float, list[UnmergedWork]] = (0.0, [])
 
@@ -369,7 +369,7 @@ class ShownProject:
             self._project = open_project(self.folder, config=self._config, acts=False, reads=True)
             self._looks = self._seen(self._project)
             self._rows.clear()
-            self._names, self._told, self.findings = None, {}, (0.0, [])
+            self._names, self._told, self.diagnostics = None, {}, (0.0, [])
         return self._project
 
     def _seen(self, project: Project) -> object:

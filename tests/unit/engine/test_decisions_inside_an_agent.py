@@ -166,7 +166,7 @@ def test_what_agents_may_do_they_can(project: Path, monkeypatch: pytest.MonkeyPa
     assert control.do(Tell("mind the gap"), by="x").head.revision
     assert control.do(Pause()).head.status == "paused"
     assert control.do(Stop("enough")).head.exit
-    control.lapse()
+    control.expire_waits()
 
 
 def test_a_person_decides_all_of_it(project: Path) -> None:

@@ -21,9 +21,9 @@ from sequencer.engine.logs import (
     SentTexts,
     StepLogs,
     current_branch,
+    progress_evidence_of,
     sent_texts,
     steps_folder,
-    witness_of,
 )
 from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
 from sequencer.executors.protocol import Piece, StepRequest
@@ -232,8 +232,8 @@ def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Ste
 
 
 def test_the_newest_logs_of_a_run_tell_its_tokens(place: StepRef) -> None:
-    witness = witness_of(place.project / "logs", None)
-    assert list(witness("run")) == []
+    progress = progress_evidence_of(place.project / "logs", None)
+    assert list(progress("run")) == []
     for index in (3, 99_999, 100_000):
         place.write(b"x", step_index=index, token=index + 4)
     place.write(b"x", step_index=200_000, token=0)
@@ -241,18 +241,18 @@ def test_the_newest_logs_of_a_run_tell_its_tokens(place: StepRef) -> None:
     (place.logs.folder / "iter-400000_main.log").mkdir()
     (place.logs.folder / "iter-400001_main.log").symlink_to("iter-00004_main.log")
     (place.logs.folder / "notes.txt").write_text("mine")
-    assert [(trace.token, trace.has_ended) for trace in witness("run")] == [
+    assert [(trace.token, trace.has_ended) for trace in progress("run")] == [
         (100_004, True),
         (100_003, True),
         (7, True),
     ]
     place.logs.open(make_attempt(place.project, step_index=100_001, token=100_005))
-    newest = next(iter(witness("run")))
+    newest = next(iter(progress("run")))
     assert (newest.token, newest.has_ended) == (100_005, False)
-    assert list(witness_of(place.project / "logs", "named")("run")) == []
+    assert list(progress_evidence_of(place.project / "logs", "named")("run")) == []
     for index in range(MAX_WITNESSES):
         place.write(b"x", step_index=500_000 + index, token=200_000 + index)
-    assert len(list(witness("run"))) == MAX_WITNESSES
+    assert len(list(progress("run"))) == MAX_WITNESSES
 
 
 def test_what_a_git_file_names_is_read_only_if_it_is_a_head(tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_step_logs_that_nobody_may_look_at_are_a_refusal(
 
     monkeypatch.setattr(folders, "opened", denied)
     with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as refused:
-        list(witness_of(tmp_path, None)("a-run"))
+        list(progress_evidence_of(tmp_path, None)("a-run"))
     assert refused.value.where == str(tmp_path)
 
 
@@ -292,7 +292,7 @@ def test_a_log_tells_its_token_and_whether_its_attempt_has_ended(tmp_path: Path)
     (folder / "iter-00001_a.log").write_text(f"{first.format(3)}{'x' * 40_000}\n# ended ok\n")
     (folder / "iter-00002_a.log").write_text(first.format(4))
     (folder / "iter-00003_a.log").write_text(first.format("9" * 20))
-    found = [(trace.token, trace.has_ended) for trace in witness_of(tmp_path, None)("r")]
+    found = [(trace.token, trace.has_ended) for trace in progress_evidence_of(tmp_path, None)("r")]
     assert found == [(4, False), (3, True)]
 
 

@@ -21,7 +21,7 @@ from sequencer.executors.protocol import Piece
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.project.agents import ensure_honoured
+from sequencer.project.agents import ensure_supported
 from tests.contract.executor_cases import Recorder, request_for
 from tests.unit.executors.replay import RULES, STRICT, encoded, feed, replay
 
@@ -429,9 +429,9 @@ def test_subagents_that_nobody_can_start_are_refused(
         with pytest.raises(
             ConfigurationError, match="agents, but nothing could start them"
         ) as caught:
-            ensure_honoured(step_with(**fields), "mine", executor)
+            ensure_supported(step_with(**fields), "mine", executor)
         # The same fields without subagents are nobody's business.
-        ensure_honoured(Step.model_validate({"name": "main", **fields}), "mine", executor)
+        ensure_supported(Step.model_validate({"name": "main", **fields}), "mine", executor)
     assert said in caught.value.message
     assert "give the agent the tool Agent" in str(caught.value.hint)
 
@@ -443,4 +443,4 @@ def test_subagents_that_can_be_started_are_honoured(
     options = ClaudeOptions.model_validate(entry)
     assert subagents_gone(step_with(**fields), options, "mine") is None
     with ProcessCore() as core:
-        ensure_honoured(step_with(**fields), "mine", ClaudeExecutor("mine", options, core))
+        ensure_supported(step_with(**fields), "mine", ClaudeExecutor("mine", options, core))

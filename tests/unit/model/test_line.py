@@ -60,7 +60,7 @@ def test_a_gate_lapses_when_its_time_is_over(
             "on_timeout": on_timeout,
         }
     )
-    made = LINE.lapse(RUN.replace(gate=gate), at=NOW)
+    made = LINE.expire_waits(RUN.replace(gate=gate), at=NOW)
     assert (None if made is None else made.head.status) == status
 
 

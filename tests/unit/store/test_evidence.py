@@ -103,7 +103,7 @@ class Logs:
 
 
 def stamped(state_path: Path, logs: Logs) -> FileStore:
-    store = FileStore(state_path, witness=logs)
+    store = FileStore(state_path, progress=logs)
     store.update(lambda _: None)
     return store
 
@@ -113,9 +113,9 @@ def test_older_copies_of_both_files_are_seen_before_anything_is_written(tmp_path
     with pytest.raises(CorruptState, match=r"a\.log shows token 2"):
         stamped(state_path, Logs(2))
     # Whoever only reads holds no lock: a log may be newer than what was read.
-    assert FileStore(state_path, witness=Logs(2)).view().head is not None
+    assert FileStore(state_path, progress=Logs(2)).view().head is not None
     assert diagnose(state_path, Logs(2)).action is Action.CHOOSE
-    repair(state_path, Choice.JOURNAL, witness=Logs(2))
+    repair(state_path, Choice.JOURNAL, progress=Logs(2))
     stamped(state_path, Logs(2)).close()
 
 

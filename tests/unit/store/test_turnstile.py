@@ -14,20 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.store.queue import Turnstile, file_name
+from sequencer.store.queue import WaitQueue, file_name
 from tests.concurrency import children
 
 
 def wait_and_note(path: Path, name: str) -> None:
     """Queue at *path* and write down when it is this process's turn; then leave."""
     read_fd, _ = os.pipe()
-    turnstile = Turnstile(path)
-    turnstile.enter()
+    wait_queue = WaitQueue(path)
+    wait_queue.enter()
     children.append(path.with_name("queued"), name)
-    while not turnstile.wait(5.0, read_fd):
+    while not wait_queue.wait(5.0, read_fd):
         pass
     children.append(path.with_name("order"), name)
-    turnstile.leave()
+    wait_queue.leave()
 
 
 def queue_of(path: Path, names: str) -> list[int]:
@@ -42,7 +42,7 @@ def queue_of(path: Path, names: str) -> list[int]:
 
 def test_processes_are_served_in_order_and_the_killed_are_forgotten(tmp_path: Path) -> None:
     path = tmp_path / file_name(())
-    mine = Turnstile(path)
+    mine = WaitQueue(path)
     assert mine.enter()
     pids = queue_of(path, "abcdef")
     try:
@@ -69,7 +69,7 @@ def test_a_file_that_somebody_has_locked_whole_keeps_nobody_waiting(tmp_path: Pa
             time.sleep(60)
 
     child = children.start(hold, tmp_path / "errors")
-    one, two = Turnstile(path), Turnstile(path)
+    one, two = WaitQueue(path), WaitQueue(path)
     try:
         os.read(read_fd, 1)
         assert not one.is_awaited()
@@ -102,7 +102,7 @@ def test_without_a_file_everybody_is_first(
     path = tmp_path / "sync" / file_name(())
     path.parent.mkdir()
     obstacle(path)
-    one, two = Turnstile(path), Turnstile(path)
+    one, two = WaitQueue(path), WaitQueue(path)
     assert one.enter()
     assert not two.is_awaited()
     assert two.enter()
@@ -115,16 +115,16 @@ def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
     path = tmp_path / file_name(())
     os.mkfifo(path)
     started = time.monotonic()
-    one = Turnstile(path)
+    one = WaitQueue(path)
     assert one.enter()
-    assert not Turnstile(tmp_path / file_name(["a"])).is_awaited()
+    assert not WaitQueue(tmp_path / file_name(["a"])).is_awaited()
     one.leave()
     assert time.monotonic() - started < 1
 
 
 def test_a_deleted_file_holds_up_nobody(tmp_path: Path) -> None:
     path = tmp_path / file_name(())
-    before, after = Turnstile(path), Turnstile(path)
+    before, after = WaitQueue(path), WaitQueue(path)
     assert before.enter()
     path.unlink()
     assert not after.is_awaited()
@@ -136,7 +136,7 @@ def test_a_deleted_file_holds_up_nobody(tmp_path: Path) -> None:
 def test_a_process_that_can_start_no_thread_does_not_queue(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = (Turnstile(tmp_path / file_name(())) for _ in range(2))
+    one, two = (WaitQueue(tmp_path / file_name(())) for _ in range(2))
     assert one.enter()
 
     def refuse(_: threading.Thread) -> None:
@@ -173,7 +173,7 @@ def opened_here(folder: Path) -> list[str]:
 def test_nothing_stays_open(tmp_path: Path) -> None:
     # A run of another test that nobody closed may still have one.
     of_others = threading.enumerate()
-    first = Turnstile(tmp_path / file_name(()))
+    first = WaitQueue(tmp_path / file_name(()))
     asleep, write_fd = os.pipe()
     # The folder stays open for the next time.
     assert first.wait(5.0, asleep)
@@ -182,12 +182,12 @@ def test_nothing_stays_open(tmp_path: Path) -> None:
     for _ in range(20):
         # Those of the round before give the lock back when they get it.
         assert first.wait(5.0, asleep)
-        others = [Turnstile(tmp_path / file_name(())) for _ in range(3)]
+        others = [WaitQueue(tmp_path / file_name(())) for _ in range(3)]
         for other in others:
             assert not other.enter()
             assert other.is_awaited()
-        for turnstile in (*others, first):
-            turnstile.leave()
+        for wait_queue in (*others, first):
+            wait_queue.leave()
     until_no_thread_waits(of_others)
     assert Counter(opened_here(tmp_path)) <= Counter(before)
     os.close(asleep)

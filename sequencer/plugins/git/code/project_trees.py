@@ -101,7 +101,7 @@ def _checkout_of(project: Project, run: str | None, folder: Path) -> Checkout:
 # --- what `check` finds ------------------------------------------------------------------------
 
 
-def findings(project: Project) -> Iterator[Diagnostic]:
+def diagnostics(project: Project) -> Iterator[Diagnostic]:
     """Yield why a run would not get its work tree, and what is wrong with those that there are."""
     if project.settings.worktree:
         hint = "commit the project to a repository, or leave worktree out"

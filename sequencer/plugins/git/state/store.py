@@ -155,7 +155,7 @@ class GitStore:
         )
         self.ttl_s, self.retry_for_s, self.branch = options.ttl_s, options.retry_for_s, branch
         # What needs no remote.
-        self.owner, self.turnstile = files.owner, files.turnstile
+        self.owner, self.wait_queue = files.owner, files.wait_queue
         self.kept_result, self.result_folder = files.kept_result, files.result_folder
         self.keep_document, self.forget_documents = files.keep_document, files.forget_documents
         self._told: list[str] = []
