@@ -183,8 +183,11 @@ def test_the_members_of_a_run() -> None:
     members = {re.split(r"\W", words(row[0])[0].removeprefix("run."))[0]: row[1] for row in rows}
     own = {name for name in vars(Run) if not name.startswith("_")}
     assert set(members) == own
-    controls = {name for name in vars(RunCommands) if not name.startswith("_")} - {"do", "lapse"}
-    assert set(words(members["control"])) == controls
+    controls = {name for name in vars(RunCommands) if not name.startswith("_")} - {
+        "do",
+        "expire_waits",
+    }
+    assert set(words(members["commands"])) == controls
 
 
 def test_the_commands_of_a_run() -> None:

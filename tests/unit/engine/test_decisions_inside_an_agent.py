@@ -85,12 +85,12 @@ FOR_PEOPLE: tuple[RunCommand, ...] = (
 FOR_AGENTS: tuple[RunCommand, ...] = (Pause(), Stop("enough"), Tell("mind the gap"))
 """Also inside of an agent."""
 OF_NEW_RUNS = {"begin", "start"}
-OF_THE_ENGINE = {"lapse"}
+OF_THE_ENGINE = {"expire_waits"}
 """What the configuration has decided."""
 LOOKS = {"ensure_may_begin", "ensure_may_decide", "kind", "nodes"}
 RUN_LOOKS = {
     *(
-        "control",
+        "commands",
         "definition",
         "detached",
         "dispatch",
@@ -100,7 +100,7 @@ RUN_LOOKS = {
         "history",
         "kind",
     ),
-    *("makers", "next", "standing", "standing_at", "stopped_by", "view", "workflow"),
+    *("makers", "next", "readiness", "readiness_at", "stopped_by", "view", "workflow"),
     "workflow_for",
 }
 RUN_OF_THE_ENGINE = {"turn", "work", "worker"}
