@@ -44,7 +44,7 @@ class Arrow(NamedTuple):
     target: str
 
 
-class StepRef(NamedTuple):
+class Place(NamedTuple):
     """Something that is counted: a line of a module, and what stands there."""
 
     module: str
@@ -96,10 +96,10 @@ class Program:
             if len(found) < len(below):
                 yield node.module or ""
 
-    def into_plugins(self) -> list[StepRef]:
+    def into_plugins(self) -> list[Place]:
         """Return the imports of the core that name a plug-in."""
         return [
-            StepRef(one.source, one.line, one.target)
+            Place(one.source, one.line, one.target)
             for one in self.arrows
             if is_below(one.target, PLUGINS) and not is_below(one.source, PLUGINS)
         ]
@@ -111,10 +111,10 @@ class Program:
             after[one.source].add(one.target)
         return [sorted(group) for group in _components(after) if len(group) > 1]
 
-    def store_names(self) -> list[StepRef]:
+    def store_names(self) -> list[Place]:
         """Return where a module outside of a store's room imports, compares or tests its kind."""
         found = [
-            StepRef(one.source, one.line, one.target)
+            Place(one.source, one.line, one.target)
             for one in self.arrows
             for kind, room in STORES.items()
             if kind != "file" and is_below(one.target, room) and not is_below(one.source, room)
@@ -124,7 +124,7 @@ class Program:
                 continue
             aliases = _aliases_of_kinds(tree)
             found += [
-                StepRef(name, node.lineno, ast.unparse(node)[:80])
+                Place(name, node.lineno, ast.unparse(node)[:80])
                 for node in nodes_of(tree)
                 if isinstance(node, ast.Compare | ast.Call | ast.pattern)
                 if _names_a_store(node, aliases)
@@ -203,14 +203,14 @@ class Program:
             and sum(methods <= own for own in every) == 1
         )
 
-    def undocumented(self) -> list[StepRef]:
+    def undocumented(self) -> list[Place]:
         """Return the public methods that neither have a docstring nor inherit one.
 
         The helpers below say what inherits. As with ruff's D102, whose work this is, a setter, an
         overload and a class inside of a function need none.
         """
         return [
-            StepRef(name.rpartition(".")[0], method.lineno, f"{node.name}.{method.name}")
+            Place(name.rpartition(".")[0], method.lineno, f"{node.name}.{method.name}")
             for name, node in self.classes.items()
             if not node.name.startswith("_") and name not in self._inner_classes
             for method in _functions(node)
@@ -239,18 +239,18 @@ class Program:
             if _parameters(methods[method.name]) <= _parameters(method)
         ]
 
-    def docstrings(self) -> Iterator[StepRef]:
+    def docstrings(self) -> Iterator[Place]:
         """Yield the text of each docstring, also of fields and constants."""
         for name, tree in self.trees.items():
             for node in nodes_of(tree):
                 match node:
                     case ast.Expr(value=ast.Constant(value=str(text))):
-                        yield StepRef(name, node.lineno, inspect.cleandoc(text))
+                        yield Place(name, node.lineno, inspect.cleandoc(text))
 
-    def stale_references(self) -> list[StepRef]:
+    def stale_references(self) -> list[Place]:
         """Return the names after "see" in docstrings that nothing in the program has."""
         return [
-            StepRef(place.module, place.line, name)
+            Place(place.module, place.line, name)
             for place in self.docstrings()
             for names in _SEEN_NAMES.finditer(place.what)
             for name in _QUOTED.findall(names[0])

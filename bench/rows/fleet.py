@@ -138,7 +138,7 @@ def _is_quick(setting: Setting) -> bool:
 # --- many runs on few workers ------------------------------------------------------
 
 
-class ActiveClaims:
+class Crowd:
     """A client of one side, and its workers, each a process."""
 
     def __init__(self, side: Side, what: str, workers: int) -> None:
@@ -168,7 +168,7 @@ class ActiveClaims:
 
 def _throughput(setting: Setting, side: Side) -> list[Row]:
     runs, count, workers, turns = QUICK_MANY_RUNS if _is_quick(setting) else MANY_RUNS
-    crowds = {what: ActiveClaims(side, what, workers) for what in ("ours", "bare")}
+    crowds = {what: Crowd(side, what, workers) for what in ("ours", "bare")}
     for crowd in crowds.values():
         crowd.made(workers, 2 * SKIP)  # imports
     found: dict[str, list[tuple[float, float]]] = {what: [] for what in crowds}

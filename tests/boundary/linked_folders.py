@@ -55,7 +55,7 @@ NAMED = ("--run", "n")
 
 
 @dataclass(frozen=True, slots=True)
-class StepRef:
+class Place:
     """A folder of a run."""
 
     name: str
@@ -66,23 +66,23 @@ class StepRef:
 
 _BY_HAND = tuple(argv for argv in CHANGES if argv[0] in ("stop", "skip"))
 PLACES = (
-    StepRef("sync", (*STEPS, *_BY_HAND)),
-    StepRef("sync/beats", STEPS),
-    StepRef("sync/results", STEPS),
-    StepRef("sync/runs", (*STEPS, ("stop", "--pause")), NAMED),
-    StepRef("sync/runs/n", (*STEPS, ("stop", "--pause")), NAMED),
-    StepRef("sync/activity"),
-    StepRef("sync/worktrees"),
-    StepRef("logs", STEPS),
-    StepRef("logs/local", STEPS),
-    StepRef("logs/local/steps", STEPS),
-    StepRef("logs/local/runs", STEPS, NAMED),
-    StepRef("logs/local/runs/n/steps", STEPS, NAMED),
+    Place("sync", (*STEPS, *_BY_HAND)),
+    Place("sync/beats", STEPS),
+    Place("sync/results", STEPS),
+    Place("sync/runs", (*STEPS, ("stop", "--pause")), NAMED),
+    Place("sync/runs/n", (*STEPS, ("stop", "--pause")), NAMED),
+    Place("sync/activity"),
+    Place("sync/worktrees"),
+    Place("logs", STEPS),
+    Place("logs/local", STEPS),
+    Place("logs/local/steps", STEPS),
+    Place("logs/local/runs", STEPS, NAMED),
+    Place("logs/local/runs/n/steps", STEPS, NAMED),
 )
 
 
 def made(
-    clones: Clones, name: str, place: StepRef, *, swaps: bool = False, holds: bool = False
+    clones: Clones, name: str, place: Place, *, swaps: bool = False, holds: bool = False
 ) -> Project:
     """Make a project that has begun, whose agent follows what `AGENT` reads."""
     project = clones.make(name)
@@ -105,7 +105,7 @@ def judged(world: World, commands: list[Command]) -> Iterator[str]:
     yield from differences(untouched, world.outside())
 
 
-def before(clones: Clones, place: StepRef, name: str, argv: tuple[str, ...]) -> list[Command]:
+def before(clones: Clones, place: Place, name: str, argv: tuple[str, ...]) -> list[Command]:
     """Return a command where *place* is a link from the start."""
     project = made(clones, name, place)
     project.link(place.name, clones.world.full(name))
@@ -115,13 +115,13 @@ def before(clones: Clones, place: StepRef, name: str, argv: tuple[str, ...]) -> 
     return [Command(project, whole, (3,) if is_needed else DONE, TRUST, names)]
 
 
-def swapped(clones: Clones, place: StepRef, name: str, argv: tuple[str, ...]) -> list[Command]:
+def swapped(clones: Clones, place: Place, name: str, argv: tuple[str, ...]) -> list[Command]:
     """Return two calls of a command; while its step runs the agent swaps *place*."""
     project = made(clones, name, place, swaps=True)
     return [Command(project, (*place.options, *argv), (0, 1, 3), TRUST)] * 2
 
 
-def beside(clones: Clones, place: StepRef, name: str, argv: tuple[str, ...]) -> Iterator[str]:
+def beside(clones: Clones, place: Place, name: str, argv: tuple[str, ...]) -> Iterator[str]:
     """Swap *place* while an agent works, and call a command beside it."""
     project = made(clones, name, place, holds=True)
     world, folder = clones.world, project.folder
@@ -172,7 +172,7 @@ def swapping(place: Path, link: Path) -> Iterator[None]:
             racer.kill()
 
 
-def raced(clones: Clones, place: StepRef, name: str, argv: tuple[str, ...]) -> Iterator[str]:
+def raced(clones: Clones, place: Place, name: str, argv: tuple[str, ...]) -> Iterator[str]:
     """Call a command three times while *place* is a folder and a link in turn."""
     project = made(clones, name, place)
     link, there = project.folder / "link", project.folder / place.name
@@ -188,7 +188,7 @@ AT_ONCE = {"before": before, "swapped": swapped}
 BY_THEMSELVES = {"beside": beside, "raced": raced}
 
 
-def cases(size: Size) -> Iterator[tuple[str, StepRef, tuple[str, ...]]]:
+def cases(size: Size) -> Iterator[tuple[str, Place, tuple[str, ...]]]:
     """Yield moment, place and command of each case; on every push those that matter most."""
     several = (*STEPS, ("stop", "--pause"), ("resume",))
     everything = (*STEPS, *(argv for argv in CHANGES if argv[0] != "--run"))
@@ -198,7 +198,7 @@ def cases(size: Size) -> Iterator[tuple[str, StepRef, tuple[str, ...]]]:
             yield "before", place, argv
         for argv in STEPS if size is Size.LONG else STEPS[1 + number % 2 :]:
             yield "swapped", place, argv
-    yield from (("swapped", StepRef("attempt"), argv) for argv in STEPS)
+    yield from (("swapped", Place("attempt"), argv) for argv in STEPS)
     if size is Size.SHORT:
         yield from (("beside", place, ("stop", "--pause")) for place in PLACES[:3])
         yield from (("raced", place, ("tick",)) for place in PLACES[1:3])
@@ -208,7 +208,7 @@ def cases(size: Size) -> Iterator[tuple[str, StepRef, tuple[str, ...]]]:
         yield from (("raced", place, argv) for argv in (*STEPS, ("stop", "--pause")))
 
 
-def part(folder: Path, todo: list[tuple[str, StepRef, tuple[str, ...]]]) -> list[str]:
+def part(folder: Path, todo: list[tuple[str, Place, tuple[str, ...]]]) -> list[str]:
     """Return what is wrong with the cases of *todo*."""
     clones = Clones(World(folder))
     commands: list[Command] = []

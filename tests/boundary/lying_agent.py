@@ -41,7 +41,7 @@ LIMITED_S, LIMITED_CALLS = 60.0, 6
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptResult:
+class Ended:
     """How a command ended."""
 
     argv: tuple[str, ...]
@@ -83,7 +83,7 @@ class Site:
             document["store"] = {"kind": "git", "timeout_s": 20, "retry_for_s": 0}
             document["commit"] = {"paths": ["work.txt"]}
         (self.folder / "orchestration.yaml").write_text(json.dumps(document))
-        self.ended: list[AttemptResult] = []
+        self.ended: list[Ended] = []
 
     def write_plan(self, **changed: Any) -> None:
         self.plan |= changed
@@ -107,7 +107,7 @@ class Site:
                 capture_output=True, timeout=60,
             )  # fmt: skip
 
-    def call(self, *argv: str, limit_s: float = LIMIT_S, **variables: str) -> AttemptResult:
+    def call(self, *argv: str, limit_s: float = LIMIT_S, **variables: str) -> Ended:
         """Run a command to its end, or for *limit_s*."""
         process = Forked(
             [sys.executable, "-m", "sequencer", *argv],
@@ -125,7 +125,7 @@ class Site:
             process.terminate()
             out, err = process.communicate(timeout=LIMIT_S)
             code = None
-        ended = AttemptResult(argv, code, (out + err).decode("utf-8", "replace"))
+        ended = Ended(argv, code, (out + err).decode("utf-8", "replace"))
         self.ended.append(ended)
         return ended
 

@@ -27,10 +27,10 @@ from tests.fake_model_server import fake_model
 FAKE_CLIENTS = Path(__file__).parents[1] / "fake_clients"
 _PRICES = {"m1": {"input": 1.0, "output": 2.0}}
 
-RemoteAttempt = Callable[[dict[str, Any], ProcessCore], Executor]
+Made = Callable[[dict[str, Any], ProcessCore], Executor]
 
 
-def _client(name: str, made: RemoteAttempt) -> ExecutorCase:
+def _client(name: str, made: Made) -> ExecutorCase:
     @contextmanager
     def build(behaviour: Behaviour, folder: Path) -> Iterator[Executor]:
         plan = folder / "plan.json"

@@ -24,7 +24,7 @@ SAMPLES = {
 
 
 @dataclass
-class AttemptResult:
+class Ended:
     """What a run of the program said."""
 
     code: int
@@ -32,14 +32,14 @@ class AttemptResult:
     report: dict[str, Any]
 
 
-def run(folder: Path, *names: str, arguments: tuple[str, ...] = ()) -> AttemptResult:
+def run(folder: Path, *names: str, arguments: tuple[str, ...] = ()) -> Ended:
     report = folder / "made" / "report.json"
     argv = [sys.executable, "-m", "tests.long", "--json", str(report), *arguments]
     if names:
         argv += ["--only", *(SAMPLES[name] for name in names)]
     ended = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert report.exists(), ended.stderr
-    return AttemptResult(ended.returncode, ended.stdout, json.loads(report.read_text()))
+    return Ended(ended.returncode, ended.stdout, json.loads(report.read_text()))
 
 
 def test_what_is_reported(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 
-SequenceKind = tuple[tuple[str, str], ...]
+Line = tuple[tuple[str, str], ...]
 """Pieces of one line: text, and its color ("" for the usual one)."""
 CHAR, ROW, PAD, TITLE, CAPTION = 7.9, 18.0, 8.0, 26.0, 34.0
 COLORS = {
@@ -39,12 +39,12 @@ class Frame:
 
     at: float
     caption: str
-    screens: tuple[tuple[SequenceKind, ...], ...]
+    screens: tuple[tuple[Line, ...], ...]
 
 
 def _spans(
-    frames: Sequence[Frame], lines: Iterable[SequenceKind], end: float
-) -> list[tuple[SequenceKind, float, float]]:
+    frames: Sequence[Frame], lines: Iterable[Line], end: float
+) -> list[tuple[Line, float, float]]:
     """Return (line, from, until) for each time that something stood at one place."""
     at = [frame.at for frame in frames] + [end]
     found = []
@@ -62,7 +62,7 @@ class _Drawing:
         self.texts: list[str] = []
 
     def add(
-        self, line: SequenceKind, place: tuple[float, float], kind: str, span: tuple[float, float]
+        self, line: Line, place: tuple[float, float], kind: str, span: tuple[float, float]
     ) -> None:
         """Draw *line* at *place*, visible within *span*."""
         start, until = span

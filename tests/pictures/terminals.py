@@ -25,7 +25,7 @@ from typing import Self
 import psutil
 import pyte
 
-from tests.pictures.moving import Frame, SequenceKind, moving_picture
+from tests.pictures.moving import Frame, Line, moving_picture
 
 COLUMNS, ROWS = 52, 14
 """So few columns that a phone of 390 pixels shows letters that can be read."""
@@ -77,11 +77,11 @@ class Terminal:
         os.close(self.fd)
         os.waitpid(self._pid, 0)
 
-    def lines(self) -> tuple[SequenceKind, ...]:
+    def lines(self) -> tuple[Line, ...]:
         """Return what it shows now."""
         return tuple(self._line(row) for row in range(ROWS))
 
-    def _line(self, row: int) -> SequenceKind:
+    def _line(self, row: int) -> Line:
         cells = [self.screen.buffer[row][column] for column in range(COLUMNS)]
         pieces = [
             ("".join(cell.data for cell in group), "" if color == "default" else color)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.pictures import terminals
-from tests.pictures.moving import Frame, SequenceKind, moving_picture
+from tests.pictures.moving import Frame, Line, moving_picture
 
 
-def _line(text: str, color: str = "") -> SequenceKind:
+def _line(text: str, color: str = "") -> Line:
     return ((text, color),)
 
 

@@ -38,7 +38,7 @@ FIRST_NODE_OF_THE_SECOND = 100_000
 
 
 @dataclass(frozen=True)
-class ProgressMark:
+class Trace:
     """What a process did."""
 
     before: Tree
@@ -129,7 +129,7 @@ class Telling:
             return
         self.examine(where, disk, trace, effort)
 
-    def examine(self, where: str, disk: Disk, trace: ProgressMark, effort: Effort) -> None:
+    def examine(self, where: str, disk: Disk, trace: Trace, effort: Effort) -> None:
         """Let the power fail before each call of *trace* and after the last."""
         for call in range(len(trace.ops) + 1):
             chance = random.Random(f"{where} {call}")  # noqa: S311 (to be repeated)
@@ -154,7 +154,7 @@ class Telling:
         return look(tree, self.folder / "left", told, accepted, self.story)
 
 
-def replayed(trace: ProgressMark, calls: int, part: Op | None = None) -> Disk:
+def replayed(trace: Trace, calls: int, part: Op | None = None) -> Disk:
     """Return the disk after the first *calls* calls of *trace*, and *part* of the next."""
     disk = Disk(trace.before)
     for op in (*trace.ops[:calls], *([part] if part else [])):
@@ -210,7 +210,7 @@ def without_syncs() -> Iterator[None]:
 # --- what is done in processes of their own, which are gone afterwards -----------------
 
 
-def record(folder: Path, story: Story) -> ProgressMark:
+def record(folder: Path, story: Story) -> Trace:
     """Return what *story* does in a new *folder*."""
     shutil.rmtree(folder, ignore_errors=True)
     run = folder / RUN
@@ -221,7 +221,7 @@ def record(folder: Path, story: Story) -> ProgressMark:
     return _acted(recorder, before, run, story.actions)
 
 
-def record_on(tree: Tree, folder: Path) -> ProgressMark:
+def record_on(tree: Tree, folder: Path) -> Trace:
     """Return what a new process does that comes to *tree*."""
     shutil.rmtree(folder, ignore_errors=True)
     nodes = tree.write_to(folder)
@@ -230,17 +230,17 @@ def record_on(tree: Tree, folder: Path) -> ProgressMark:
     return _acted(recorder, tree, folder / RUN, GOING_ON)
 
 
-def _acted(recorder: Recorder, before: Tree, run: Path, actions: Sequence[Action]) -> ProgressMark:
+def _acted(recorder: Recorder, before: Tree, run: Path, actions: Sequence[Action]) -> Trace:
     store = new_store(run)
     with recorder.recording():
         for action in actions:
             action(store)
             head = store.view().head
             recorder.ops.append(Told(head.revision if head else 0))
-    return ProgressMark(before, recorder.ops, list(store.history()))
+    return Trace(before, recorder.ops, list(store.history()))
 
 
-def in_child(action: Callable[[], ProgressMark]) -> ProgressMark:
+def in_child(action: Callable[[], Trace]) -> Trace:
     """Return what *action* returns in a process that is gone then, so that nobody is alive."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -252,11 +252,11 @@ def in_child(action: Callable[[], ProgressMark]) -> ProgressMark:
     receiver.close()
     if isinstance(result, str):
         raise RuntimeError(result)  # noqa: TRY004 (it is what the child raised)
-    trace: ProgressMark = result
+    trace: Trace = result
     return trace
 
 
-def _send(sender: Connection, action: Callable[[], ProgressMark]) -> None:
+def _send(sender: Connection, action: Callable[[], Trace]) -> None:
     try:
         sender.send(action())
     except BaseException:  # noqa: BLE001 (whatever it is, the parent has to hear of it)

@@ -19,7 +19,7 @@ LIMIT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptResult:
+class Ended:
     """How a command ended."""
 
     code: int | None
@@ -56,7 +56,7 @@ def sequencer(
     limit_s: float = LIMIT_S,
     before: Sequence[str] = (),
     variables: Mapping[str, str] | None = None,
-) -> AttemptResult:
+) -> Ended:
     """Run ``sequencer ARGUMENTS`` in *folder*, by way of *before*, with more *variables*."""
     process = Forked(
         [*before, *argv_of(*arguments)],
@@ -72,8 +72,8 @@ def sequencer(
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
-        return AttemptResult(None, out, err)
-    return AttemptResult(process.returncode, out, err)
+        return Ended(None, out, err)
+    return Ended(process.returncode, out, err)
 
 
 def project(folder: Path, *outcomes: dict[str, Any], **settings: Any) -> Path:

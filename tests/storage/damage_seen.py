@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.long.report import Report, Size
-from tests.storage.commands import AttemptResult, accepted, facts, project, sequencer
+from tests.storage.commands import Ended, accepted, facts, project, sequencer
 
 HANG_S = 5.0
 STEPS = 3
@@ -94,7 +94,7 @@ def look(original: Original, verbs: tuple[str, ...]) -> Iterator[str]:
             yield from _went_on(original)
 
 
-def _status(original: Original, ended: AttemptResult) -> Iterator[str]:
+def _status(original: Original, ended: Ended) -> Iterator[str]:
     head = json.loads(ended.out)
     is_edit = "edited by hand" in ended.err
     if head["run_id"] != original.run_id:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.long.report import Report, Size
-from tests.storage.commands import AttemptResult, accepted, argv_of, environment, facts, sequencer
+from tests.storage.commands import Ended, accepted, argv_of, environment, facts, sequencer
 
 AGENT = """\
 import os, pathlib, shutil, sys, time
@@ -65,7 +65,7 @@ def made(folder: Path, plan: str, **settings: Any) -> Path:
 
 
 @contextmanager
-def working(folder: Path, *arguments: str) -> Iterator[Callable[[], AttemptResult]]:
+def working(folder: Path, *arguments: str) -> Iterator[Callable[[], Ended]]:
     """Start ``sequencer ARGUMENTS``; what is yielded waits for its end."""
     process = subprocess.Popen(
         argv_of(*arguments),
@@ -77,12 +77,12 @@ def working(folder: Path, *arguments: str) -> Iterator[Callable[[], AttemptResul
         text=True,
     )
 
-    def ended() -> AttemptResult:
+    def ended() -> Ended:
         try:
             out, err = process.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            return AttemptResult(None, "", "")
-        return AttemptResult(process.returncode, out, err)
+            return Ended(None, "", "")
+        return Ended(process.returncode, out, err)
 
     try:
         yield ended

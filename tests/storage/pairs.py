@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.long.report import Report, Size
 from tests.property.amounts import in_memory
-from tests.storage.commands import AttemptResult, sequencer
+from tests.storage.commands import Ended, sequencer
 
 AGENT = """\
 import os, sys
@@ -161,7 +161,7 @@ STORIES = (
 )
 
 
-class RemoteAttempt:
+class Made:
     """A run of a story with accepted steps, and the older copy of it."""
 
     def __init__(self, story: Story, folder: Path) -> None:
@@ -238,7 +238,7 @@ class RemoteAttempt:
             yield dict.fromkeys(self.kinds, damage)
 
 
-def tried(made: RemoteAttempt, damages: Mapping[str, str]) -> tuple[str, list[str]]:
+def tried(made: Made, damages: Mapping[str, str]) -> tuple[str, list[str]]:
     """Return what became of the run with *damages*, and what is wrong with that."""
     before = made.damaged(damages)
     ended = _run(made)
@@ -261,24 +261,22 @@ def tried(made: RemoteAttempt, damages: Mapping[str, str]) -> tuple[str, list[st
     return f"refused, {way}", [*wrong, *more]
 
 
-def _is_stopped(ended: AttemptResult) -> bool:
+def _is_stopped(ended: Ended) -> bool:
     """Return whether a step was not begun because what its prompt asks for is lost."""
     return "output of an earlier step" in ended.err or "missing before byte" in ended.err
 
 
-def _run(made: RemoteAttempt) -> AttemptResult:
+def _run(made: Made) -> Ended:
     story = made.story
     verb = ("run", *story.target, "--max-steps", f"{AFTER}")
     return sequencer(made.copy, *story.run, *verb, limit_s=HANG_S)
 
 
-def _lines(made: RemoteAttempt) -> list[str]:
+def _lines(made: Made) -> list[str]:
     return (made.copy / "ledger").read_text().splitlines()
 
 
-def _continued(
-    made: RemoteAttempt, ended: AttemptResult, *, is_stopped: bool = False
-) -> Iterator[str]:
+def _continued(made: Made, ended: Ended, *, is_stopped: bool = False) -> Iterator[str]:
     ran = made.ledger(made.copy)[len(made.accepted) :]
     if again := [step for step in ran if step in made.accepted]:
         yield f"accepted steps ran again: {again}; {ended.err[:400]}"
@@ -290,7 +288,7 @@ def _continued(
         yield f"it ended with 0, and nothing ran: {ended.err[-300:]}"
 
 
-def _way_out(made: RemoteAttempt, damages: Mapping[str, str]) -> tuple[str, list[str]]:
+def _way_out(made: Made, damages: Mapping[str, str]) -> tuple[str, list[str]]:
     """Repair the run as a person would; return how, and what is wrong with the way."""
     run = made.story.named
     shown = sequencer(made.copy, *run, "repair", limit_s=HANG_S)
@@ -310,7 +308,7 @@ def _way_out(made: RemoteAttempt, damages: Mapping[str, str]) -> tuple[str, list
     return choice, list(_after(made, damages, choice))
 
 
-def _after(made: RemoteAttempt, damages: Mapping[str, str], choice: str) -> Iterator[str]:
+def _after(made: Made, damages: Mapping[str, str], choice: str) -> Iterator[str]:
     """Yield what is wrong with the run after a repair by *choice*."""
     after = _run(made)
     is_lost = _is_stopped(after) or "--accept-head" in choice
@@ -336,7 +334,7 @@ def _campaign(folder: Path, size: Size) -> Report:
     chance = random.Random(14)  # noqa: S311 (chance, no secret)
     stories = STORIES if size is Size.LONG else [story for story in STORIES if story.is_short]
     for number, story in enumerate(stories):
-        made = RemoteAttempt(story, folder / str(number))
+        made = Made(story, folder / str(number))
         inputs = list(made.inputs())
         if size is Size.SHORT:
             both = {"head": "halved", "journal": "halved"}

@@ -20,7 +20,7 @@ from typing import Any
 from sequencer.store.user_state import STATE_VARIABLE
 from tests.clones import ENVIRONMENT, git
 from tests.long.report import Report, Size
-from tests.storage.commands import AttemptResult, sequencer
+from tests.storage.commands import Ended, sequencer
 
 ROUNDS = {Size.SHORT: 20, Size.LONG: 500}
 STEPS = ("plan", "build", "test", "ship")
@@ -89,7 +89,7 @@ class Round:
         kept = "tracked" if self.is_tracked else "ignored"
         return f"{self.kind} {where} step {self.after}, {kept}"
 
-    def run(self, *arguments: str) -> AttemptResult:
+    def run(self, *arguments: str) -> Ended:
         """Work on the run, and look at which steps begin and which are accepted."""
         ended = sequencer(self.folder, *(arguments or ("run",)))
         said = ended.out + ended.err

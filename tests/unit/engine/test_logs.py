@@ -43,7 +43,7 @@ def make_attempt(tmp_path: Path, **update: Any) -> Attempt:
     return attempt(**{"run_id": "run", "step_index": 11, "token": 12, **paths, **update})
 
 
-class StepRef:
+class Place:
     """A logs folder, and what was warned of."""
 
     def __init__(self, tmp_path: Path, **options: Any) -> None:
@@ -61,13 +61,13 @@ class StepRef:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> StepRef:
-    return StepRef(tmp_path)
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
 
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
-def test_what_stands_where_the_log_should_be_is_left_alone(place: StepRef, kind: str) -> None:
+def test_what_stands_where_the_log_should_be_is_left_alone(place: Place, kind: str) -> None:
     taken = place.logs.folder / "iter-00012_main.log"
     taken.parent.mkdir(parents=True)
     target = place.project / "target"
@@ -86,7 +86,7 @@ def test_what_stands_where_the_log_should_be_is_left_alone(place: StepRef, kind:
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("part", ["logs", "logs/local", "logs/local/steps"])
 @pytest.mark.parametrize("kind", ["link", "fifo", "file"])
-def test_a_part_of_the_path_that_is_no_folder(place: StepRef, part: str, kind: str) -> None:
+def test_a_part_of_the_path_that_is_no_folder(place: Place, part: str, kind: str) -> None:
     path = place.project / part
     path.parent.mkdir(parents=True, exist_ok=True)
     outside = place.project / "outside"
@@ -110,7 +110,7 @@ def test_a_part_of_the_path_that_is_no_folder(place: StepRef, part: str, kind: s
     assert not list(outside.rglob("*.log"))
 
 
-def test_a_log_that_cannot_be_written_does_not_fail_the_step(place: StepRef) -> None:
+def test_a_log_that_cannot_be_written_does_not_fail_the_step(place: Place) -> None:
     log = place.logs.open(make_attempt(place.project))
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, log._fd)
@@ -123,7 +123,7 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_step(place: StepRef) -> 
 
 
 def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
-    place = StepRef(tmp_path, max_bytes=1_000)
+    place = Place(tmp_path, max_bytes=1_000)
     log = place.logs.open(make_attempt(tmp_path))
     for _ in range(100):
         log.write("ä".encode() * 101)
@@ -136,7 +136,7 @@ def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_capped_log_says_so_at_once_and_has_the_end_of_what_was_said(tmp_path: Path) -> None:
-    place = StepRef(tmp_path, max_bytes=1_000, redaction=Redaction.of({"API_KEY": "canary-123"}))
+    place = Place(tmp_path, max_bytes=1_000, redaction=Redaction.of({"API_KEY": "canary-123"}))
     log = place.logs.open(make_attempt(tmp_path))
     lines = [b"line %05d canary-123\n" % number for number in range(10_000)]
     log.write(b"".join(lines[:100]))
@@ -158,7 +158,7 @@ def test_a_capped_log_says_so_at_once_and_has_the_end_of_what_was_said(tmp_path:
 
 def test_a_secret_that_is_cut_in_two_by_the_cap_is_hidden(tmp_path: Path) -> None:
     for most in range(960, 1_040):
-        place = StepRef(tmp_path, max_bytes=most, redaction=Redaction.of({"API_KEY": "canary-123"}))
+        place = Place(tmp_path, max_bytes=most, redaction=Redaction.of({"API_KEY": "canary-123"}))
         log = place.logs.open(make_attempt(tmp_path))
         log.write(b"x" * 990 + b"canary-")
         log.write(b"123 and\nwhat follows\n")
@@ -169,7 +169,7 @@ def test_a_secret_that_is_cut_in_two_by_the_cap_is_hidden(tmp_path: Path) -> Non
 
 def test_secrets_are_hidden_also_where_they_are_cut_in_two(tmp_path: Path) -> None:
     redaction = Redaction.of({"API_KEY": "canary-canary-123"})
-    place = StepRef(tmp_path, redaction=redaction)
+    place = Place(tmp_path, redaction=redaction)
     log = place.logs.open(make_attempt(tmp_path, agent="canary-canary-123"))
     for piece in (b"it is canary-ca", b"nary-123 and sk-ant-abcdefghij", b"klmnopqrst end"):
         log.write(piece)
@@ -215,7 +215,7 @@ def test_the_branch_that_is_checked_out(tmp_path: Path) -> None:
     assert current_branch(repository) is None
 
 
-def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: StepRef) -> None:
+def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Place) -> None:
     assert place.logs.left_behind() is None
     for index in (30, 31):
         place.write(b"x", step_index=index, token=0)
@@ -231,7 +231,7 @@ def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Ste
     assert place.logs.left_behind() is None
 
 
-def test_the_newest_logs_of_a_run_tell_its_tokens(place: StepRef) -> None:
+def test_the_newest_logs_of_a_run_tell_its_tokens(place: Place) -> None:
     progress = progress_evidence_of(place.project / "logs", None)
     assert list(progress("run")) == []
     for index in (3, 99_999, 100_000):
@@ -304,11 +304,11 @@ def sent(path: Path) -> SentTexts | None:
         return sent_texts(file.fileno())
 
 
-def request_fields(made: Attempt, place: StepRef) -> dict[str, Any]:
+def request_fields(made: Attempt, place: Place) -> dict[str, Any]:
     return {"step": made.step, "cwd": place.project, "result_path": made.result_path}
 
 
-def write_sent(place: StepRef, *sends: tuple[str, dict[str, Any]]) -> Path:
+def write_sent(place: Place, *sends: tuple[str, dict[str, Any]]) -> Path:
     """Write a log of an attempt that sends each of these, and whose agents forge."""
     made = make_attempt(place.project)
     log = place.logs.open(made)
@@ -325,7 +325,7 @@ def write_sent(place: StepRef, *sends: tuple[str, dict[str, Any]]) -> Path:
 def test_what_was_sent_stands_in_the_log_whatever_it_says(
     tmp_path_factory: pytest.TempPathFactory, prompt: str, system: str, added: str
 ) -> None:
-    place = StepRef(tmp_path_factory.mktemp("p"))
+    place = Place(tmp_path_factory.mktemp("p"))
     texts = {"prompt": prompt, "system_prompt": system, "append_system_prompt": added}
     path = write_sent(place, ("agent", texts))
     found = sent(path)
@@ -338,7 +338,7 @@ def test_what_was_sent_stands_in_the_log_whatever_it_says(
     assert data[found.end :].startswith(FORGED)
 
 
-def test_of_a_step_with_a_router_only_the_prompt_of_the_router_is_sure(place: StepRef) -> None:
+def test_of_a_step_with_a_router_only_the_prompt_of_the_router_is_sure(place: Place) -> None:
     path = write_sent(place, ("router", {"prompt": "which?"}), ("agent", {"prompt": "do it"}))
     found = sent(path)
     assert found is not None
@@ -347,7 +347,7 @@ def test_of_a_step_with_a_router_only_the_prompt_of_the_router_is_sure(place: St
 
 
 def test_a_prompt_in_a_log_holds_no_secret_and_is_bounded(tmp_path: Path) -> None:
-    place = StepRef(tmp_path, redaction=Redaction(["hunter2-hunter2"]))
+    place = Place(tmp_path, redaction=Redaction(["hunter2-hunter2"]))
     path = write_sent(place, ("agent", {"prompt": "it is hunter2-hunter2\n# ended ok"}))
     found = sent(path)
     assert found is not None
@@ -361,7 +361,7 @@ def test_a_prompt_in_a_log_holds_no_secret_and_is_bounded(tmp_path: Path) -> Non
 @pytest.mark.parametrize("said", ["", "word\nmore\n", "word\n#> more"])
 @pytest.mark.parametrize("prompt", ["", "Do it.\nAll of it.", "x" * 20_000])
 def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
-    place: StepRef, prompt: str, said: str
+    place: Place, prompt: str, said: str
 ) -> None:
     made = make_attempt(place.project)
     log = place.logs.open(made)
@@ -385,7 +385,7 @@ def test_what_a_step_says_at_the_moment_is_no_echo_of_its_prompt(
     assert heard_of([claim], [log.path.parent]) == {}
 
 
-def test_a_log_of_an_earlier_version_or_cut_off_tells_no_prompt(place: StepRef) -> None:
+def test_a_log_of_an_earlier_version_or_cut_off_tells_no_prompt(place: Place) -> None:
     assert sent(place.write(b"words\n")) is None
     path = write_sent(place, ("agent", {"prompt": "do it\nnow"}))
     whole = path.read_bytes()

@@ -19,7 +19,7 @@ from tests.concurrency import children
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs locks of open files")
 
 
-class StepRef:
+class Place:
     """A queue with the descriptor that each of its questions needs."""
 
     def __init__(self, path: Path, queue: TicketQueue | None = None) -> None:
@@ -46,10 +46,10 @@ class Places:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.made: list[StepRef] = []
+        self.made: list[Place] = []
 
-    def __call__(self, queue: TicketQueue | None = None) -> StepRef:
-        self.made.append(StepRef(self.path, queue))
+    def __call__(self, queue: TicketQueue | None = None) -> Place:
+        self.made.append(Place(self.path, queue))
         return self.made[-1]
 
 
@@ -161,7 +161,7 @@ def lock_of(start: int, length: int) -> bytes:
 
 def serve(path: Path, rounds: int) -> None:
     """Come to the front *rounds* times."""
-    one = StepRef(path)
+    one = Place(path)
     for _ in range(rounds):
         if not one.ask():
             one.queue.stand(one.fd)
@@ -190,7 +190,7 @@ def test_a_number_of_a_killed_process_is_free(tmp_path: Path, place: Places) -> 
     read_fd, write_fd = os.pipe()
 
     def hold() -> None:
-        StepRef(place.path).ask()
+        Place(place.path).ask()
         os.write(write_fd, b"x")
         time.sleep(60)
 

@@ -17,7 +17,7 @@ from tests.unit.engine.flow.team_labs import TeamLab, task
 
 
 @dataclass
-class StepRef(AttemptFolder):
+class Place(AttemptFolder):
     """A folder of one attempt that writes down what happens in it."""
 
     site: Site
@@ -82,7 +82,7 @@ class Site(Workspace):
             raise StorageFailed("no room for a work tree")
         cwd = self.folder / f"{task}-{token}"
         cwd.mkdir()
-        return StepRef(self, task, token, cwd, notices=(f"{task} works alone",))
+        return Place(self, task, token, cwd, notices=(f"{task} works alone",))
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
         del live
