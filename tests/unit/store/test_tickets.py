@@ -27,10 +27,10 @@ class StepRef:
         self.queue = TicketQueue() if queue is None else queue
 
     def ask(self) -> bool:
-        return self.queue.ask(self.fd)
+        return self.queue.join(self.fd)
 
     def stand(self) -> threading.Thread:
-        thread = threading.Thread(target=self.queue.stand, args=(self.fd,), daemon=True)
+        thread = threading.Thread(target=self.queue.wait, args=(self.fd,), daemon=True)
         thread.start()
         return thread
 
@@ -38,7 +38,7 @@ class StepRef:
         return TicketQueue().is_awaited(self.fd)
 
     def give_back(self) -> None:
-        self.queue.give_back(self.fd)
+        self.queue.leave(self.fd)
 
 
 class Places:
@@ -164,7 +164,7 @@ def serve(path: Path, rounds: int) -> None:
     one = StepRef(path)
     for _ in range(rounds):
         if not one.ask():
-            one.queue.stand(one.fd)
+            one.queue.wait(one.fd)
         # Fails if somebody is at the front already.
         os.close(os.open(path.with_name("front"), os.O_CREAT | os.O_EXCL))
         path.with_name("front").unlink()
