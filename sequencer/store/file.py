@@ -108,7 +108,7 @@ class FileStore:
         self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
         self._progress_evidence = (
-            progress if mark is None or peer is not None else mark.beside(progress)
+            progress if mark is None or peer is not None else mark.before(progress)
         )
         self._note: Callable[[Head], tuple[str, ...]] = _note_nothing if mark is None else mark.note
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
