@@ -54,7 +54,7 @@ class StepOutputs(Struct):
             # A judge's "no" is for its fixer; the run's newest output is still another step's.
             self.newest = fact.step if meaning.accepts else self.newest
         elif fact.event is Event.APPROVED:
-            self.feedback = [said for said in self.feedback if said.gate != fact.step]
+            self.feedback = [entry for entry in self.feedback if entry.gate != fact.step]
         elif fact.event is Event.REWOUND:
             self.feedback.clear()
         elif fact.event is Event.FEEDBACK:

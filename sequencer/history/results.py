@@ -119,7 +119,7 @@ _WORDS: Mapping[str, Callable[[Mapping[str, Any]], Words]] = {
     Event.EXPIRED: _words(_RESPONSE, "was not answered in time"),
     Event.EXHAUSTED: _ended("would go back more often than the run allows"),
     Event.TIMED_OUT: _ended("the run took longer than it is allowed to"),
-    Event.CANCELLED: _words(_RESPONSE, "the run was cancelled", "note", by=True),
+    Event.CANCELLED: _words(_RESPONSE, "the run was canceled", "note", by=True),
     Event.GROWN: _grown,
     Event.TOLD: _words(_THOUGHT, "was sent a message", "output", "note", by=True),
     Event.TAKEN_OVER: _words(_THOUGHT, "was taken over", "note", "error"),

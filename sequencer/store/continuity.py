@@ -80,18 +80,18 @@ def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> st
     newest, claims = head.get("token"), head.get("claims")
     if not isinstance(newest, int) or not isinstance(claims, list):
         return None
-    held = {claim.get("token") for claim in claims if isinstance(claim, dict)}
+    granted = {claim.get("token") for claim in claims if isinstance(claim, dict)}
     for fact in facts:
         token, meaning = fact.token, fact.meaning
         if meaning.starts in (StartKind.ATTEMPT, StartKind.QUESTION):
             newest += 1
-            held.add(newest)
+            granted.add(newest)
             if token != newest:
                 return f"it grants token {token}, but the next token is {newest}"
         elif head.get("flow") is not None and not fact.attempt:
             # A node for a person, or a node without work: it ends without a claim.
             continue
-        elif meaning.by_holder and token not in held:
+        elif meaning.by_holder and token not in granted:
             return f"it ends token {token}, which the record before it does not hold"
     return None
 

@@ -276,8 +276,8 @@ def _refusal(
         ensure_no_older_copy(files, recovered)
     except (CorruptState, EditRefused) as refusal:
         return refusal, None
-    if (broken := _joined(journals)[1]) is not None:
-        return broken, None
+    if (gap := _joined(journals)[1]) is not None:
+        return gap, None
     if recovered.legacy is not None and not is_legacy(recovered.legacy):
         problem = "is not the state of a run, and there is no journal"
         return CorruptState(problem, where=str(files.state_path)), None

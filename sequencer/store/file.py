@@ -181,8 +181,8 @@ class FileStore:
             if self._cached is not None and self._cached[0] == before:
                 return View(self._cached[1].head)
             try:
-                found = self._followed(before) or recover(self._files())
-                return self._view_of(found, before)
+                recovered = self._followed(before) or recover(self._files())
+                return self._view_of(recovered, before)
             except (CorruptState, EditRefused):
                 # A writer may have rotated or published between two of our reads.
                 if self._signature() == before:
@@ -203,16 +203,17 @@ class FileStore:
             return None
         return follow(self._state_path, self._journal, known)
 
-    def _view_of(self, found: Recovered, before: _Signature) -> View:
-        head, notices = found.head, () if found.is_behind else found.notices
-        if found.legacy is not None:
-            head = self._migrated(found.legacy)
-        elif found.edited is not None and head is not None:
-            head = accept_file(head, found.edited, at=head.last_update).head
+    def _view_of(self, recovered: Recovered, before: _Signature) -> View:
+        head, notices = recovered.head, () if recovered.is_behind else recovered.notices
+        if recovered.legacy is not None:
+            head = self._migrated(recovered.legacy)
+        elif recovered.edited is not None and head is not None:
+            head = accept_file(head, recovered.edited, at=head.last_update).head
             notices = (f"{self._state_path} was edited by hand", *notices)
-        elif not found.needs_publishing:
-            self._cached = (before, found)
-        return View(head, notices, has_edit=found.edited is not None or found.keep_as == "edited")
+        elif not recovered.needs_publishing:
+            self._cached = (before, recovered)
+        has_edit = recovered.edited is not None or recovered.keep_as == "edited"
+        return View(head, notices, has_edit=has_edit)
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         for record in self._journal.records(after):
@@ -254,16 +255,16 @@ class FileStore:
             with self._lock:
                 if self._peer is not None:
                     self._peer.before()
-                found = self.load()
+                recovered = self.load()
                 # Rotate before calling *change*: a second call reads a graph's marking again.
-                is_large = found.size >= self._journal.rotate_bytes
-                if is_large and found.last is not None and self._rotate(found, found.last):
+                is_large, last = recovered.size >= self._journal.rotate_bytes, recovered.last
+                if is_large and last is not None and self._rotate(recovered, last):
                     continue
-                transition = self._before(found) or change(found.head)
+                transition = self._before(recovered) or change(recovered.head)
                 if transition is None:
-                    return self._require(found.head)
-                accepted = self._accept(found, transition)
-                if accepted is not None and found.edited is None and found.legacy is None:
+                    return self._require(recovered.head)
+                accepted = self._accept(recovered, transition)
+                if accepted is not None and recovered.edited is None and recovered.legacy is None:
                     return accepted
         raise StorageFailed(
             f"lost {MAX_LOST_RACES} races for the journal in a row",
@@ -278,12 +279,12 @@ class FileStore:
             raise ValueError(message)
         return head
 
-    def _before(self, found: Recovered) -> Transition | None:
+    def _before(self, recovered: Recovered) -> Transition | None:
         """Return the transition that must come first: an edit by hand, or a migration."""
-        if found.edited is not None and found.head is not None:
+        if recovered.edited is not None and recovered.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return accept_file(found.head, found.edited, at=utc_now())
-        return None if found.legacy is None else self._migration(found.legacy)
+            return accept_file(recovered.head, recovered.edited, at=utc_now())
+        return None if recovered.legacy is None else self._migration(recovered.legacy)
 
     def _migrated(self, legacy: dict[str, Any]) -> Head:
         """Return the head for the state of another program."""
@@ -310,51 +311,51 @@ class FileStore:
         before = self._signature()
         if self._cached is not None and self._cached[0] == before and self._is_swept:
             return self._cached[1]
-        found = self._followed(before) if self._is_swept else None
-        if found is not None and not found.needs_publishing:
-            self._cached = (before, found)
-            return found
-        found = self._newest()
-        if self._peer is None or found.keep_as:  # otherwise it follows the peer's state
-            self._notices.extend(found.notices)
-        if self._mark is not None and found.head is not None:
-            self._notices.extend(self._mark.settled(found.head.run_id))
-        self._sweep(found.head)
+        recovered = self._followed(before) if self._is_swept else None
+        if recovered is not None and not recovered.needs_publishing:
+            self._cached = (before, recovered)
+            return recovered
+        recovered = self._newest()
+        if self._peer is None or recovered.keep_as:  # otherwise it follows the peer's state
+            self._notices.extend(recovered.notices)
+        if self._mark is not None and recovered.head is not None:
+            self._notices.extend(self._mark.settled(recovered.head.run_id))
+        self._sweep(recovered.head)
         self._is_swept = True
-        if found.needs_publishing and found.head is not None:
-            if found.keep_as:
-                copy = headfile.keep_copy(self._state_path, found.keep_as)
+        if recovered.needs_publishing and recovered.head is not None:
+            if recovered.keep_as:
+                copy = headfile.keep_copy(self._state_path, recovered.keep_as)
                 self._notices.append(f"the old {self._state_path} was kept as {copy.name}")
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()
-            self._publish(found.head)
-            if found.keep_as == "edited":
+            self._publish(recovered.head)
+            if recovered.keep_as == "edited":
                 # Otherwise a power loss after the next append could bring the edit back, and it
                 # would look like an edit of an older copy.
                 folders.sync_folder(self.folder)
-        elif found.edited is None and found.legacy is None:
-            self._cached = (before, found)
-        return found
+        elif recovered.edited is None and recovered.legacy is None:
+            self._cached = (before, recovered)
+        return recovered
 
     def _newest(self) -> Recovered:
         """Return the state from all files, step logs included."""
         for _ in range(READ_ATTEMPTS):
             before = self._signature()
             try:
-                found = recover(files := self._files())
-                ensure_no_older_copy(files, found)
+                recovered = recover(files := self._files())
+                ensure_no_older_copy(files, recovered)
             except CorruptState:
                 # If someone deleted the lock file, another process may write between two reads.
                 if self._signature() == before:
                     raise
             else:
-                return found
+                return recovered
         raise changing(self._state_path)
 
-    def _accept(self, found: Recovered, transition: Transition) -> Head | None:
+    def _accept(self, recovered: Recovered, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
-        base = found.last.revision if found.last else 0
-        offset = found.size + (len(CLOSING) if found.is_torn else 0)
+        base = recovered.last.revision if recovered.last else 0
+        offset = recovered.size + (len(CLOSING) if recovered.is_torn else 0)
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
         facts = [fact_fields(fact) for fact in transition.facts]
         content = headfile.content_of(head)
@@ -362,47 +363,47 @@ class FileStore:
         # JSON writes a line end inside a string as an escape, so these are only for layout.
         data = content.translate(None, b"\n")
         line = encode(base + 1, head.last_update, facts, data, writing)
-        if found.last is not None and not found.last.offset:
+        if recovered.last is not None and not recovered.last.offset:
             self._journal.sync_names()
         if not self._lock.is_current():
             return None
         if self._peer is not None:
-            closing = CLOSING if found.is_torn else b""
-            draft = Draft(found.head, head, transition, content, line, closing)
+            closing = CLOSING if recovered.is_torn else b""
+            draft = Draft(recovered.head, head, transition, content, line, closing)
             agreed = self._peer.agree(draft)
             if agreed is Agreed.LOST:
                 return None
-            if agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, found):
+            if agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, recovered):
                 return head
             self._peer.appended()
-        elif not self._append(line, offset, is_torn=found.is_torn):
+        elif not self._append(line, offset, is_torn=recovered.is_torn):
             return None
         self._notices += self._note(head)
         published, size = self._publish(head, content), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
         signature = (published, self._journal.signature_at(size))
         self._cached = (signature, Recovered(head, record, size)) if published else None
-        if found.head is not None:
-            for claim in found.head.claims:
+        if recovered.head is not None:
+            for claim in recovered.head.claims:
                 if head.claim_with(claim.token) is None:
                     self.leases.forget(claim)
         return head
 
-    def _rotate(self, found: Recovered, last: Record) -> bool:
+    def _rotate(self, recovered: Recovered, last: Record) -> bool:
         try:
-            has_rotated = self._journal.rotate_if_large(last, found.size)
+            has_rotated = self._journal.rotate_if_large(last, recovered.size)
         except OSError as error:
             # A journal that grows is better than a run that stops.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        if has_rotated and not (found.head and found.head.needs_every_output):
+        if has_rotated and not (recovered.head and recovered.head.needs_every_output):
             results.prune(self._results, self._oldest_token())
         return has_rotated
 
-    def _append_agreed(self, line: bytes, offset: int, found: Recovered) -> bool:
+    def _append_agreed(self, line: bytes, offset: int, recovered: Recovered) -> bool:
         """Append what the peer accepted; if that fails, the peer brings it the next time."""
         try:
-            return self._append(line, offset, is_torn=found.is_torn)
+            return self._append(line, offset, is_torn=recovered.is_torn)
         except StorageFailed as error:
             self._notices.append(f"accepted, but not yet written here: {error.message}")
             return False

@@ -335,7 +335,7 @@ class HighWaterMark:
             yield (
                 f"a new run starts in {self._path.parent}, where the run {old.run_id} was up to "
                 f"token {old.token}. If its files were not removed on purpose (git clean -x and "
-                "git stash --all take them), end this and put them back"
+                "git stash --all remove them), stop this run and put them back"
             )
 
     def _drop(self) -> None:

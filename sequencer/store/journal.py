@@ -163,10 +163,10 @@ def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
     Raises:
         CorruptState: an accepted record is missing between two others.
     """
-    found = survey(data, offset, expected)
-    if (lost := lost_within(found, where)) is not None:
-        raise lost
-    return found
+    result = survey(data, offset, expected)
+    if (error := lost_within(result, where)) is not None:
+        raise error
+    return result
 
 
 _REPAIR = "'sequencer repair' shows what can be saved"
@@ -177,8 +177,8 @@ def lost_within(found: Scan, where: str) -> CorruptState | None:
     if not found.gaps:
         return None
     at, first, last = found.gaps[0]
-    lost = f"revision {first}" if first == last else f"revisions {first} to {last}"
-    return CorruptState(f"{lost} missing before byte {at}", where=where, hint=_REPAIR)
+    revisions = f"revision {first}" if first == last else f"revisions {first} to {last}"
+    return CorruptState(f"{revisions} missing before byte {at}", where=where, hint=_REPAIR)
 
 
 def lost_between(newest: int | None, fresh: Sequence[Record], where: str) -> CorruptState | None:
@@ -253,7 +253,7 @@ class JournalMoved(Exception):
 
 
 def _end_of(path: Path, size: int) -> bytes:
-    """Return the whole lines among the last *size* bytes of the file at *path*."""
+    """Return the complete lines in the last *size* bytes of the file at *path*."""
     start = max(path.lstat().st_size - size, 0)
     data = read_regular(path, start)
     return data[data.find(b"\n") + 1 :] if start else data
@@ -373,9 +373,9 @@ class JournalFile:
                     data = _end_of(path, size - len(data)) + data
                 except FileNotFoundError:
                     return ()
-        found = survey(data)
+        scan_result = survey(data)
         # The first one may have lost to a line before these bytes.
-        return () if found.gaps else found.winners[1:]
+        return () if scan_result.gaps else scan_result.winners[1:]
 
     def _rotated_since(self, newest: int) -> list[Path]:
         """Return the files that a writer has rotated since the record *newest* was read."""

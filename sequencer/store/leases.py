@@ -194,9 +194,9 @@ class Leases:
             since = deadline - claim.ttl_s if isinstance(deadline, (int, float)) else None
             since = claim.claimed_boottime if since is None else since
         else:
-            seen = self._read(self._observation_path(claim))
-            is_same = seen.get("boot_id") == boot_id() and seen.get("beat", "?") == beat.get("beat")
-            since = seen.get("since_boottime") if is_same else None
+            observation = self._read(self._observation_path(claim))
+            is_same = _is_of(observation, beat.get("beat"))
+            since = observation.get("since_boottime") if is_same else None
         return max(boottime() - since, 0.0) if isinstance(since, (int, float)) else None
 
     def _observation_path(self, claim: Claim) -> Path:
@@ -204,9 +204,9 @@ class Leases:
 
     def _observe(self, claim: Claim, beat: Any) -> Liveness:
         path = self._observation_path(claim)
-        seen, now = self._read(path), boottime()
-        since = seen.get("since_boottime")
-        is_same = seen.get("boot_id") == boot_id() and seen.get("beat", "?") == beat
+        observation, now = self._read(path), boottime()
+        since = observation.get("since_boottime")
+        is_same = _is_of(observation, beat)
         if is_same and isinstance(since, (int, float)) and since <= now:
             waited = now - since
             return Liveness.EXPIRED if waited > OBSERVED_LEASES * claim.ttl_s else Liveness.UNKNOWN
@@ -243,3 +243,8 @@ class Leases:
         finally:
             os.close(fd)
         folder.replace(temporary, name)
+
+
+def _is_of(observation: dict[str, Any], beat: Any) -> bool:
+    """Return whether *observation* is of this heartbeat and was made under this boot."""
+    return observation.get("boot_id") == boot_id() and observation.get("beat", "?") == beat

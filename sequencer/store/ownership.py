@@ -20,7 +20,7 @@ from sequencer.errors import out_of_resources, typed_command
 
 IS_ROOT = os.geteuid() == 0
 _NEW_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ_ONLY = "its file system takes no writes; mount it for writing, then start again"
+_READ_ONLY = "its file system is read-only; mount it for writing, then start again"
 
 
 _MAX_CHECKED = 2

@@ -277,7 +277,7 @@ class _Entry:
                 self._queue.leave(self._fd)
 
     def _close(self) -> None:
-        """Unlock the file and close it; a process forked meanwhile may have it open too."""
+        """Unlock the file and close it; a process that was forked since may have it open too."""
         if self._fd >= 0:
             self._queue.leave(self._fd)
             os.close(self._fd)

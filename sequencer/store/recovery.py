@@ -113,29 +113,29 @@ def recover(files: RunFiles) -> Recovered:
     scan = _scan(files)
     if not scan.winners:
         return _without_journal(files, scan)
-    found = _with_journal(files, scan)
-    if found.needs_publishing:
-        _ensure_newest(files, found)
-    return found
+    recovered = _with_journal(files, scan)
+    if recovered.needs_publishing:
+        _ensure_newest(files, recovered)
+    return recovered
 
 
 def _with_journal(files: RunFiles, scan: Scan) -> Recovered:
     last, raw, state_path = scan.winners[-1], files.head, files.state_path
     head = head_of(last, files.journal.path)
-    found = Recovered(head, last, scan.size, scan.is_torn)
+    recovered = Recovered(head, last, scan.size, scan.is_torn)
     if raw.content is None:
         why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
         notice = f"{state_path} {why}; restored from the journal at step_index {head.step_index}"
         return replace(
-            found,
+            recovered,
             needs_publishing=True,
             keep_as="unreadable" if raw.problem else "",
             notices=(notice,),
         )
     if is_foreign(raw.content) and _is_migrated(raw.content, files.oldest or {}):
-        notice = f"{state_path} was migrated, but not replaced; that is done now"
-        return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
-    return _compare(files, raw.content, found, scan)
+        notice = f"{state_path} was migrated but not replaced; it is replaced now"
+        return replace(recovered, needs_publishing=True, is_behind=True, notices=(notice,))
+    return _compare(files, raw.content, recovered, scan)
 
 
 def head_of(record: Record, journal: Path) -> Head:
@@ -156,25 +156,25 @@ def head_of(record: Record, journal: Path) -> Head:
         ) from None
 
 
-def _ensure_newest(files: RunFiles, found: Recovered) -> None:
+def _ensure_newest(files: RunFiles, recovered: Recovered) -> None:
     """Check that the run had not come further than the journal that it is restored from.
 
     Raises:
         CorruptState: it had, so accepted steps may be missing.
     """
-    if found.head is None or found.last is None:
+    if recovered.head is None or recovered.last is None:
         return
-    logged = files.logged(found.head.run_id)
-    marks = (*files.marks(found.head.run_id, found.last), *logged)
-    shown = beyond(found.head, found.last.revision, marks)
-    if shown is None and found.size > found.last.end:
+    logged = files.logged(recovered.head.run_id)
+    marks = (*files.marks(recovered.head.run_id, recovered.last), *logged)
+    shown = beyond(recovered.head, recovered.last.revision, marks)
+    if shown is None and recovered.size > recovered.last.end:
         # If nothing follows the last record, its worker was killed before it wrote the end.
-        shown = unreported_end(found.head, logged)
+        shown = unreported_end(recovered.head, logged)
     if shown is not None:
-        raise missing(files.state_path, found.head, found.last.revision, shown)
+        raise missing(files.state_path, recovered.head, recovered.last.revision, shown)
 
 
-def ensure_no_older_copy(files: RunFiles, found: Recovered) -> None:
+def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
     """Check that the step logs have no token that the files of the run don't have.
 
     state.json and its journal also agree if both are older copies. Only for the process that
@@ -183,10 +183,11 @@ def ensure_no_older_copy(files: RunFiles, found: Recovered) -> None:
     Raises:
         CorruptState: steps that were accepted would run again.
     """
-    if found.head is not None and found.last is not None and found.head.moved_to is None:
-        shown = beyond(found.head, found.last.revision, files.logged(found.head.run_id))
+    head, last = recovered.head, recovered.last
+    if head is not None and last is not None and head.moved_to is None:
+        shown = beyond(head, last.revision, files.logged(head.run_id))
         if shown is not None:
-            raise missing(files.state_path, found.head, found.last.revision, shown)
+            raise missing(files.state_path, head, last.revision, shown)
 
 
 def missing(state_path: Path, head: Head, revision: int, shown: ProgressMark) -> CorruptState:
@@ -195,8 +196,8 @@ def missing(state_path: Path, head: Head, revision: int, shown: ProgressMark) ->
     if shown.is_outside:
         hint = (
             "something has put older files in place of the run's (git stash, checkout or reset, a "
-            f"backup): put the newer ones back ('git stash pop', say); or {_ACCEPT} continues from "
-            "here, and what was done since then is done again"
+            f"backup): put the newer ones back (for example with 'git stash pop'); or {_ACCEPT} "
+            "continues from here, and the later steps run again"
         )
     return CorruptState(
         f"the journal ends at revision {revision}, step_index {head.step_index}, but "
@@ -218,8 +219,7 @@ def ensure_shared_is_newest(head: Head, shown: ProgressMark | None, where: str) 
             f"{in_words(shown, head)}: accepted steps may be missing",
             where=where,
             hint="something has put an older state there (a backup, a forced push): put the newer "
-            f"one back; or remove {shown.where} to continue from it, and what was done since then "
-            "is done again",
+            f"one back; or remove {shown.where} to continue from it, and the later steps run again",
         )
 
 
@@ -240,11 +240,11 @@ def follow(state_path: Path, journal: JournalFile, known: Recovered) -> Recovere
     if scan.winners:
         last = scan.winners[-1]
         head = head_of(last, journal.path)
-    found = Recovered(head, last, scan.size, scan.is_torn)
+    recovered = Recovered(head, last, scan.size, scan.is_torn)
     if published == content_of(head):
-        return found
+        return recovered
     if scan.winners and published == content_of(known.head):
-        return replace(found, needs_publishing=True, is_behind=True)
+        return replace(recovered, needs_publishing=True, is_behind=True)
     return None
 
 
@@ -292,9 +292,9 @@ def _without_journal(files: RunFiles, scan: Scan) -> Recovered:
         raise CorruptState(
             "has no readable record, and state.json is missing", where=str(journal), hint=_REPAIR
         )
-    if (left := files.left_over()) is not None:
+    if (evidence := files.left_over()) is not None:
         raise CorruptState(
-            f"and its journal are gone, but {left} shows that the run had started",
+            f"and its journal are missing, but {evidence} shows that the run had started",
             where=where,
             hint="restore the folder, or remove all of it to start over",
         )
@@ -307,20 +307,22 @@ def _is_first_append(data: bytes) -> bool:
     return b"\n" not in data and start.startswith(data[: len(start)])
 
 
-def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
-    """Compare the *content* of state.json with *found*, the state according to the journal."""
+def _compare(
+    files: RunFiles, content: dict[str, Any], recovered: Recovered, scan: Scan
+) -> Recovered:
+    """Compare the *content* of state.json with *recovered*, the state according to the journal."""
     last = scan.winners[-1]
     revision, where = content.get("revision"), str(files.state_path)
     accepted = last.data["head"]
     # Compare the texts too: Python says that True equals 1 and 3.0 equals 3.
     if content == accepted and json.dumps(content) == json.dumps(accepted):
-        return found
+        return recovered
     if is_foreign(content) and not content.keys() <= STOPS:
         problem = f"is another program's state, but its journal is at revision {last.revision}"
         raise EditRefused(problem, where=where, hint=_REPAIR)
     is_same_run = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
     if is_same_run and (type(revision) is not int or revision < 1):
-        return _with_edit(found, content, accepted, files)
+        return _with_edit(recovered, content, accepted, files)
     if type(revision) is not int:
         raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
@@ -340,7 +342,7 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
             hint=_REPAIR,
         )
     if revision == last.revision:
-        return _with_edit(found, content, accepted, files)
+        return _with_edit(recovered, content, accepted, files)
     since = [r for r in scan.winners if r.revision >= revision]
     record = since[0] if since and since[0].revision == revision else None
     is_same = record is None or record.data["head"] == content
@@ -352,7 +354,7 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
         )
     notice = f"{where} was at revision {revision}; rolled forward to {last.revision}"
     return replace(
-        found,
+        recovered,
         needs_publishing=True,
         keep_as="unreadable" if record is None else "",
         is_behind=record is not None,
@@ -361,9 +363,9 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
 
 
 def _with_edit(
-    found: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
+    recovered: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
 ) -> Recovered:
-    """Return *found* with the allowed changes that a person made in state.json.
+    """Return *recovered* with the allowed changes that a person made in state.json.
 
     Changes that are not allowed are undone, with a notice.
     """
@@ -374,11 +376,13 @@ def _with_edit(
     edit = edit_of(accepted, content, files.redact)
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:
-        return replace(found, edited=edited)
+        return replace(recovered, edited=edited)
     names, run_name = ", ".join(edit.refused[:MAX_NAMED]), accepted.get("run_name")
     notice = f"{where} was edited by hand, but {names} can't be changed there, so the last "
     notice += f"accepted state is restored; {edit.hint(run_name)}"
-    return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
+    return replace(
+        recovered, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,)
+    )
 
 
 def is_foreign(content: dict[str, Any]) -> bool:

@@ -105,7 +105,7 @@ def _chosen(diagnosis: Diagnosis, choice: Choice | None) -> Head:
     folder = str(diagnosis.state.path.parent)
     if diagnosis.action is Action.HOPELESS:
         raise CorruptState(
-            "nothing can be saved: state.json and the journal hold no readable state",
+            "nothing can be recovered: state.json and the journal have no readable state",
             where=folder,
             hint="restore the folder from a backup; or move it away to start over "
             "('sequencer set step_index=N' then moves the run to where it was)",
@@ -118,7 +118,7 @@ def _chosen(diagnosis: Diagnosis, choice: Choice | None) -> Head:
         )
     if choice is Choice.HEAD and (diagnosis.state.head is None or not diagnosis.is_head_ahead):
         raise UsageRefused(
-            "state.json has no head that the journal lacks, so there is none to accept",
+            "state.json has no head that is newer than the journal, so there is none to accept",
             where=str(diagnosis.state.path),
             hint="without --accept-head the last good record of the journal is used",
         )

@@ -61,8 +61,8 @@ def attempt_of(name: str) -> tuple[int, int] | None:
     >>> attempt_of("4-5-0123456789abcdef"), attempt_of("4-5"), attempt_of("../4-5")
     ((4, 5), (4, 5), None)
     """
-    found = _NAME.fullmatch(name)
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
 def kept(results: Path, name: str) -> Path:
@@ -82,8 +82,8 @@ def name_in(output_file: object) -> str | None:
     >>> name_in("results/4-5/output.txt"), name_in(None), name_in("/etc/passwd")
     ('4-5', None, None)
     """
-    found = _OUTPUT_NAME.fullmatch(output_file) if isinstance(output_file, str) else None
-    return found[1] if found is not None and attempt_of(found[1]) is not None else None
+    match = _OUTPUT_NAME.fullmatch(output_file) if isinstance(output_file, str) else None
+    return match[1] if match is not None and attempt_of(match[1]) is not None else None
 
 
 def output_path(run: Path, name: object) -> Path:

@@ -103,8 +103,8 @@ class InotifyWatch:
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            ready = readable((self._inotify.fileno(), *fds), left)
+        while (left_s := deadline - time.monotonic()) > 0:
+            ready = readable((self._inotify.fileno(), *fds), left_s)
             if not ready.isdisjoint(fds):
                 return True
             if self.has_changed():
@@ -224,11 +224,11 @@ def wait_for_another(
     wakers, is_over = [*fds, *(() if holder is None else (holder,))], False
     pause = pause_s(claim)
     while newest() == revision:
-        left = pause if deadline is None else deadline - time.monotonic()
-        if is_over or left <= 0:
+        left_s = pause if deadline is None else deadline - time.monotonic()
+        if is_over or left_s <= 0:
             return False
         if claim is not None and holder is None and is_proven_dead(claim.owner):
             return False
         # The lease of a claim may expire without any notification.
-        is_over = watching.wait(min(left, pause), wakers) or claim is not None
+        is_over = watching.wait(min(left_s, pause), wakers) or claim is not None
     return True
