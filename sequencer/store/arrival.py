@@ -110,7 +110,7 @@ class Arrival:
         folders.made(self._folder)
         with self._store.locked():
             last = self._last_of_copy()
-            winners = scan(b"".join(lines), 0, None, "the journal that arrives").winners
+            winners = scan(b"".join(lines), 0, None, "the imported journal").winners
             base = 0 if last is None else last.revision
             fresh = [record.line + b"\n" for record in winners if record.revision > base]
             if base and winners[0].revision > base + 1:

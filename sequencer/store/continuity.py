@@ -70,9 +70,7 @@ def _elsewhere(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
         at = claimed[0] if claimed else fact.step_index
     if fact.step_index == at:
         return None
-    return (
-        f"it is about step_index {fact.step_index}, but the record before it leaves the run at {at}"
-    )
+    return f"it is about step_index {fact.step_index}, but after the record before it the run is at {at}"
 
 
 def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:
@@ -92,7 +90,7 @@ def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> st
             # A node for a person, or a node without work: it ends without a claim.
             continue
         elif meaning.by_holder and token not in granted:
-            return f"it ends token {token}, which the record before it does not hold"
+            return f"it ends token {token}, which has no claim in the record before it"
     return None
 
 

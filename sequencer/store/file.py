@@ -319,7 +319,7 @@ class FileStore:
         if self._peer is None or recovered.keep_as:  # otherwise it follows the peer's state
             self._notices.extend(recovered.notices)
         if self._mark is not None and recovered.head is not None:
-            self._notices.extend(self._mark.settled(recovered.head.run_id))
+            self._notices.extend(self._mark.settle(recovered.head.run_id))
         self._sweep(recovered.head)
         self._is_swept = True
         if recovered.needs_publishing and recovered.head is not None:

@@ -288,7 +288,7 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
                 where=str(path),
                 hint="move it away; 'sequencer repair --apply' does it and restores the file",
             )
-        # The offset comes from a file that anyone may edit, so it may be absurd.
+        # Anyone may edit the file that the offset is from, and `pread` fails above 2**63.
         if offset > about.st_size:
             return b""
         if max_bytes is None and about.st_size - offset > MAX_READ_BYTES:

@@ -229,7 +229,7 @@ class HighWaterMark:
         newest = max(missing, key=lambda mark: (mark.token, mark.revision), default=None)
         return (None if is_copy else newest), missing, is_copy
 
-    def settled(self, run_id: str) -> tuple[str, ...]:
+    def settle(self, run_id: str) -> tuple[str, ...]:
         """Move the record of a run that was moved, or start one for a copy; return notices."""
         self._loaded_id = run_id
         if self._is_shared:
@@ -248,7 +248,7 @@ class HighWaterMark:
                     folders.remove(Path(os.path.realpath(own_state(KIND)), old.name))
             else:
                 notice = f"{self._path} is a copy: another folder still has the run {run_id}"
-                return (f"{notice}; each of them continues by itself from here",)
+                return (f"{notice}; from here, each of them continues on its own",)
         return ()
 
     # --- writing ---------------------------------------------------------------------

@@ -165,7 +165,7 @@ class RunLock:
         return ClaimHeld(
             f"the lock has been held for more than {self._timeout_s:g} s",
             where=str(self.path),
-            hint="a stopped process may hold it: 'lslocks' shows who holds that file",
+            hint="a stopped process may hold it: 'lslocks' shows which process holds it",
         )
 
 

@@ -268,7 +268,7 @@ def names_in(folder: Path) -> Iterator[str]:
         return
     except OSError as error:
         why, hint = refused(error, folder, "fix its permissions, then try again")
-        raise CorruptState(f"can't be looked at: {why}", where=str(folder), hint=hint) from error
+        raise CorruptState(f"can't be read: {why}", where=str(folder), hint=hint) from error
 
 
 def _read(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileContent:

@@ -387,7 +387,7 @@ def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
         return real(path)
 
     monkeypatch.setattr(folders, "opened", refuse)
-    with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as caught:
+    with pytest.raises(CorruptState, match="can't be read: Permission denied") as caught:
         diagnose(state_path)
     assert caught.value.where == str(results)
     for name in ("state.json", "journal.jsonl"):
