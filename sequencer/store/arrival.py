@@ -164,6 +164,6 @@ def _winners(path: Path) -> tuple[Record, ...]:
 def keep_outputs(folder: Path, outputs: Mapping[str, str]) -> None:
     """Write *outputs* into the *folder* of a run, except those that exist."""
     for name, output in outputs.items():
-        attempt = results.kept(folder / results.NAME, name)
+        attempt = results.named_folder(folder / results.NAME, name)
         if output and not (attempt / results.OUTPUT).exists():
             results.keep(attempt, output.encode("utf-8", "replace"))

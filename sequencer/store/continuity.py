@@ -70,7 +70,7 @@ def _elsewhere(head: Mapping[str, Any], fact: RecordedFact) -> str | None:
         at = claimed[0] if claimed else fact.step_index
     if fact.step_index == at:
         return None
-    return f"it is about step_index {fact.step_index}, but after the record before it the run is at {at}"
+    return f"it is about step_index {fact.step_index}, but the record before it has the run at {at}"
 
 
 def _unknown_token(head: Mapping[str, Any], facts: Sequence[RecordedFact]) -> str | None:

@@ -470,7 +470,7 @@ class FileStore:
         self.leases.beat(claim, number)
 
     def kept_result(self, name: str) -> Path:
-        return results.kept(self._results, name)
+        return results.named_folder(self._results, name)
 
     def result_folder(self, step_index: int, token: int) -> Path:
         return results.folder(self._results, step_index, token)

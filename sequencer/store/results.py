@@ -42,7 +42,7 @@ def folder(results: Path, step_index: int, token: int) -> Path:
 
 
 @contextlib.contextmanager
-def another(path: Path) -> Iterator[Path]:
+def separate_file(path: Path) -> Iterator[Path]:
     """Yield a path for the file of a second agent in the attempt of *path*; removed at the end.
 
     A separate folder: a file that one agent leaves must not count as the other's answer.
@@ -65,7 +65,7 @@ def attempt_of(name: str) -> tuple[int, int] | None:
     return None if match is None else (int(match[1]), int(match[2]))
 
 
-def kept(results: Path, name: str) -> Path:
+def named_folder(results: Path, name: str) -> Path:
     """Return the folder *name* in *results*, which an attempt of any process may have made.
 
     Raises:
