@@ -190,9 +190,9 @@ def open_process(owner: Owner) -> int | None:
 
 _GUARD = b"/sequencer/executors/guard.py"
 _GUARD_OPTIONS = [b"-I", b"-S"]
-"""A guard's command line: its interpreter, these options, its program's path, which ends so, then
+"""A guard's command line: its interpreter, these options, a path that ends with `_GUARD`, then
 descriptor numbers and words that depend on its version. Other users and sandboxed processes can
-read it, and no agent can change it. Guards of other versions have the same start."""
+read it, and no agent can change it. Guards of other versions start with the same words."""
 _COMMAND_BYTES = 16 * 1024
 _MOST_LOOKS = 4096
 """No person's shell has so many ancestors, so a process with more counts as an agent's."""

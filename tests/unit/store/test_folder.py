@@ -18,9 +18,9 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     """Run each test as on macOS, too: a folder that is passed is opened for reading there."""
     if request.param != "as here":
         monkeypatch.setattr(folders, "_THROUGH", os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
-    folders._held.clear()
+    folders._cache.clear()
     yield
-    folders._held.clear()
+    folders._cache.clear()
 
 
 @pytest.fixture
