@@ -151,12 +151,11 @@ def problems_of(
     *origin* returns the key path under which a value was written, if that is not its own.
     """
     problems = [_problem(details, root, where, origin) for details in _flattened(error)]
-    paths = [problem.path for problem in problems]
     # pydantic also reports that a list is too short if one of its items was refused.
     return [
         problem
         for problem in problems
-        if not problem.is_missing or not any(_is_below(path, problem.path) for path in paths)
+        if not problem.is_missing or not any(_is_below(p, problem.path) for p, *_ in problems)
     ]
 
 

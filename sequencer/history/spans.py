@@ -232,9 +232,7 @@ def figures_of(timeline: Timeline, places: int | None = None) -> Figures:
     """
     executions, spans = timeline.executions, timeline.spans
     durations = {n: execution.seconds for n, execution in enumerate(executions)}
-    path = critical_path(
-        durations, {n: execution.sources for n, execution in enumerate(executions)}
-    )
+    path = critical_path(durations, dict(enumerate(execution.sources for execution in executions)))
     people_s, peak = _concurrency(spans)
     wall = max(s.end for s in spans) - min(s.begin for s in spans) if spans else 0.0
     return Figures(

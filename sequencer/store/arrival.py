@@ -87,8 +87,7 @@ class Arrival:
         """
         if self._journal.path.exists() or self._store.state_path.exists():
             return False
-        records = (record for path in self._journal.rotated() for record in _winners(path))
-        heads = [record.data["head"] for record in records]
+        heads = [r.data["head"] for path in self._journal.rotated() for r in _winners(path)]
         return all(head.get("run_id") == self._run_id for head in heads)
 
     def bring(

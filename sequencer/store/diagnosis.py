@@ -215,10 +215,8 @@ def _diagnosed(files: RunFiles) -> Diagnosis:
     marks = (*in_folder, *(files.logged(run_id) if run_id is not None else ()))
     shown = None if base is None or refusal is None else _shown(state, base, marks)
     head = None if recovered is None else recovered.head
-    documents = () if head is None else files.wrong_documents(head)
-    return Diagnosis(
-        state, journals, chain, refusal, recovered, marks, shown, files.tokens, documents
-    )
+    wrong = () if head is None else files.wrong_documents(head)
+    return Diagnosis(state, journals, chain, refusal, recovered, marks, shown, files.tokens, wrong)
 
 
 def _state_report(files: RunFiles) -> StateReport:

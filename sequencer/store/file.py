@@ -126,8 +126,8 @@ class FileStore:
         self._published: list[int] = []
         """Descriptors of the versions of state.json that this process wrote, oldest first.
 
-        Replacing a file that no process has open frees its blocks, which takes half a millisecond.
-        Under the lock, another process would be awake and waiting for that time.
+        Replacing a file that no process has open frees its blocks: half a millisecond under the
+        lock, for which another process is already awake and waiting.
         """
 
     def __repr__(self) -> str:

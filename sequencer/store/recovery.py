@@ -307,27 +307,24 @@ def _is_first_append(data: bytes) -> bool:
     return b"\n" not in data and start.startswith(data[: len(start)])
 
 
-def _compare(
-    files: RunFiles, content: dict[str, Any], recovered: Recovered, scan: Scan
-) -> Recovered:
-    """Compare the *content* of state.json with *recovered*, the state according to the journal."""
+def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
+    """Compare the *content* of state.json with *found*, the state according to the journal."""
     last = scan.winners[-1]
     revision, where = content.get("revision"), str(files.state_path)
     accepted = last.data["head"]
     # Compare the texts too: Python says that True equals 1 and 3.0 equals 3.
     if content == accepted and json.dumps(content) == json.dumps(accepted):
-        return recovered
+        return found
     if is_foreign(content) and not content.keys() <= STOPS:
         problem = f"is another program's state, but its journal is at revision {last.revision}"
         raise EditRefused(problem, where=where, hint=_REPAIR)
     is_same_run = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
     if is_same_run and (type(revision) is not int or revision < 1):
-        return _with_edit(recovered, content, accepted, files)
+        return _with_edit(found, content, accepted, files)
     if type(revision) is not int:
         raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
-    # A reset changes run_id and writes its record first. A head from before it is only older, not
-    # from a different run.
+    # A reset changes run_id. A head from before it is only older, and not of another run.
     is_earlier = any(record.data["head"] == content for record in scan.winners)
     if content.get("run_id") != run_id and not is_earlier:
         raise EditRefused(
@@ -342,7 +339,7 @@ def _compare(
             hint=_REPAIR,
         )
     if revision == last.revision:
-        return _with_edit(recovered, content, accepted, files)
+        return _with_edit(found, content, accepted, files)
     since = [r for r in scan.winners if r.revision >= revision]
     record = since[0] if since and since[0].revision == revision else None
     is_same = record is None or record.data["head"] == content
@@ -354,7 +351,7 @@ def _compare(
         )
     notice = f"{where} was at revision {revision}; rolled forward to {last.revision}"
     return replace(
-        recovered,
+        found,
         needs_publishing=True,
         keep_as="unreadable" if record is None else "",
         is_behind=record is not None,
@@ -363,9 +360,9 @@ def _compare(
 
 
 def _with_edit(
-    recovered: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
+    found: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
 ) -> Recovered:
-    """Return *recovered* with the allowed changes that a person made in state.json.
+    """Return *found* with the allowed changes that a person made in state.json.
 
     Changes that are not allowed are undone, with a notice.
     """
@@ -376,13 +373,11 @@ def _with_edit(
     edit = edit_of(accepted, content, files.redact)
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:
-        return replace(recovered, edited=edited)
+        return replace(found, edited=edited)
     names, run_name = ", ".join(edit.refused[:MAX_NAMED]), accepted.get("run_name")
     notice = f"{where} was edited by hand, but {names} can't be changed there, so the last "
     notice += f"accepted state is restored; {edit.hint(run_name)}"
-    return replace(
-        recovered, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,)
-    )
+    return replace(found, edited=edited, needs_publishing=True, keep_as="edited", notices=(notice,))
 
 
 def is_foreign(content: dict[str, Any]) -> bool:
