@@ -107,9 +107,7 @@ class FileStore:
         """Signature of the files at the last look that found an unrecorded edit."""
         self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
-        self._progress_evidence = (
-            progress if mark is None or peer is not None else mark.before(progress)
-        )
+        self._evidence = progress if mark is None or peer is not None else mark.before(progress)
         self._note: Callable[[Head], tuple[str, ...]] = _note_nothing if mark is None else mark.note
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")
@@ -190,7 +188,7 @@ class FileStore:
         raise changing(self._state_path)
 
     def _files(self) -> RunFiles:
-        return RunFiles(self._state_path, self._journal, self._progress_evidence, self._redact)
+        return RunFiles(self._state_path, self._journal, self._evidence, self._redact)
 
     def _followed(self, now: _Signature) -> Recovered | None:
         """Return the state after simple changes since the last look; None: see `follow`."""
