@@ -263,7 +263,7 @@ def _warm_up() -> None:
     os.environ.clear()
     os.environ.update(kept)
     # A command closes what it inherits, and would close the same numbers again with these.
-    importlib.import_module("sequencer.store.folder")._held.clear()
+    importlib.import_module("sequencer.store.folder")._cache.clear()
 
 
 def _begun(connection: socket.socket) -> int:

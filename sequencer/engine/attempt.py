@@ -258,7 +258,7 @@ class Attempt(Struct, kw_only=True):
     def with_own_result(self) -> Iterator[None]:
         """Let one more agent work for this attempt, whose result file is not the first one's."""
         first = self.result_path
-        with results.another(first) as other:
+        with results.separate_file(first) as other:
             self.result_path = other
             try:
                 yield

@@ -22,7 +22,7 @@ from sequencer.model.head import MARKINGS, Head, Work
 from sequencer.model.kind import Capacity, Kind, OpenChange
 from sequencer.model.moving import ensure_here
 from sequencer.model.transitions import Transition
-from sequencer.store.protocol import Change, Store, Telling
+from sequencer.store.protocol import Change, ReportsWaiting, Store
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
@@ -42,9 +42,9 @@ class RetryPolicy:
         self._store = store
         self._stop = stop
         self._emit = emit
-        if isinstance(store, Telling):
-            store.tell = lambda text: emit(Waiting(text))
-            store.stopped = stop.is_set
+        if isinstance(store, ReportsWaiting):
+            store.notify = lambda text: emit(Waiting(text))
+            store.is_stopped = stop.is_set
         self.wait_s = store.retry_for_s
         """How long to try again if nothing could be lost."""
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.model.head import Claim
-from sequencer.store.protocol import Store, Telling
+from sequencer.store.protocol import ReportsWaiting, Store
 
 BEATS_PER_LEASE = 3
 GIVE_UP_LEASES = 0.8
@@ -64,8 +64,8 @@ class Heartbeat:
         pushes may take long.
         """
         self._store = store
-        self._looks = looks and not isinstance(store, Telling)
-        self._is_pushing = isinstance(store, Telling)
+        self._looks = looks and not isinstance(store, ReportsWaiting)
+        self._is_pushing = isinstance(store, ReportsWaiting)
         """Whether the end of a step may take long to record."""
         self._lock = lock = threading.RLock()
         """Of both conditions; taken itself where nobody waits, which costs less."""

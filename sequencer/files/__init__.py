@@ -1,1 +1,1 @@
-"""Files that people write: read with limits, every value with its place, all problems at once."""
+"""Read the files that people write: with limits, the position of each value, and all problems."""

@@ -1,7 +1,7 @@
-"""The keys that the schema knows, by key path, and what is wrong with what stands there.
+"""The keys of the schema, by key path, and the problems with their values in a file.
 
-The schema's models are the one list of keys; messages, variables, the list of sources and
-the reference page are all derived from it here.
+The schema's models are the only list of keys. Messages, variables, the list of sources and the
+reference page are all derived from it here.
 """
 
 from __future__ import annotations
@@ -17,53 +17,53 @@ from sequencer.frozen.fields import UNKNOWN_NAME, FieldSpec, ValidationError, sh
 from sequencer.model.step import Step
 
 HELD_IN = "step"
-"""Where a model keeps the fields that stand beside its own in a file; no key of a file."""
+"""The attribute of a model with the fields that a file has next to the model's; never a key."""
 
 
 def annotation_at(root: type[Frozen], path: KeyPath) -> Any | None:
-    """Return the type of the value at *path* below *root*; None where no such key is known.
+    """Return the type of the value at *path* below *root*; None: there is no such key.
 
-    Within free-form mappings every key is known, and its type is Any.
+    A free-form mapping has all keys, and the type of their values is Any.
     """
-    here: Any = root
+    annotation: Any = root
     for part in path:
-        here = below(without_none(here), part)
-        if here is None:
+        annotation = below(without_none(annotation), part)
+        if annotation is None:
             return None
-    return without_none(here)
+    return without_none(annotation)
 
 
 def written_fields(model: type[Frozen]) -> dict[str, FieldSpec]:
-    """Return the fields of *model* by the keys that stand for them in a file.
+    """Return the fields of *model* by their keys in a file.
 
-    A model whose ``BESIDE`` names fields of a step takes those instead of its own `HELD_IN`.
+    A model whose ``BESIDE`` names fields of a step has those fields instead of `HELD_IN`.
     """
-    own = {field.alias or name: field for name, field in model.model_fields.items()}
-    beside: frozenset[str] = getattr(model, "BESIDE", frozenset())
-    if not beside:
-        return own
-    own.pop(HELD_IN, None)
-    return {name: field for name, field in Step.model_fields.items() if name in beside} | own
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    step_keys: frozenset[str] = getattr(model, "BESIDE", frozenset())
+    if not step_keys:
+        return fields
+    fields.pop(HELD_IN, None)
+    return {name: field for name, field in Step.model_fields.items() if name in step_keys} | fields
 
 
 def below(annotation: Any, part: str | int) -> Any | None:
-    """Return the type of what is at *part* below a value of type *annotation*."""
+    """Return the type of the value at *part* in a value of type *annotation*; None: no such key."""
     return without_none(_below(annotation, part))
 
 
-def _below(here: Any, part: str | int) -> Any | None:
-    if here is Any:
+def _below(annotation: Any, part: str | int) -> Any | None:
+    if annotation is Any:
         return Any
-    if isinstance(here, type) and issubclass(here, Frozen):
-        fields = written_fields(here)
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        fields = written_fields(annotation)
         if part in fields:
             return fields[str(part)].annotation
-        return Any if here.model_options["extra"] == "allow" else None
-    origin = get_origin(here)
+        return Any if annotation.model_options["extra"] == "allow" else None
+    origin = get_origin(annotation)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return get_args(here)[1]
+        return get_args(annotation)[1]
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        return get_args(here)[0]
+        return get_args(annotation)[0]
     return None
 
 
@@ -72,19 +72,19 @@ def without_none(annotation: Any) -> Any:
     if hasattr(annotation, "__metadata__"):
         return without_none(annotation.__origin__)
     if get_origin(annotation) in (Union, UnionType):
-        kept = [member for member in get_args(annotation) if member is not type(None)]
-        return without_none(kept[0]) if len(kept) == 1 else annotation
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        return without_none(members[0]) if len(members) == 1 else annotation
     return annotation
 
 
 def is_list(annotation: Any) -> bool:
-    """Return whether *annotation* is that of a list of values."""
+    """Return whether *annotation* is the type of a list."""
     origin = get_origin(annotation)
     return isinstance(origin, type) and issubclass(origin, Sequence)
 
 
 def is_mapping(annotation: Any) -> bool:
-    """Return whether *annotation* has keys below it."""
+    """Return whether *annotation* is the type of a mapping or a model."""
     origin = get_origin(annotation)
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return True
@@ -92,12 +92,12 @@ def is_mapping(annotation: Any) -> bool:
 
 
 def known_keys(root: type[Frozen], path: KeyPath) -> tuple[str, ...]:
-    """Return the names of the keys that may stand below *path*; empty where any may.
+    """Return the names of the keys that are allowed below *path*; empty: all are.
 
-    Fields marked ``exclude`` are there to be refused with a reason, and aren't listed.
+    Fields marked ``exclude`` exist only to be refused with a reason, and are not listed.
     """
     annotation = annotation_at(root, path) if path else root
-    # What may also be a word or a number has the keys of its mapping.
+    # A value that may also be a word or a number has the keys of its mapping.
     members = (
         get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     )
@@ -110,10 +110,10 @@ def known_keys(root: type[Frozen], path: KeyPath) -> tuple[str, ...]:
 def leaves(
     root: type[Frozen], path: KeyPath = (), within: tuple[type[Frozen], ...] = ()
 ) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield path and default of each key that holds a value or a free mapping.
+    """Yield (path, default) for each key that has a value or a free-form mapping.
 
-    A model inside of one of its own kind (the step that fixes another) is one value, and so is
-    one that may be written as its name.
+    A model nested in the same model (the step that fixes another) counts as one value, and so does
+    a model that may be written as its name.
     """
     within = (*within, root)
     for name, field in written_fields(root).items():
@@ -129,11 +129,11 @@ def leaves(
 
 
 _MISSING = ("missing", "too_short", "extends_missing", "sink_missing")
-"""In a later round these are what taking a wrong value out has left behind."""
+"""In a later round, the removal of a wrong value may have caused these errors."""
 
 
 class Problem(NamedTuple):
-    """One thing that pydantic found."""
+    """One error that pydantic found."""
 
     path: KeyPath
     error: ConfigurationError
@@ -148,50 +148,53 @@ def problems_of(
 ) -> list[Problem]:
     """Return each problem that pydantic found in a value of *root*.
 
-    *origin* says under which key a value was written, where that is not its own.
+    *origin* returns the key path under which a value was written, if that is not its own.
     """
-    found = [_problem(one, root, where, origin) for one in _single(error)]
-    # pydantic calls a list too short as well when an item of it was refused.
+    problems = [_problem(details, root, where, origin) for details in _flattened(error)]
+    # pydantic also reports that a list is too short if one of its items was refused.
     return [
-        one
-        for one in found
-        if not one.is_missing
-        or not any(len(p) > len(one.path) and p[: len(one.path)] == one.path for p, *_ in found)
+        problem
+        for problem in problems
+        if not problem.is_missing or not any(_is_below(p, problem.path) for p, *_ in problems)
     ]
 
 
-def _single(error: ValidationError) -> Iterator[dict[str, Any]]:
-    """Yield each error of *error*, those instead that a model within it had with its fields."""
-    for one in error.errors():
-        inner = one.get("ctx", {}).get("error")
-        if isinstance(inner, ValidationError):
-            for below in _single(inner):
-                yield {**below, "loc": (*one["loc"], *below["loc"])}
+def _is_below(path: KeyPath, parent: KeyPath) -> bool:
+    return len(path) > len(parent) and path[: len(parent)] == parent
+
+
+def _flattened(error: ValidationError) -> Iterator[dict[str, Any]]:
+    """Yield the details of each error; those of a nested model instead of the model's own."""
+    for outer in error.errors():
+        nested = outer.get("ctx", {}).get("error")
+        if isinstance(nested, ValidationError):
+            for inner in _flattened(nested):
+                yield {**inner, "loc": (*outer["loc"], *inner["loc"])}
         else:
-            yield dict(one)
+            yield dict(outer)
 
 
 def _problem(
-    found: dict[str, Any],
+    details: dict[str, Any],
     root: type[Frozen],
     where: Callable[[KeyPath], str],
     origin: Callable[[KeyPath], KeyPath],
 ) -> Problem:
-    # pydantic adds a '[key]' where a mapping's key is wrong rather than its value.
-    path = tuple(part for part in found["loc"] if part != "[key]")
-    kind = found["type"]
+    # pydantic adds '[key]' if the key of a mapping is wrong, and not its value.
+    path = tuple(part for part in details["loc"] if part != "[key]")
+    kind = details["type"]
     if kind == "extra_forbidden":
         known = known_keys(root, path[:-1])
-        place = located(where(path), origin(path[:-1]))
-        unknown = UnknownName("key", str(path[-1]), known, where=place)
+        position = located(where(path), origin(path[:-1]))
+        unknown = UnknownName("key", str(path[-1]), known, where=position)
         return Problem(path, unknown, is_missing=False)
     if kind == UNKNOWN_NAME:
-        place = located(where(path), origin(path))
-        name, known = found["ctx"]["name"], found["ctx"]["known"]
-        unknown = UnknownName(found["ctx"]["kind"], name, known, where=place)
+        position = located(where(path), origin(path))
+        name, known = details["ctx"]["name"], details["ctx"]["known"]
+        unknown = UnknownName(details["ctx"]["kind"], name, known, where=position)
         return Problem(path, unknown, is_missing=False)
-    text = f"{found['msg']}{shown_value(found)}"
-    if len(path) < len(found["loc"]) and text.startswith(("should", "must", "can't")):
+    text = f"{details['msg']}{shown_value(details)}"
+    if len(path) < len(details["loc"]) and text.startswith(("should", "must", "can't")):
         text = f"the key {text}"
     problem = ConfigurationError(text, where=located(where(path), origin(path)))
     return Problem(path, problem, is_missing=kind in _MISSING)

@@ -1,4 +1,4 @@
-"""Read a file that somebody else may have put there: regular, and not too large."""
+"""Read a file that someone else may have made: it must be regular and not too large."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_BYTES = 1024 * 1024
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES, flags: int = 0) -> bytes:
-    """Return the content of a regular file of at most *limit* bytes, opened with *flags* too.
+    """Return the content of a regular file of at most *limit* bytes; *flags* are added for open.
 
     Raises:
         ConfigurationError: it can't be read, is not a regular file (reading a fifo would
-            wait), or is too large to be a configuration.
+            block), or is too large for a configuration.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)

@@ -1,8 +1,8 @@
-"""A project's files: where they are, what they may be called, and how one is read.
+"""A project's files: where they are, and which names they may have.
 
 A timer asks every minute where a run is, mostly for nothing. So the answer costs no more than
-reading one small file: YAML is parsed only if the text can hold the key ``state_file``, and
-nothing here validates the rest. Files are bounded and regular, and reading never waits.
+reading one small file: YAML is parsed only if the text may contain the key ``state_file``, and
+nothing here validates the rest. Files must be regular and small, and reading never blocks.
 
 Not promised: that the configuration is valid. `settings` checks that, and agrees with this
 module wherever it accepts a file.
@@ -23,39 +23,39 @@ from sequencer.files.regular import read_bytes
 
 CONFIG_NAME = "orchestration.yaml"
 SCHEMA_NAME = ".orchestration.schema.json"
-"""A copy beside the configuration: editors find it without a network, on every machine."""
+"""A copy next to the configuration, so that editors find it without a network."""
 DEFAULT_STATE_FILE = "sync/state.json"
 STATE_VARIABLE = "SEQUENCER_STATE_FILE"
 
 
 class Location(NamedTuple):
-    """What is known about a project before its settings are read."""
+    """The paths of a project that are known before its settings are read."""
 
     config_path: Path | None
-    """None: no file was found, and the defaults apply."""
+    """None: no file was found, so the defaults apply."""
     project_dir: Path
-    """Folder of the file, or where the search started; paths resolve against it."""
+    """Folder of the file, or where the search started; relative paths start here."""
     state_path: Path
 
 
 def digest_text(data: bytes) -> str:
-    """Return the content *data* of a file as records of trust and differences show it."""
+    """Return the digest of a file's *data* in the form of trust records and diffs."""
     return f"sha256 {hashlib.sha256(data).hexdigest()}"
 
 
 def expand_home(written: str) -> str:
     """Return *written* with its ``~`` or ``~USER`` replaced; unchanged if that home is unknown.
 
-    A user without HOME and without an entry in passwd has none. Nothing else in the package
-    asks for a home folder: `Path.home` and `Path.expanduser` raise RuntimeError there.
+    A user without HOME and without an entry in passwd has no home. No other code in the package
+    asks for a home folder: `Path.home` and `Path.expanduser` raise RuntimeError in that case.
     """
-    # An empty HOME would make /x of ~/x.
+    # An empty HOME would turn ~/x into /x.
     is_unset = os.environ.get("HOME") == "" and written.split("/", maxsplit=1)[0] == "~"
     return written if is_unset else os.path.expanduser(written)  # noqa: PTH111 - see above
 
 
 def path_at_home(below: str, variable: str = "") -> Path:
-    """Return the absolute path of ~/*below*; *variable* could name the folder instead.
+    """Return the absolute path of ~/*below*; a hint names *variable*, which can replace it.
 
     Raises:
         ConfigurationError: the home folder is unknown.
@@ -75,9 +75,9 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
             defaults never replace a file that you name or wrote.
     """
     if explicit is not None:
-        # Not the file: a link to a shared file belongs to the folder that it is in.
-        named = start / explicit
-        path = Path(os.path.realpath(named.parent)) / named.name
+        # Resolve the folder and not the file: a link to a shared file belongs to its own folder.
+        unresolved = start / explicit
+        path = Path(os.path.realpath(unresolved.parent)) / unresolved.name
         if not path.exists():
             raise ConfigurationError(
                 "file not found",
@@ -85,11 +85,11 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
                 hint=f"without --config, {CONFIG_NAME} is looked for here and in the folders above",
             )
         return path
-    here = Path(os.path.realpath(start))
-    for folder in (here, *here.parents):
+    resolved_start = Path(os.path.realpath(start))
+    for folder in (resolved_start, *resolved_start.parents):
         candidate = folder / CONFIG_NAME
-        # A fifo or a folder of that name is reported when it is read; a longer search
-        # would silently use the settings of another project.
+        # A fifo or a folder with that name is reported when it is read. To search further would
+        # silently use the settings of another project.
         if os.path.lexists(candidate):
             return candidate
         if os.path.lexists(other := candidate.with_suffix(".yml")):
@@ -99,7 +99,7 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
 
 
 def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Location:
-    """Return where the project of *start* is.
+    """Return the paths of the project that contains *start*.
 
     Raises:
         ConfigurationError: the file can't be read, or its ``state_file`` is not a path in the
@@ -114,7 +114,7 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
     if written is None:
         written = DEFAULT_STATE_FILE
     path = resolve_path(project_dir, written, where)
-    # A file that may come from a clone can't send readers elsewhere.
+    # The file may come from a clone, so it must not send readers out of the project.
     if where != STATE_VARIABLE and not path.is_relative_to(project_dir):
         raise ConfigurationError(_outside("state_file", path), where=where)
     return Location(config_path, project_dir, path)
@@ -127,8 +127,8 @@ def resolve_path(project_dir: Path, written: object, where: str) -> Path:
     Outside, the folders above the path's folder are yours, and links are fine.
 
     Raises:
-        ConfigurationError: *written* is not text, is empty, holds a NUL, or starts with a ``~``
-            that nobody knows.
+        ConfigurationError: *written* is not text, is empty, contains a NUL, or starts with the
+            ``~`` of an unknown home folder.
     """
     if not isinstance(written, str) or not written.strip() or "\0" in written:
         raise ConfigurationError(f"expected a path, not {written!r}", where=where)
@@ -158,8 +158,8 @@ def misplaced(
     path = paths[key]
     if key == "prompts_dir":
         # Nothing is written there, so the file may name any place in plain text.
-        out = f"a link leads {path} out of the project; name the target folder instead"
-        return out if leads_out(path, project_dir) else None
+        problem = f"a link leads {path} out of the project; name the target folder instead"
+        return problem if leads_out(path, project_dir) else None
     if not is_chosen and not path.is_relative_to(project_dir):
         return _outside(key, path)
     if ".git" in path.parts:
@@ -178,7 +178,7 @@ def _outside(key: str, path: Path) -> str:
 
 def _state_file_of(config_path: Path) -> tuple[object, str]:
     text = read_bytes(config_path)
-    # A backslash may spell the key's letters in another way.
+    # YAML escapes with a backslash can write the key's letters in another way.
     if b"state_file" not in text and b"\\" not in text:
         return None, ""
     from sequencer.files import yamlfile as reader  # noqa: PLC0415 - yaml only where it is needed
@@ -188,9 +188,9 @@ def _state_file_of(config_path: Path) -> tuple[object, str]:
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Return whether *path*, written as one in *folder*, is outside of it because of a link.
+    """Return whether a link leads *path*, which is in *folder* as written, out of it.
 
-    If you copied a project, you did not choose where its links lead.
+    A user who copied a project did not choose where its links lead.
     """
     real = Path(os.path.realpath(path))
     return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
@@ -222,13 +222,13 @@ def slug(name: str) -> str:
     >>> slug("../../etc")[:5], slug("-rf")[:4]
     ('etc--', 'rf--')
     """
-    is_kept = (
+    is_safe = (
         _PLAIN.fullmatch(name) is not None
         and not name.endswith(("-", "."))
         and _LIKE_AN_ATTEMPT.fullmatch(name) is None
         and len(name) <= MAX_COMPONENT_BYTES
     )
-    if is_kept:
+    if is_safe:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
     readable = re.sub(r"[^a-z0-9_]+", "-", name.lower(), flags=re.ASCII).strip("-")[:40].strip("-")

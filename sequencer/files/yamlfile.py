@@ -1,10 +1,10 @@
 """Read YAML that someone else may have written: bounded, unsurprising, with line numbers.
 
-The file is read as a stream of events, so that limits apply while it is read and not after it
-was built: on depth, and on the number of nodes, where an alias counts each time it is used.
-Words mean at most what the core schema of YAML 1.2 says: only ``true`` and ``false`` are
-booleans; ``no``, ``1e``, ``010``, ``12:30`` and dates stay text. Tags, merge keys, duplicate
-keys, keys that are not text, and second documents are refused.
+The file is read as a stream of events, so that the limits on depth and number of nodes apply while
+it is read and not after it was built. An alias counts each time it is used. Words get no more
+meaning than the core schema of YAML 1.2 gives them: only ``true`` and ``false`` are booleans;
+``no``, ``1e``, ``010``, ``12:30`` and dates stay text. Tags, merge keys, duplicate keys, keys that
+are not text, and second documents are refused.
 
 Not promised: comments and the style of the text. This is not an editor.
 """
@@ -39,12 +39,12 @@ _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLEANS = {"true": True, "True": True, "TRUE": True} | dict.fromkeys(
     ("false", "False", "FALSE"), False
 )
-# The C parser is fifty times faster; the Python one reads the same language.
+# The C parser is fifty times faster; the Python parser accepts the same language.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def dotted(path: KeyPath) -> str:
-    """Return *path* the way people write it.
+    """Return *path* in the form that people write.
 
     >>> dotted(("workflows", "nightly", "steps", 1, "model"))
     'workflows.nightly.steps[1].model'
@@ -59,17 +59,17 @@ def dotted(path: KeyPath) -> str:
 
 
 def located(where: str, path: KeyPath) -> str:
-    """Return *where*, followed by the key path."""
+    """Return *where*, followed by the key path if there is one."""
     return f"{where}: {dotted(path)}" if path else where
 
 
 class Document(Struct, frozen=True):
-    """What a file says, and where it says it."""
+    """The values of a file, and their positions."""
 
     file: Path
     data: dict[str, Any]
     positions: Mapping[KeyPath, Position]
-    """Where each key and each list item is, by its path from the top."""
+    """The position of each key and each list item, by its path from the top."""
 
     def position(self, path: KeyPath) -> Position | None:
         """Return line and column of *path*, or of its nearest parent in the file."""
@@ -79,7 +79,7 @@ class Document(Struct, frozen=True):
         return None
 
     def where(self, path: KeyPath) -> str:
-        """Return the same as ``file:line:column``."""
+        """Return the position of *path* as ``file:line:column``."""
         position = self.position(path)
         return f"{self.file}:{position[0]}:{position[1]}" if position else str(self.file)
 
@@ -94,17 +94,17 @@ def read(path: Path) -> Document:
 
 
 def parse(data: bytes, file: Path) -> Document:
-    """Return what *data*, the content of *file*, says; an empty file gives no keys.
+    """Return the document of *data*, the content of *file*; an empty file has no keys.
 
     Raises:
-        ConfigurationError: it is not UTF-8, not YAML, over a limit, or ambiguous, which
-            this reader refuses; with line and column.
+        ConfigurationError: it is not UTF-8, not YAML, over a limit, or ambiguous; with line and
+            column.
     """
     return parse_text(decode(data, file), file)
 
 
 def parse_text(text: str, file: Path, first_line: int = 1) -> Document:
-    """Return what *text* says, which starts at line *first_line* of *file*.
+    """Return the document of *text*, which starts at line *first_line* of *file*.
 
     Raises:
         ConfigurationError: see `parse`.
@@ -121,7 +121,7 @@ def parse_text(text: str, file: Path, first_line: int = 1) -> Document:
 
 
 def parse_value(text: str, file: Path) -> Any:
-    """Return the value of *text* in YAML, under the limits of `parse`.
+    """Return the value of the YAML *text*, under the limits of `parse`.
 
     Raises:
         ConfigurationError: see `parse`.
@@ -138,7 +138,7 @@ def _built(text: str, file: Path, first_line: int) -> _Node | None:
 
 
 def plain_value(text: str) -> Any:
-    """Return what an unquoted scalar means.
+    """Return the value of an unquoted scalar.
 
     >>> [plain_value(text) for text in ("true", "3", "1e3", "0.5", "~")]
     [True, 3, 1000.0, 0.5, None]
@@ -199,7 +199,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, file: Path, first_line: int) -> 
 
 
 class _Node(Struct):
-    """A value, where it is, and how much of the limits it uses."""
+    """A value, its position, and how much of the limits it uses."""
 
     value: Any
     position: Position
@@ -225,7 +225,7 @@ class _Open(Struct):
 
 
 class _Builder:
-    """Turns parser events into nodes, and refuses as soon as a limit is passed."""
+    """Turns parser events into nodes, and refuses the file as soon as a limit is exceeded."""
 
     def __init__(self, file: Path, first_line: int) -> None:
         self._file = file
@@ -260,10 +260,10 @@ class _Builder:
         if name not in self._anchors:
             hint = f"put the text in quotes if it should start with '*': '*{name}'"
             raise self._refusal(f"there is no anchor for *{name}", event, hint)
-        found = self._anchors[name]
-        if found is None:
+        node = self._anchors[name]
+        if node is None:
             raise self._refusal(f"*{name} is inside &{name}, which it refers to", event)
-        return found
+        return node
 
     def _begin(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
         self._ensure_no_tag(event)
@@ -288,13 +288,13 @@ class _Builder:
             return
         key: str | int
         if isinstance(parent.node.value, dict):
-            assert parent.key is not None  # noqa: S101 - _awaits_key said so
+            assert parent.key is not None  # noqa: S101 - see _awaits_key
             key, position = parent.key, parent.key_position
             parent.node.value[key] = node.value
             parent.key = None
         else:
             key = len(parent.node.value)
-            # An alias is where it is used; a list or mapping is where it started.
+            # The position of an alias is its use; of a list or mapping, its start.
             position = (
                 self._position(event) if isinstance(event, yaml.AliasEvent) else node.position
             )
@@ -306,7 +306,7 @@ class _Builder:
     def _count(self, parent: _Node, node: _Node, event: yaml.Event) -> None:
         parent.size += node.size
         parent.height = max(parent.height, node.height + 1)
-        # Open levels above count too: a bomb of aliases grows on several levels at the same time.
+        # Count the open levels above too: a bomb of aliases grows on several levels at once.
         if sum(opened.node.size for opened in self._open) > MAX_NODES:
             raise self._refusal(f"more than {MAX_NODES} values, aliases counted in full", event)
         if len(self._open) + node.height > MAX_DEPTH + 1:
@@ -325,7 +325,7 @@ class _Builder:
             raise self._refusal(
                 f"a key must be text, and {key!r} is not", event, "put the key in quotes"
             )
-        # In quotes it is plain text.
+        # In quotes, '<<' is plain text.
         if key == "<<" and getattr(event, "implicit", (True,))[0]:
             raise self._refusal("merge keys ('<<') are not supported", event, "write out the keys")
         if key in parent.node.value:

@@ -1,4 +1,4 @@
-"""What is read from a run's journal: who worked when, what was used, what it came to.
+"""Facts and figures from a run's journal: who worked when, what was used, what came of it.
 
-Pure: from facts to figures. Whoever draws, posts or prints them is somebody else.
+Pure functions from facts to figures. Other packages draw, post and print them.
 """

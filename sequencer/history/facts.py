@@ -1,7 +1,7 @@
-"""The facts of a journal, read back, and the one table that says what each event means.
+"""Read the facts of a journal, with the one table that says what each event means.
 
-Whoever wants to know what a fact means for an attempt, a step or a run asks `MEANINGS`; nothing
-else compares events. The format of a fact is in docs/reference/files.md.
+Code that needs the effect of a fact on an attempt, a step or a run uses `MEANINGS`; no other code
+compares events for that. docs/reference/files.md has the format of a fact.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class EndState(StrEnum):
     """A person continued without it."""
     FAILED = "failed"
     REFUSED = "refused"
-    """A step that judges said no."""
+    """A judging step said no."""
     RELEASED = "released"
-    """The attempt was given back; nothing failed."""
+    """The attempt was given up; nothing failed."""
     LOST = "lost"
-    """Its process was gone, or a person took the step away from it."""
+    """Its process had died, or a person took the step away from it."""
     CANCELLED = "cancelled"
     """Something else ended it: an error elsewhere, a limit, a person."""
 
@@ -57,20 +57,20 @@ class Meaning(Struct, frozen=True, kw_only=True):
     accepts: bool = False
     """The step's turn is over, and the run continues after it."""
     is_output: bool = False
-    """The fact has the answer of an agent that did what it was asked."""
+    """The fact has the answer of an agent that completed its task."""
     starts_over: bool = False
-    """Nothing before it counts any more."""
+    """All facts before it no longer count."""
     resets: bool = False
     """A person started the run over; the outcome names the run that ended."""
     leaves_step: bool = False
-    """A sequence is at another step afterwards, or starts again at this one."""
+    """Afterwards a sequence is at another step, or starts again at this one."""
     decides_gate: bool = False
     """A person has decided at the step's gate."""
     ends_run: bool = False
     cancels: bool = False
-    """It ends nodes, whose names are in its outcome."""
+    """It ends the nodes that its outcome names."""
     changes_course: bool = False
-    """A person changed something, so the next attempt is not a repetition."""
+    """A person changed something, so the next attempt does not count as a repetition."""
     sets_fields: bool = False
     """Any field of the head may have any value afterwards."""
     is_edit: bool = False
@@ -78,7 +78,7 @@ class Meaning(Struct, frozen=True, kw_only=True):
     by_hand: bool = False
     """A person reports the end of a step, whether someone worked at it or not."""
     by_holder: bool = False
-    """Only the process that holds the claim, or takes it away, reports it."""
+    """Only a process that holds the claim, or takes it over, reports it."""
 
 
 MEANINGS: Mapping[Event, Meaning] = {
@@ -121,20 +121,20 @@ MEANINGS: Mapping[Event, Meaning] = {
 """What each event means."""
 _STAMPED_AS_FAILED = Meaning(ends=EndState.FAILED, leaves_step=True, by_hand=True)
 _UNKNOWN = Meaning()
-"""Of an event that a later version has added."""
+"""The meaning of an event that a later version added."""
 _EVENTS: Mapping[str, Any] = {str(event): event for event in Event}
 _BY_NAME: Mapping[str, Meaning] = {str(event): meaning for event, meaning in MEANINGS.items()}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class RecordedFact(Fact, frozen=True, kw_only=True):
-    """A fact as the journal has it."""
+    """A fact from the journal."""
 
     revision: int
     at: str
     """ISO 8601 UTC, whole seconds."""
     details: Mapping[str, Any]
-    """The outcome; empty: there is none."""
+    """The outcome; empty if there is none."""
     meaning: Meaning
     host: str = ""
     """The machine that claimed the step; only claims have one."""
@@ -161,7 +161,7 @@ def read(facts: Iterable[Mapping[str, Any]]) -> Iterator[RecordedFact]:
 
 
 def meaning_of(event: str, details: Mapping[str, Any] = _NOTHING) -> Meaning:
-    """Return what *event* means; a step that a person stamped as failed has failed."""
+    """Return the meaning of *event*; a step that a person stamped as failed has failed."""
     if event == Event.STAMPED and str(details.get("note", "")).partition(":")[0] == "fail":
         return _STAMPED_AS_FAILED
     return _BY_NAME.get(event, _UNKNOWN)

@@ -1,4 +1,4 @@
-"""What the steps of a run have said, for the prompts of later steps."""
+"""The outputs of a run's steps, for the prompts of later steps."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ class Said(Struct, frozen=True):
 
 
 class Round(Struct):
-    """One "no" of the step that judges now, and what its fixer did about it."""
+    """One "no" from the current judging step, and the result of its fixer."""
 
     number: int
     reason: str
     fix: Mapping[str, Any] | None = None
-    """The record of the fixer's attempt; None: there was none yet."""
+    """The outcome of the fixer's attempt; None: there was none yet."""
 
 
 class StepOutputs(Struct):
-    """The newest output of each step, the feedback, and the rounds of the step that judges."""
+    """The newest output of each step, the feedback, and the rounds of the judging step."""
 
     records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By step: the outcome that has its newest output."""
+    """By step: the outcome with its newest output."""
     newest: str | None = None
     """The step that was accepted last."""
     feedback: list[Said] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     messages: list[tuple[tuple[str, int], str]] = field(default_factory=list)
-    """For whom, as `Head.told` has it, and the text in a prompt."""
+    """(recipient, text): the recipient in the form of `Head.told`, the text for a prompt."""
 
     def keep(self, fact: RecordedFact) -> None:
-        """Add one fact of the journal; they come oldest first."""
+        """Add one fact of the journal; call it with the oldest fact first."""
         meaning, details = fact.meaning, fact.details
         self._keep_round(fact)
         if meaning.starts_over:
@@ -54,7 +54,7 @@ class StepOutputs(Struct):
             # A judge's "no" is for its fixer; the run's newest output is still another step's.
             self.newest = fact.step if meaning.accepts else self.newest
         elif fact.event is Event.APPROVED:
-            self.feedback = [said for said in self.feedback if said.gate != fact.step]
+            self.feedback = [entry for entry in self.feedback if entry.gate != fact.step]
         elif fact.event is Event.REWOUND:
             self.feedback.clear()
         elif fact.event is Event.FEEDBACK:

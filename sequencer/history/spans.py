@@ -1,4 +1,4 @@
-"""Who worked when in a run: its spans, the longest chain of them, and how much ran in parallel."""
+"""Who worked when in a run: its spans, the critical path, and how much ran in parallel."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sequencer.history.story import Story, Try
 
 
 class SpanKind(StrEnum):
-    """What a stretch of time was."""
+    """What happened during a span."""
 
     DONE = "done"
     """An attempt that was accepted."""
     FAILED = "failed"
     """An attempt that failed, or that judged "no"."""
     RELEASED = "released"
-    """An attempt that was given back: nobody's failure."""
+    """An attempt that was given up without a failure."""
     CUT = "cut"
-    """An attempt whose process was lost, or that was cancelled."""
+    """An attempt whose process was lost, or that was canceled."""
     RUNNING = "running"
     """An attempt that has not ended."""
     PERSON = "person"
-    """A person was waited for."""
+    """The run waited for a person."""
 
 
 _KINDS: Mapping[EndState | None, SpanKind] = {
@@ -39,7 +39,7 @@ _KINDS: Mapping[EndState | None, SpanKind] = {
     EndState.REFUSED: SpanKind.FAILED,
     EndState.RELEASED: SpanKind.RELEASED,
 }
-"""Of an attempt that ended so; any other ending cuts it."""
+"""The kind of an attempt by its ending; with any other ending it was cut."""
 
 
 class Span(Struct, frozen=True):
@@ -52,13 +52,13 @@ class Span(Struct, frozen=True):
     attempt: int = 0
     agent: str = ""
     host: str = ""
-    """The machine that it ran on."""
+    """The machine where it ran."""
     shown: str = ""
-    """Its evidence, in a line."""
+    """Its evidence in one line."""
 
     @property
     def seconds(self) -> float:
-        """Return how long it took."""
+        """Return its length."""
         return self.end - self.begin
 
     @property
@@ -68,11 +68,11 @@ class Span(Struct, frozen=True):
 
 
 class Execution(Struct, frozen=True):
-    """One turn of a step: the attempts until one is accepted, or it is given up."""
+    """One turn of a step: its attempts until one is accepted or the step is given up."""
 
     step: str
     sources: tuple[int, ...]
-    """Indexes in ``Timeline.executions`` of what had to be done before it."""
+    """Indexes in ``Timeline.executions`` of the executions that it had to wait for."""
     begin: float
     step_index: int
     spans: tuple[Span, ...]
@@ -85,7 +85,7 @@ class Execution(Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """Return how long its last attempt took, which counts, and the people after it."""
+        """Return the length of its last attempt and of the waits for people after that."""
         total = 0.0
         for span in reversed(self.spans):
             total += span.seconds
@@ -95,7 +95,7 @@ class Execution(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """The executions of one run, in the order in which they began."""
+    """The executions of one run, in the order in which they started."""
 
     executions: tuple[Execution, ...]
     is_over: bool
@@ -109,10 +109,10 @@ class Timeline(Struct, frozen=True):
 def timeline_of(
     story: Story, now: float, lost: Mapping[int, float] = MappingProxyType({})
 ) -> Timeline:
-    """Return who worked when in *story*; what still runs ends at *now*.
+    """Return the timeline of *story*; an attempt that still runs ends at *now*.
 
-    *lost* has the tokens of attempts whose processes are gone, and how many seconds they lived:
-    they worked until their last sign of life, since the machine may have been off for days.
+    *lost* maps the tokens of attempts whose processes have died to the seconds until their last
+    sign of life. Their spans end there, because the machine may have been off for days.
     """
     open_spans = {
         id(turn): _open_span(attempt, now, lost)
@@ -162,9 +162,9 @@ Task = TypeVar("Task", bound=Hashable)
 def critical_path(
     durations: Mapping[Task, float], blockers: Mapping[Task, Collection[Task]]
 ) -> tuple[Task, ...]:
-    """Return the chain of tasks that takes longest, first to last; of equals the first.
+    """Return the chain of tasks that takes longest, first to last; of equal chains the first.
 
-    With enough workers and no overhead the whole takes as long as this chain.
+    With enough workers and no overhead, all tasks together take as long as this chain.
 
     >>> critical_path({"a": 1, "b": 5, "c": 2, "d": 1}, {"c": ["a"], "b": ["a"], "d": ["c", "b"]})
     ('a', 'b', 'd')
@@ -176,11 +176,11 @@ def critical_path(
     longest: dict[Task, float] = {}
     before: dict[Task, Task | None] = {}
     for task in TopologicalSorter(graph).static_order():
-        known = graph.get(task, [])
-        came = max(known, key=longest.__getitem__) if known else None
-        before[task] = came
-        longest[task] = durations.get(task, 0.0) + (longest[came] if came is not None else 0.0)
-    # The order of the durations decides between equals; the sorter's is nobody's choice.
+        sources = graph.get(task, [])
+        latest = max(sources, key=longest.__getitem__) if sources else None
+        before[task] = latest
+        longest[task] = durations.get(task, 0.0) + (longest[latest] if latest is not None else 0.0)
+    # Between equal tasks the order of *durations* decides, because the sorter's order is arbitrary.
     last = max(durations, key=longest.__getitem__, default=None)
     path: list[Task] = []
     while last is not None:
@@ -193,23 +193,23 @@ class Figures(Struct, frozen=True):
     """A run's time in figures; seconds."""
 
     wall_s: float
-    """From the first beginning to the last end."""
+    """From the first start to the last end."""
     work_s: float
-    """Of all attempts, one after the other: what one worker would have taken."""
+    """The sum of all attempts: the time that one worker would have needed."""
     people_s: float
-    """While nobody worked and a person was waited for."""
+    """Time in which no attempt ran and the run waited for a person."""
     critical_s: float
-    """Of the critical path, people's time included."""
+    """Length of the critical path, waits for people included."""
     critical: tuple[int, ...]
-    """The executions on the critical path, by their places."""
+    """Indexes of the executions on the critical path."""
     peak: int
-    """Attempts that ran at once, at most."""
+    """The highest number of attempts that ran at the same time."""
     places: int
-    """Attempts that might have run at once."""
+    """The number of attempts that could have run at the same time."""
 
     @property
     def speed_up(self) -> float | None:
-        """Return how many times faster it was than one worker; None where there is no time."""
+        """Return how many times faster it was than one worker; None: no time was used."""
         busy = self.wall_s - self.people_s
         return self.work_s / busy if busy > 0 else None
 
@@ -220,50 +220,50 @@ class Figures(Struct, frozen=True):
 
     @property
     def utilisation(self) -> float | None:
-        """Return which part of the places' time was work, while no person was waited for."""
+        """Return the fraction of the available time that was work, without waits for people."""
         busy = (self.wall_s - self.people_s) * self.places
         return self.work_s / busy if busy > 0 else None
 
 
 def figures_of(timeline: Timeline, places: int | None = None) -> Figures:
-    """Return the figures of *timeline*; *places* is how many attempts might run at once.
+    """Return the figures of *timeline*; *places* is how many attempts could run at the same time.
 
-    None: as many as did.
+    None: as many as did run at the same time.
     """
     executions, spans = timeline.executions, timeline.spans
-    durations = {number: one.seconds for number, one in enumerate(executions)}
-    path = critical_path(durations, {n: one.sources for n, one in enumerate(executions)})
-    people_s, peak = _side_by_side(spans)
+    durations = {n: execution.seconds for n, execution in enumerate(executions)}
+    path = critical_path(durations, dict(enumerate(execution.sources for execution in executions)))
+    people_s, peak = _concurrency(spans)
     wall = max(s.end for s in spans) - min(s.begin for s in spans) if spans else 0.0
     return Figures(
         wall_s=wall,
         work_s=sum(span.seconds for span in spans if span.is_work),
         people_s=people_s,
-        critical_s=sum(durations[number] for number in path),
+        critical_s=sum(durations[n] for n in path),
         critical=path,
         peak=peak,
         places=max(places or peak, 1),
     )
 
 
-def _side_by_side(spans: Iterable[Span]) -> tuple[float, int]:
-    """Return how long only people were waited for, and how many attempts ran at once."""
+def _concurrency(spans: Iterable[Span]) -> tuple[float, int]:
+    """Return the seconds in which the run only waited for people, and the peak of attempts."""
     spans = list(spans)
-    # An end before a start at the same moment: one after the other is not side by side.
-    # Starts are recorded in whole milliseconds, cut off; ends have to be cut off as well.
+    # Sort an end before a start at the same moment: consecutive spans are not parallel. Starts
+    # are recorded in whole milliseconds, truncated, so truncate ends too.
     moments = sorted(
-        (when, change, span.is_work)
+        (moment, change, span.is_work)
         for span in spans
         if (end := round(span.end * 1_000_000) // 1_000 / 1_000) > span.begin
-        for when, change in ((span.begin, 1), (end, -1))
+        for moment, change in ((span.begin, 1), (end, -1))
     )
     working = waiting = 0
     peak = int(any(span.is_work for span in spans))
-    total = before = 0.0
-    for when, change, is_work in moments:
+    total = previous = 0.0
+    for moment, change, is_work in moments:
         if waiting and not working:
-            total += when - before
-        before = when
+            total += moment - previous
+        previous = moment
         if is_work:
             working += change
         else:

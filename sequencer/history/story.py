@@ -1,10 +1,10 @@
-"""The story of a run: one fold over the facts of its journal, from which every view picks.
+"""The story of a run: one pass over the facts of its journal, used by all views.
 
-An attempt that ended is known to the millisecond, from the record of its end. What has no such
-record (a person's answer, an attempt that was cut off or still runs) is known to the second, as
-the journal is.
+The times of an attempt that ended are exact to the millisecond, from the record of its end.
+Without such a record (a person's answer, an attempt that was cut or still runs) they are exact to
+the second, like the journal.
 
-Not promised: that the clocks of two machines agree. Nothing decides by these times.
+Not promised: that the clocks of two machines agree. No decision depends on these times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sequencer.model.outcome import Usage, error_words, total, used
 from sequencer.model.transitions import Event
 
 KEPT_CHARS = 600
-"""Of the output of an attempt; the end is kept."""
+"""How much of an attempt's output to keep: its end."""
 LINE_CHARS = 200
 _SECOND = 1.0
 STATES: Mapping[EndState, str] = {
@@ -38,7 +38,7 @@ STATES: Mapping[EndState, str] = {
     EndState.LOST: "lost",
     EndState.CANCELLED: "cancelled",
 }
-"""The word for an attempt that ended so."""
+"""The word for the state of an attempt, by its ending."""
 
 
 class Try(Struct):
@@ -49,11 +49,11 @@ class Try(Struct):
     token: int
     number: int
     began: str
-    """ISO 8601 UTC, as the fact of its start has it."""
+    """ISO 8601 UTC, from the fact of its start."""
     start: StartKind | None
     """None: nothing was started; a person reported the end of a step."""
     begin: float
-    """Seconds since 1970, UTC; more exact than `began` once it has ended."""
+    """Seconds since 1970, UTC; after the end more exact than `began`."""
     host: str = ""
     """The machine that claimed it."""
     is_gate: bool = False
@@ -62,14 +62,14 @@ class Try(Struct):
     """None: it runs."""
     end: float = 0.0
     ended: str = ""
-    """ISO 8601 UTC, of the fact that ended it; empty: it runs, or no fact of its own did."""
+    """ISO 8601 UTC, from the fact that ended it; empty: it runs, or no fact of its own ended it."""
     revision: int = 0
-    """Of that fact."""
+    """The revision of that fact."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
-    """Long outputs are cut to their end."""
+    """Of a long output, only the end."""
 
     def record_end(self, fact: RecordedFact) -> None:
-        """Keep what *fact*, which ends it, says about it."""
+        """Store the time and the outcome of *fact*, which ends it."""
         self.ended, self.revision, details = fact.at, fact.revision, fact.details
         output = details.get("output")
         if isinstance(output, str) and len(output) > KEPT_CHARS:
@@ -78,27 +78,27 @@ class Try(Struct):
 
     @property
     def state(self) -> str:
-        """Return the word for how it stands."""
+        """Return the word for its state."""
         return "running" if self.ending is None else STATES[self.ending]
 
     @property
     def is_question(self) -> bool:
-        """Return whether a person is asked."""
+        """Return whether it is a question to a person."""
         return self.start is StartKind.QUESTION
 
     @property
     def usage(self) -> Usage:
-        """Return what it has used."""
+        """Return its usage."""
         return used(self.outcome.get("usage") or {})
 
     @property
     def shown(self) -> str:
-        """Return its evidence, in a line."""
+        """Return its evidence in one line."""
         return evidence_words(evidence_of(self.outcome))
 
     @property
     def agent(self) -> str:
-        """Return who made it, as far as the journal says."""
+        """Return the agent, or "you" for a question; empty: the journal does not say."""
         return str(self.outcome.get("agent") or ("you" if self.is_question else ""))
 
     @property
@@ -109,15 +109,15 @@ class Try(Struct):
 
 
 class StepTurn(Struct):
-    """One turn of a step: the attempts until one is accepted, or it is given up."""
+    """One turn of a step: its attempts until one is accepted or the step is given up."""
 
     step: str
     sources: tuple[int, ...]
-    """Indexes in `Story.turns` of what had to be done before it."""
+    """Indexes in `Story.turns` of the turns that it had to wait for."""
     begin: float
     step_index: int = 0
     tries: list[Try] = field(default_factory=list)
-    """Those that ended, with the waits at a gate and without passages."""
+    """The attempts that ended, with waits at a gate and without passages."""
     is_accepted: bool = False
     is_dead_end: bool = False
     """It was accepted, but nothing can follow its answer."""
@@ -129,10 +129,10 @@ class StepTurn(Struct):
 
 
 class StepTries(Struct):
-    """A step that was begun, with all its attempts since the run began."""
+    """A step that was started, with all its attempts since the start of the run."""
 
     key: str
-    """What names it in an address: a node's id, or the step_index of a step of a sequence."""
+    """Its name in a URL: a node's id, or the step_index of a step of a sequence."""
     name: str
     step_index: int
     tries: list[Try] = field(default_factory=list)
@@ -144,8 +144,8 @@ class StepTries(Struct):
 
     @property
     def usage(self) -> Usage:
-        """Return what all attempts have used."""
-        return total(one.usage for one in self.tries)
+        """Return the usage of all attempts."""
+        return total(attempt.usage for attempt in self.tries)
 
 
 class StepStory(Struct):
@@ -153,65 +153,64 @@ class StepStory(Struct):
 
     attempt: int = 0
     since: str | None = None
-    """When its newest attempt began."""
+    """When its newest attempt started."""
     line: str = ""
     """The last line of its newest output, or its error."""
     ending: EndState | None = None
-    """None: it has not ended since it began."""
+    """None: it has not ended since its start."""
 
 
 class Story(Struct):
-    """The story of one run since it began or was reset; see `story_of`."""
+    """The story of one run since its start or reset; see `story_of`."""
 
     tries: list[Try] = field(default_factory=list)
-    """In the order in which they began, without waits at a gate."""
+    """In the order in which they started, without waits at a gate."""
     turns: list[StepTurn] = field(default_factory=list)
-    """In the order in which they began."""
+    """In the order in which they started."""
     nodes: dict[str, StepStory] = field(default_factory=dict)
     """By the name of the step."""
     totals: Totals = field(default_factory=Totals)
     outputs: StepOutputs = field(default_factory=StepOutputs)
     followed: set[tuple[str, str]] = field(default_factory=set)
-    """Ends of the edges that were followed."""
+    """(source, target) of each edge that was followed."""
     began: str | None = None
-    """When the first step began."""
+    """When the first step started."""
     latest: str | None = None
     """When the newest fact was recorded."""
     before: Usage = field(default=Usage())
-    """What making the run has used."""
+    """The usage of making the run."""
     is_over: bool = False
     has_beginning: bool = False
-    """Whether the journal still has the beginning of the run."""
+    """Whether the journal still has the start of the run."""
     has_edges: bool = False
     """Whether its steps are the nodes of a graph."""
     _open: dict[str, tuple[StepTurn, Try]] = field(default_factory=dict)
-    """What runs or waits, by step."""
+    """Attempts that run and waits for people, by step."""
     _last: dict[str, int] = field(default_factory=dict)
     """The index of the latest turn of each step."""
     _diverted: dict[str, str] = field(default_factory=dict)
     """By error node: the step whose failure leads there."""
     _cancelled: dict[int, Try] = field(default_factory=dict)
-    """By token: attempts that were cancelled, and have not reported what they used."""
+    """By token: attempts that were canceled and have not reported their usage."""
 
     @property
     def open(self) -> list[tuple[StepTurn, Try]]:
-        """Return what has not ended: attempts that run, and people who are waited for."""
+        """Return the attempts that run and the waits for people."""
         return [*self._open.values()]
 
     def steps(self, *, by_name: bool) -> dict[str, StepTries]:
-        """Return the steps in the order in which they began first.
+        """Return the steps in the order of their first start.
 
-        With *by_name* all attempts at one node of a graph belong together, else those at one
-        step_index.
+        *by_name* groups all attempts by the node of a graph; otherwise by step_index.
         """
-        found: dict[str, StepTries] = {}
+        steps: dict[str, StepTries] = {}
         for attempt in self.tries:
             key = attempt.step if by_name else str(attempt.step_index)
-            step = found.setdefault(key, StepTries(key, attempt.step, attempt.step_index))
+            step = steps.setdefault(key, StepTries(key, attempt.step, attempt.step_index))
             step.name = attempt.step
             step.tries.append(attempt)
             attempt.number = attempt.number or len(step.tries)
-        return found
+        return steps
 
     def keep(self, fact: RecordedFact) -> Usage | None:
         """Add the next fact; return its usage, None if it has none."""
@@ -238,22 +237,22 @@ class Story(Struct):
         return usage
 
     def _start_over(self, usage: Usage | None) -> None:
-        names = (self.nodes, self.followed, self._open, self._last, self._diverted)
-        known: tuple[Any, ...] = (self.tries, self.turns, self._cancelled, *names)
-        for kept in known:
-            kept.clear()
+        by_name = (self.nodes, self.followed, self._open, self._last, self._diverted)
+        collections: tuple[Any, ...] = (self.tries, self.turns, self._cancelled, *by_name)
+        for collection in collections:
+            collection.clear()
         self.began, self.is_over, self.has_beginning = None, False, True
         self.before = usage or Usage()
 
     # --- starts --------------------------------------------------------------------
 
     def _start(self, fact: RecordedFact, start: StartKind, at: float) -> None:
-        # A person moved the run while an attempt ran here, or skipped the gate.
+        # A person moved the run while an attempt at this step ran, or skipped its gate.
         self._cut(fact.step, at)
         turn = self._turn(fact, at)
         before = [self.turns[index].end for index in turn.sources]
         before += [turn.end] if turn.tries else []
-        # The journal cuts seconds off; nothing begins before what it waited for.
+        # The journal truncates to seconds, but no attempt starts before its sources ended.
         begin = max(at, min(max(before, default=at), at + _SECOND))
         if not turn.tries:
             turn.begin = begin
@@ -319,7 +318,7 @@ class Story(Struct):
             self._open[fact.step] = turn, wait
 
     def _end_by_hand(self, fact: RecordedFact, ending: EndState, at: float) -> None:
-        """Add the end of a step at which no one works."""
+        """Add the end of a step that has no running attempt."""
         if (cancelled := self._cancelled.pop(fact.token, None)) is not None:
             cancelled.record_end(fact)
         else:
@@ -334,13 +333,13 @@ class Story(Struct):
             turn.is_accepted, turn.is_dead_end = False, True
 
     def _report(self, fact: RecordedFact, ending: EndState, at: float) -> None:
-        """Add an attempt for a step that no one ran and a person reported."""
+        """Add an attempt for a step that did not run and that a person reported."""
         attempt = Try(fact.step, fact.step_index, fact.token, 0, fact.at, None, at)
         _finish(attempt, fact, ending, at)
         self.tries.append(attempt)
 
     def _cut(self, step: str, at: float) -> None:
-        """End what is open at *step* without a fact of its own."""
+        """End the open attempt at *step*, if any; no fact of its own ends it."""
         turn, attempt = self._open.pop(step, (None, None))
         if turn is None or attempt is None:
             return
@@ -350,7 +349,7 @@ class Story(Struct):
         if attempt.start is not StartKind.PASSAGE:
             turn.tries.append(attempt)
 
-    # --- the newest about each step ------------------------------------------------
+    # --- the current state of each step --------------------------------------------
 
     def _keep_step(self, fact: RecordedFact) -> None:
         details, meaning = fact.details, fact.meaning
@@ -389,7 +388,7 @@ class Story(Struct):
 FINISHED = frozenset(
     (EndState.DONE, EndState.PASSED, EndState.ANSWERED, EndState.EXPIRED, EndState.SKIPPED)
 )
-"""After these the run continues behind the step."""
+"""The endings after which the run continues with the next steps."""
 
 
 def story_of(facts: Iterable[Mapping[str, Any]]) -> Story:
@@ -407,7 +406,7 @@ def _finish(attempt: Try, fact: RecordedFact, ending: EndState, at: float) -> No
     began_at, took = details.get("began_at"), float(usage.get("seconds", 0.0))
     if began_at:
         attempt.begin = _seconds(began_at)
-    # A process that is gone has worked until its last sign of life.
+    # A process that died has worked until its last sign of life.
     is_known = began_at or took or ending is EndState.LOST
     attempt.end = attempt.begin + took if is_known else max(at, attempt.begin)
     attempt.ending = ending
@@ -422,8 +421,8 @@ def last_line(text: str) -> str:
 
 def _output_line(outcome: Mapping[str, Any]) -> str:
     size = outcome.get("output_bytes")
-    named = f"{size} bytes in {outcome.get('output_file')}" if size else ""
-    return last_line(str(outcome.get("output", ""))) or named
+    file = f"{size} bytes in {outcome.get('output_file')}" if size else ""
+    return last_line(str(outcome.get("output", ""))) or file
 
 
 def _seconds(text: str) -> float:

@@ -1,6 +1,6 @@
-"""What the attempts of a run have used, by step and agent.
+"""The usage of a run's attempts, by step and agent.
 
-A cost that no one reported is unknown and never 0.
+A cost that was not reported is unknown, and never counts as 0.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sequencer.history.facts import EndState, RecordedFact
 from sequencer.model.outcome import Usage
 
 CLASSIFICATION = "(classification)"
-"""The step of what making a run has used; no step has such a name."""
+"""The step for the usage of making a run; no real step has such a name."""
 BY_HAND = "by hand"
-"""The agent of a step that a person has stamped."""
+"""The agent of a step that a person stamped."""
 _COUNTED: Mapping[EndState, str] = {
     EndState.DONE: "accepted",
     EndState.FAILED: "failed",
@@ -24,45 +24,45 @@ _COUNTED: Mapping[EndState, str] = {
     EndState.RELEASED: "released",
     EndState.LOST: "taken_over",
 }
-"""What each ending adds one to."""
+"""The counter of `Total` for each ending."""
 
 
 class Maker(NamedTuple):
-    """Whose attempts are summed up together."""
+    """The key of a sum: attempts with the same maker are added up."""
 
     step: str
     agent: str
     model: str
-    """Empty: nobody asked for one, so it was the agent's own choice."""
+    """Empty: the step names none, so the agent chose its default."""
 
 
 class Total(Struct):
-    """The sums."""
+    """The sums of one maker."""
 
     accepted: int = 0
     failed: int = 0
-    """Those that judged "no" included."""
+    """Including attempts that judged "no"."""
     released: int = 0
     taken_over: int = 0
     usage: Usage = field(default_factory=Usage)
 
 
 class Totals(Struct):
-    """The sums of one run since it began or was reset."""
+    """The sums of one run since its start or reset."""
 
     by_maker: dict[Maker, Total] = field(default_factory=dict)
     first_revision: int | None = None
-    """Of the oldest fact that is left; 1: nothing was dropped."""
+    """Revision of the oldest fact in the journal; 1: nothing was dropped."""
     _makers: dict[str, Maker] = field(default_factory=dict)
     """The newest maker at each step, for facts that do not name one."""
 
     def of_steps(self) -> dict[str, Usage]:
-        """Return what all attempts at each step have used, by its name."""
-        found: dict[str, Usage] = {}
+        """Return the usage of all attempts at each step, by the step's name."""
+        by_step: dict[str, Usage] = {}
         for maker, total in self.by_maker.items():
-            known = found.get(maker.step)
-            found[maker.step] = total.usage if known is None else known.plus(total.usage)
-        return found
+            usage = by_step.get(maker.step)
+            by_step[maker.step] = total.usage if usage is None else usage.plus(total.usage)
+        return by_step
 
     def keep(self, fact: RecordedFact, usage: Usage | None) -> None:
         """Add one fact of the journal and its *usage*; None: it has none."""

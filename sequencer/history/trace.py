@@ -9,7 +9,7 @@ from sequencer.model.transitions import Event
 
 
 def trace_line(event: str, node: str, details: Mapping[str, Any]) -> str | None:
-    """Return the line of one fact; None: it is no event of a graph.
+    """Return the line of one fact; None: it is not an event of a graph.
 
     >>> trace_line("claimed", "j", {"from": ["c", "d"]})
     'start j <- c+d'
@@ -18,7 +18,7 @@ def trace_line(event: str, node: str, details: Mapping[str, Any]) -> str | None:
     return None if write is None else write(node, details)
 
 
-def _begun(node: str, details: Mapping[str, Any]) -> str:
+def _started(node: str, details: Mapping[str, Any]) -> str:
     if number := details.get("retry"):
         return f"retry {node} attempt {number}"
     if details.get("again"):
@@ -55,7 +55,7 @@ def _exhausted(node: str, details: Mapping[str, Any]) -> str:
 
 
 _LINES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
-    **dict.fromkeys((Event.CLAIMED, Event.STARTED, Event.ASKED), _begun),
+    **dict.fromkeys((Event.CLAIMED, Event.STARTED, Event.ASKED), _started),
     **dict.fromkeys((Event.SUCCEEDED, Event.ANSWERED, Event.PASSED), _done),
     Event.STAMPED: lambda node, _: f"stamped {node}",
     Event.SKIPPED: lambda node, _: f"skipped {node}",

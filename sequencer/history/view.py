@@ -1,4 +1,4 @@
-"""What a person sees of a graph run: the marking, and what its journal tells of each node."""
+"""The view of a graph run for people: its marking, and each node's story from the journal."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from sequencer.model.outcome import Usage
 
 
 class NodeState(StrEnum):
-    """Where a node stands."""
+    """The state of a node."""
 
     PENDING = "pending"
-    """Nothing has reached it yet."""
+    """The run has not reached it yet."""
     WAITING = "waiting"
-    """Reached, and it waits for others that can still come, or for a free place."""
+    """Reached; it waits for other paths that can still arrive, or for a free slot."""
     READY = "ready"
-    """May start; nobody runs it yet."""
+    """May start; no process runs it yet."""
     RUNNING = "running"
     RETRYING = "retrying"
-    """An attempt failed; the next one waits for its time."""
+    """An attempt failed; the next one has a later start time."""
     ASKED = "asked"
     """A person has to answer."""
     DONE = "done"
@@ -41,27 +41,27 @@ class NodeView(Struct, frozen=True):
     node: Node
     state: NodeState = NodeState.PENDING
     attempt: int = 0
-    """Of the execution that runs or ran last, from 1; 0: none yet."""
+    """Number of the latest attempt in the latest execution, from 1; 0: none yet."""
     runs: int = 0
     """How often it was done; more than once in a loop."""
     seconds: float = 0.0
     """Of all attempts that have ended."""
     cost_usd: float = 0.0
-    """What is known of it."""
+    """The known part of the cost."""
     unpriced: int = 0
-    """Attempts whose cost nobody told."""
+    """Number of attempts whose cost was not reported."""
     estimated_usd: float = 0.0
-    """Of ``cost_usd``: from tokens and prices."""
+    """The part of ``cost_usd`` that was estimated from tokens and prices."""
     tokens: int = 0
     """Input and output together, of all attempts that have ended."""
     since: str | None = None
-    """ISO 8601 UTC: when it began to run or to wait for a person; None in other states."""
+    """ISO 8601 UTC: when it started to run or to wait for a person; None in other states."""
     due: str | None = None
     """ISO 8601 UTC: for ``retrying`` the next attempt, for ``asked`` the end of the wait."""
     last_line: str = ""
-    """The last line of its output, or its error; from outside: make it safe before showing it."""
+    """The last line of its output, or its error. Untrusted: make it safe before you show it."""
     is_interrupted: bool = False
-    """Whether the process that ran it is gone; the view of who looked at the holders knows it."""
+    """Whether the process that ran it has ended; set only by a caller that checked the holders."""
 
 
 class FlowView(Struct, frozen=True):
@@ -77,17 +77,17 @@ class FlowView(Struct, frozen=True):
     iterations: int = 0
     """Back edges followed so far."""
     followed: frozenset[int] = frozenset()
-    """Places in ``graph.edges`` of those that were followed at least once."""
+    """Indexes in ``graph.edges`` of the edges that were followed at least once."""
     began: str | None = None
-    """ISO 8601 UTC: when the first node began; None: none has."""
+    """ISO 8601 UTC: when the first node started; None: none has."""
     latest: str | None = None
-    """ISO 8601 UTC: the newest thing that happened."""
+    """ISO 8601 UTC: when the newest fact was recorded."""
     before: Usage = Usage()
-    """What making the run has used, which no node has."""
+    """The usage of making the run, which belongs to no node."""
 
 
 _ENDED = {EndState.FAILED: NodeState.FAILED, EndState.CANCELLED: NodeState.CANCELLED}
-"""The state of a node that ended so; after any other ending it is done."""
+"""The state of a node by its ending; after any other ending it is done."""
 
 
 def view_of(
@@ -99,22 +99,22 @@ def view_of(
     *,
     questions: Mapping[str, str] | None = None,
 ) -> FlowView:
-    """Return the run of *head* with its *marking*; without a head one that was never begun.
+    """Return the view of the run of *head* and *marking*; without a head, of one not yet started.
 
-    With a marking its graph counts, to which nodes may have been added since *graph*.
-    *questions* are what people are asked, by node, with their templates filled in.
+    A marking has its own graph, which may have more nodes than *graph*. *questions* are the
+    questions to people, by node, with their templates filled in.
     """
     if head is None or marking is None:
         return FlowView(title, graph, tuple(NodeView(node) for node in graph.nodes), "not-started")
     graph = marking.graph
     held = {claim.step for claim in head.claims}
-    asked, usage = questions or {}, story.totals.of_steps()
+    texts, usage = questions or {}, story.totals.of_steps()
     nodes = []
     for node in graph.nodes:
         step, active = story.nodes.get(node.id, StepStory()), marking.active.get(node.id)
         state = _state(node, active, marking, step.ending, is_held=node.id in held)
         view = _node(node, state, step, usage.get(node.id, Usage()))
-        question = asked.get(node.id)
+        question = texts.get(node.id)
         nodes.append(
             replace(
                 view,
@@ -147,7 +147,7 @@ def _status(marking: Marking, nodes: Iterable[NodeView]) -> str:
 
 
 def _node(node: Node, state: NodeState, step: StepStory, used: Usage) -> NodeView:
-    """Return the view of *node* from its part of the story and its usage."""
+    """Return the view of *node* from its story and its usage."""
     return NodeView(
         node=node,
         state=state,
@@ -184,9 +184,9 @@ def _active_state(active: Active, *, is_held: bool) -> NodeState:
 
 
 def _followed(graph: Graph, story: Story) -> frozenset[int]:
-    """Return the edges that were followed; of two between the same nodes both."""
+    """Return the indexes of the edges that were followed; two between the same nodes count both."""
     return frozenset(
-        place
-        for place, edge in enumerate(graph.edges)
+        index
+        for index, edge in enumerate(graph.edges)
         if (edge.source, edge.target) in story.followed
     )

@@ -15,44 +15,44 @@ from sequencer.model.transitions import Event
 
 
 def moment(at: str, now: datetime | None = None) -> str:
-    """Return the ISO time *at* on this machine's clock; of another day than *now* with the date.
+    """Return the ISO time *at* in local time; with the date if it is not on the day of *now*.
 
     >>> noon = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
     >>> moment("2026-11-22T14:05:07.250", noon), moment("2026-11-23T08:00:00", noon)[:19]
     ('14:05:07', '2026-11-23 08:00:00')
     """
     try:
-        due = datetime.fromisoformat(at).astimezone()
+        local = datetime.fromisoformat(at).astimezone()
     except ValueError:
         return at
     today = (now or datetime.now().astimezone()).date()
-    return f"{due:%H:%M:%S}" if due.date() == today else f"{due:%Y-%m-%d %H:%M:%S %Z}"
+    return f"{local:%H:%M:%S}" if local.date() == today else f"{local:%Y-%m-%d %H:%M:%S %Z}"
 
 
 def fact_lines(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterator[tuple[str, str]]:
-    """Yield (time, line) for each fact of *history*, which has whole records of a journal.
+    """Yield (time, line) for each fact of *history*, which must have complete journal records.
 
-    *view* is newer than the facts: it knows what people are asked, when a node is tried again,
-    and what the chart calls each node. The beginning and the end of a run have no lines.
+    *view* must be newer than the facts: it has the questions to people, the time of the next
+    attempt, and the title of each node. The start and the end of a run have no lines.
     """
     facts = [*read(history)]
-    nodes = {one.node.id: one for one in view.nodes}
-    asked = {fact.step: place for place, fact in enumerate(facts) if fact.event is Event.ASKED}
+    nodes = {node_view.node.id: node_view for node_view in view.nodes}
+    asked = {fact.step: index for index, fact in enumerate(facts) if fact.event is Event.ASKED}
     named = view.graph.named
-    for place, fact in enumerate(facts):
+    for index, fact in enumerate(facts):
         event, name, at, outcome = fact.event, fact.step, fact.at, fact.details
         node = nodes.get(name)
         if event is Event.ASKED:
-            yield at, _question(name, node, is_open=asked[name] == place)
+            yield at, _question(name, node, is_open=asked[name] == index)
         elif event is Event.FAILED:
-            yield at, _failed(facts, place, node)
+            yield at, _failed(facts, index, node)
             yield from _cancelled(at, outcome, named)
         elif event is Event.LOOPED:
             yield at, f"loop {outcome.get('number')} of at most {view.graph.max_iterations}"
         elif event in _WORDS:
             yield at, _WORDS[event](fact, node)
         elif fact.meaning.cancels or event is Event.EXPIRED:
-            # The nodes that it ended have lines of their own.
+            # The nodes that it ended get separate lines.
             rest = {key: value for key, value in outcome.items() if key != "cancelled"}
             rest |= {"to": named(str(rest["to"]))} if "to" in rest else {}
             yield at, trace_line(event, named(name), rest) or str(event)
@@ -63,7 +63,7 @@ def fact_lines(history: Sequence[Mapping[str, Any]], view: FlowView) -> Iterator
 
 
 _NOTED = frozenset((Event.PAUSED, Event.RESUMED, Event.EDITED, Event.ADOPTED, Event.RESET))
-"""Their line is the event and its note."""
+"""Events whose line is the event and its note."""
 
 
 def _cancelled(
@@ -73,18 +73,18 @@ def _cancelled(
 
 
 def _named(fact: RecordedFact, node: NodeView | None) -> str:
-    """Return which node *fact* is about."""
+    """Return the name of the node of *fact*."""
     return fact.step if node is None else node.node.named
 
 
 def _started(fact: RecordedFact, node: NodeView | None) -> str:
     attempt = fact.attempt or 1
-    told = f"start {_named(fact, node)}{_about(node)}"
-    return told + (f", attempt {attempt}" if attempt > 1 else "")
+    line = f"start {_named(fact, node)}{_about(node)}"
+    return line + (f", attempt {attempt}" if attempt > 1 else "")
 
 
 def _about(node: NodeView | None) -> str:
-    """Return what a task is about and whose it is."""
+    """Return the label and the role of a task, for the end of a line; empty: it is not a task."""
     if node is None or node.node.task is None:
         return ""
     role = node.node.task.role
@@ -112,21 +112,21 @@ def _released(fact: RecordedFact, node: NodeView | None) -> str:
 def _refused(fact: RecordedFact, node: NodeView | None) -> str:
     outcome = fact.details
     number, reason = outcome.get("number"), str(outcome.get("reason") or "")
-    told = f"no from {_named(fact, node)}" + (f" (round {number})" if number else "")
-    return told + (f": {reason[:LINE_CHARS]}" if reason else "")
+    line = f"no from {_named(fact, node)}" + (f" (round {number})" if number else "")
+    return line + (f": {reason[:LINE_CHARS]}" if reason else "")
 
 
 def _grown(fact: RecordedFact, _: NodeView | None) -> str:
     tasks = fact.details.get("tasks")
-    named = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "tasks"
-    return f"add {named}" + (f", from {fact.step}" if fact.step else "")
+    names = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "tasks"
+    return f"add {names}" + (f", from {fact.step}" if fact.step else "")
 
 
 def _sent(fact: RecordedFact, node: NodeView | None) -> str:
     outcome = fact.details
     by, text = outcome.get("by"), str(outcome.get("output") or "")
-    told = f"message to {_named(fact, node)}" + (f" from {by}" if by else "")
-    return f"{told}: {text[:LINE_CHARS]}" if text else told
+    line = f"message to {_named(fact, node)}" + (f" from {by}" if by else "")
+    return f"{line}: {text[:LINE_CHARS]}" if text else line
 
 
 _WORDS: Mapping[str, Callable[[RecordedFact, NodeView | None], str]] = {
@@ -151,20 +151,20 @@ def _reason(fact: RecordedFact) -> str:
 
 
 def _question(name: str, node: NodeView | None, *, is_open: bool) -> str:
-    """Return what is asked, with its templates filled in if the view still has it."""
+    """Return the line of a question, with its templates filled in if the view still has it."""
     if node is None:
         return f"ask {name}: {name}"
-    said = node.node.question or node.node.label or name
+    question = node.node.question or node.node.label or name
     if is_open and node.state is NodeState.ASKED and node.last_line:
-        said = node.last_line
-    # A title that is asked as it stands needs not to be said twice.
-    named = name if said == node.node.title else node.node.named
-    return f"ask {named}: {said}"
+        question = node.last_line
+    # If the title is the question, don't show it twice.
+    named = name if question == node.node.title else node.node.named
+    return f"ask {named}: {question}"
 
 
-def _failed(facts: Sequence[RecordedFact], place: int, node: NodeView | None) -> str:
-    fact = facts[place]
-    if _is_over(fact, node) or _is_for_good(facts, place):
+def _failed(facts: Sequence[RecordedFact], index: int, node: NodeView | None) -> str:
+    fact = facts[index]
+    if _is_over(fact, node) or _is_final(facts, index):
         return f"fail {_named(fact, node)}{_reason(fact)}"
     return _retry(fact, node)
 
@@ -177,23 +177,23 @@ def _retry(fact: RecordedFact, node: NodeView | None) -> str:
 
 
 def _is_over(fact: RecordedFact, node: NodeView | None) -> bool:
-    """Return whether a node stands as it was after the failure *fact*.
+    """Return whether the node is still in the failed state of *fact*.
 
-    A team goes on without it, so that nothing else is told of its end.
+    A team continues without the node, so no other fact reports its end.
     """
     is_latest = node is not None and node.attempt == (fact.attempt or 1)
     return is_latest and node is not None and node.state is NodeState.FAILED
 
 
-def _is_for_good(facts: Sequence[RecordedFact], place: int) -> bool:
-    """Return whether no other attempt follows the failure at *place*.
+def _is_final(facts: Sequence[RecordedFact], index: int) -> bool:
+    """Return whether no other attempt follows the failure at *index*.
 
-    The same record then tells what came of it: the way to the error node, or the end.
+    Then the same record has the consequence: the error node, or the end of the run.
     """
-    fact = facts[place]
+    fact = facts[index]
     if "type" in fact.details:
         return True
-    for later in facts[place + 1 :]:
+    for later in facts[index + 1 :]:
         if later.revision != fact.revision or later.event is Event.FAILED:
             return False
         if later.event is Event.DIVERTED:

@@ -333,7 +333,7 @@ def progress_evidence_for(settings: Settings, state_path: Path) -> ProgressEvide
     """
     if not settings.store_kind.is_local:
         return no_progress_evidence
-    return HighWaterMark(state_path).beside(_progress_in_logs(settings, state_path))
+    return HighWaterMark(state_path).before(_progress_in_logs(settings, state_path))
 
 
 def lost_steps(
@@ -347,7 +347,7 @@ def lost_steps(
     """
     if not settings.store_kind.is_local or head.moved_to is not None:
         return None
-    own, logs = tuple(HighWaterMark(state_path).traces(head.run_id)), _progress_in_logs
+    own, logs = tuple(HighWaterMark(state_path).marks(head.run_id)), _progress_in_logs
     more = later_logs(folders_of_logs, head) if own else logs(settings, state_path)(head.run_id)
     shown = beyond(head, head.revision, (*own, *more))
     return None if shown is None else missing(state_path, head, head.revision, shown)

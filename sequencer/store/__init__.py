@@ -1,1 +1,1 @@
-"""Keep a run: one module a store, all behind `protocol.Store`."""
+"""Storage of a run in files: the store, its journal, leases, lock, recovery and repair."""

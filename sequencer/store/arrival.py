@@ -1,8 +1,8 @@
-"""A run that comes into files from another store, with its journal.
+"""Import a run from another store into files, with its journal.
 
-The journal's own file is put in place last and at once: until then whatever was there counts,
-which is nothing, or the closed copy that the run has left when it went away. Doing it again
-after a crash does the same again.
+The journal file is put in place last and atomically. Until then the old files count: none, or the
+closed copy that stayed here when the run moved away. After a crash the import can be repeated with
+the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
-from sequencer.store import documents as kept_documents
+from sequencer.store import documents as document_files
 from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.store.file import FileStore
@@ -26,46 +26,46 @@ _NO_FACT = ("revision", "at")
 
 
 class PastRecord(NamedTuple):
-    """What one transition of a run has left, wherever it was accepted."""
+    """The facts and the head of one transition, accepted in any store."""
 
     revision: int
     at: str
     facts: Sequence[Mapping[str, Any]]
     """As ``history --json`` prints them."""
     head: Head | None
-    """None: nobody knows more of it than the facts."""
+    """None: only the facts are known."""
 
 
 def journal_of(records: Iterable[PastRecord], run_id: str) -> list[bytes]:
-    """Return the lines of the journal that *records* of the run *run_id* make."""
-    return [_line(one, run_id) for one in records]
+    """Return the journal lines of *records*, which are of the run *run_id*."""
+    return [_line(record, run_id) for record in records]
 
 
-def _line(one: PastRecord, run_id: str) -> bytes:
-    facts = [{key: fact[key] for key in fact if key not in _NO_FACT} for fact in one.facts]
-    if one.head is None:
+def _line(past: PastRecord, run_id: str) -> bytes:
+    facts = [{key: fact[key] for key in fact if key not in _NO_FACT} for fact in past.facts]
+    if past.head is None:
         token = max(fact["token"] for fact in facts)
-        head = b'{"run_id":"%s","revision":%d,"token":%d}' % (run_id.encode(), one.revision, token)
+        head = b'{"run_id":"%s","revision":%d,"token":%d}' % (run_id.encode(), past.revision, token)
     else:
-        head = content_of(one.head).translate(None, b"\n")
-    return encode(one.revision, one.at, facts, head)
+        head = content_of(past.head).translate(None, b"\n")
+    return encode(past.revision, past.at, facts, head)
 
 
 class Arrival:
-    """Brings one run into the folder of a store of files."""
+    """Imports one run into the folder of a file store."""
 
     def __init__(self, store: FileStore, run_id: str) -> None:
-        """Bring the run *run_id* into *store*."""
+        """Import the run *run_id* into *store*."""
         self._store, self._run_id = store, run_id
         self._folder = store.state_path.parent
         self._journal = JournalFile(self._folder, 0, 0)
 
-    def _left(self) -> Record | None:
-        """Return the last record of the copy that the run has left; None: nothing is there.
+    def _last_of_copy(self) -> Record | None:
+        """Return the last record of the run's closed copy; None: the folder is free.
 
         Raises:
-            TransitionRefused: a run is there.
-            CorruptState: nobody can say what is there.
+            TransitionRefused: the folder has a run.
+            CorruptState: the files in the folder can't be read.
         """
         if self.is_free():
             return None
@@ -81,47 +81,48 @@ class Arrival:
         return self._journal.read(0, None).winners[-1]
 
     def is_free(self) -> bool:
-        """Return whether no run is here, or only what a killed process has begun to bring.
+        """Return whether the folder has no run, or only the start of an interrupted import.
 
-        Results don't count: attempts at a run that is elsewhere may have been made here.
+        Results don't count: this folder may have attempts of a run that is in another store.
         """
         if self._journal.path.exists() or self._store.state_path.exists():
             return False
-        heads = [one.data["head"] for path in self._journal.rotated() for one in _winners(path)]
+        heads = [r.data["head"] for path in self._journal.rotated() for r in _winners(path)]
         return all(head.get("run_id") == self._run_id for head in heads)
 
     def bring(
         self,
         lines: Sequence[bytes],
         head: Head,
-        told: Transition,
+        arrived: Transition,
         documents: Mapping[str, bytes],
         outputs: Mapping[str, str],
     ) -> Head:
-        """Put the run here: its past as *lines*, and *told* after *head*.
+        """Import the run: its history as *lines*, then *arrived* after *head*; return the new head.
 
-        With its *documents*, and *outputs* by the names of their attempts. Returns the head
-        that stands afterwards.
+        *outputs* are by the names of their attempts' folders.
 
-        Raises: see `_left`.
+        Raises:
+            TransitionRefused: the folder has another run, or one that has not moved away.
+            CorruptState: the files in the folder can't be read.
         """
         folders.made(self._folder)
         with self._store.locked():
-            last = self._left()
-            past = scan(b"".join(lines), 0, None, "the journal that arrives").winners
+            last = self._last_of_copy()
+            winners = scan(b"".join(lines), 0, None, "the imported journal").winners
             base = 0 if last is None else last.revision
-            fresh = [one.line + b"\n" for one in past if one.revision > base]
-            if base and past[0].revision > base + 1:
-                # What was between the two is known nowhere any more.
+            fresh = [record.line + b"\n" for record in winners if record.revision > base]
+            if base and winners[0].revision > base + 1:
+                # The records between the copy and *lines* are lost, so start a new journal.
                 base, fresh = 0, list(lines)
             self._make_room(base)
             for name, data in documents.items():
-                kept_documents.keep(self._folder, name, data)
+                document_files.keep(self._folder, name, data)
             folders.put(self._next(), b"".join(fresh))
             keep_outputs(self._folder, outputs)
-            new = told.head.replace(revision=head.revision + 1, journal_offset=len(fresh[-1]))
+            new = arrived.head.replace(revision=head.revision + 1, journal_offset=len(fresh[-1]))
             content = content_of(new)
-            facts = [fact_fields(fact) for fact in told.facts]
+            facts = [fact_fields(fact) for fact in arrived.facts]
             line = encode(new.revision, new.last_update, facts, content.translate(None, b"\n"))
             folders.put(self._journal.path, fresh[-1] + line)
             self._journal.sync_names()
@@ -130,7 +131,7 @@ class Arrival:
         return new
 
     def _make_room(self, base: int) -> None:
-        """Put aside the journal that ends at *base*; 0: whatever is here of one."""
+        """Rotate the journal that ends at *base*; 0: move all old files out of the way."""
         if not base:
             self._set_aside()
             return
@@ -144,12 +145,12 @@ class Arrival:
         return self._folder / f"journal-{newest + 1:06d}.jsonl"
 
     def _set_aside(self) -> None:
-        """Move what is here of a journal into a folder of its own, the newest file last."""
-        names = (self._store.state_path, *self._journal.rotated(), self._journal.path)
-        if found := [path for path in names if path.exists()]:
+        """Move all old files of the run into a new folder, the newest file last."""
+        paths = (self._store.state_path, *self._journal.rotated(), self._journal.path)
+        if existing := [path for path in paths if path.exists()]:
             now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
             aside = folders.make_another(self._folder / f"set-aside-{now}")
-            for path in found:
+            for path in existing:
                 folders.move(path, aside / path.name)
             folders.sync_folder(aside)
             folders.sync_folder(self._folder)
@@ -160,8 +161,8 @@ def _winners(path: Path) -> tuple[Record, ...]:
 
 
 def keep_outputs(folder: Path, outputs: Mapping[str, str]) -> None:
-    """Keep *outputs* in the *folder* of a run, but those that are there."""
+    """Write *outputs* into the *folder* of a run, except those that exist."""
     for name, output in outputs.items():
-        kept = results.kept(folder / results.NAME, name)
-        if output and not (kept / results.OUTPUT).exists():
-            results.keep(kept, output.encode("utf-8", "replace"))
+        attempt = results.named_folder(folder / results.NAME, name)
+        if output and not (attempt / results.OUTPUT).exists():
+            results.keep(attempt, output.encode("utf-8", "replace"))

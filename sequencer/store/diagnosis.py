@@ -1,10 +1,10 @@
-"""What is wrong with a run's files, and the way out.
+"""What is wrong with a run's files, and what would make the run readable.
 
-`reading` has read everything; here each thing that is wrong is named with its place, the ordinary
-reader's judgment of the same bytes is kept, and what would make the run readable is decided;
-`repair` acts on it. Only what has a checksum is believed. Nothing raises because of damage.
+`reading` reads the files. This module lists each problem with its place, runs the ordinary reader
+on the same bytes, and decides what a repair has to do; `repair` does it. Only data with a valid
+checksum is believed. Damage does not raise an exception.
 
-Not promised: that a record which was lost can be brought back.
+Not promised: that a lost record can be recovered.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from sequencer.store.recovery import (
     ensure_no_older_copy,
     head_of,
     recover,
-    unheard_end,
+    unreported_end,
 )
 
 Complaints = tuple[object, ...]
@@ -57,63 +57,63 @@ class Action(StrEnum):
 
     NOTHING = "nothing"
     RESTORE = "restore"
-    """Replace state.json by the head of the journal's last record."""
+    """Replace state.json with the head of the journal's last record."""
     REBUILD = "rebuild"
-    """Begin a journal with the last good record, and restore state.json from it."""
+    """Start a journal with the last good record, and restore state.json from it."""
     CHOOSE = "choose"
-    """Accepted steps may be lost; a person says which of two states to go on from."""
+    """Accepted steps may be lost; a person has to choose which state to continue from."""
     HOPELESS = "hopeless"
 
 
 class StateReport(Struct, frozen=True):
-    """What stands at the path of state.json."""
+    """The content of state.json."""
 
     path: Path
     problem: str | None = None
     """Why it can't be read."""
     head: Head | None = None
-    """What stands there, if it is a valid head."""
+    """Its content, if it is a valid head."""
 
 
 class JournalReport(Struct, frozen=True):
-    """What one journal file holds."""
+    """The content of one journal file."""
 
     path: Path
     refusal: CorruptState | None = None
-    """Why nothing of it can be read."""
+    """Why the file can't be read."""
     found: Scan = Scan((), 0, is_torn=False)
     misfits: tuple[tuple[int, str], ...] = ()
-    """Offset of each place where two histories were merged, and how that is known."""
+    """Offset of each place where two histories were merged, and the evidence."""
 
     @property
     def problem(self) -> str | None:
-        """Return why nothing of it can be read, in words."""
+        """Return why the file can't be read, in words."""
         return None if self.refusal is None else self.refusal.message
 
 
 class Diagnosis(Struct, frozen=True):
-    """The run's files, what the ordinary reader says of them, and the way out."""
+    """The run's files, the result of the ordinary reader, and what a repair has to do."""
 
     state: StateReport
     journals: tuple[JournalReport, ...]
     """Oldest first; the last is journal.jsonl if that exists."""
     chain: tuple[Record, ...]
-    """The records without a gap that end with the last good one."""
+    """The longest sequence of records without a gap up to the last good one."""
     refusal: SequencerError | None
     """Why the run can't be used; None if it can."""
-    found: Recovered | None
-    """What the ordinary reader finds, if it refuses nothing."""
-    traces: tuple[ProgressMark, ...]
-    """What the run has left behind beside its good records."""
+    recovered: Recovered | None
+    """The result of the ordinary reader; None: it refuses the files."""
+    marks: tuple[ProgressMark, ...]
+    """Evidence of progress other than the good records."""
     shown: ProgressMark | None
-    """What of these shows that a run that is refused had come further than its newest state.
+    """The mark that shows that a refused run had come further than its newest state.
 
-    Not asked again: a worker may die while somebody decides what to do.
+    Stored, because a worker may die while a person decides what to do.
     """
     tokens: frozenset[int]
     """Every number after a "token" in these files, readable or not."""
     documents: tuple[tuple[Path, str], ...]
-    """Documents that the run goes on from and that can't be used, and why."""
+    """(path, reason) for each document that the run needs and that can't be used."""
 
     @property
     def last(self) -> Record | None:
@@ -128,35 +128,35 @@ class Diagnosis(Struct, frozen=True):
 
     @property
     def pending(self) -> str | None:
-        """Return what the next transition will do with state.json by itself."""
-        found = self.found
-        if found is None:
+        """Return what the next transition will do with state.json without a repair."""
+        recovered = self.recovered
+        if recovered is None:
             return None
-        if found.legacy is not None:
+        if recovered.legacy is not None:
             return "another program wrote it; the next step migrates it and keeps the original"
-        if found.keep_as == "edited":
-            return f"{found.notices[0]}; the next step keeps the file"
-        if found.edited is not None:
+        if recovered.keep_as == "edited":
+            return f"{recovered.notices[0]}; the next step keeps the file"
+        if recovered.edited is not None:
             return "it was edited by hand; the next step accepts the edit"
-        if found.needs_publishing and found.notices:
+        if recovered.needs_publishing and recovered.notices:
             return "the next step restores it from the journal"
         return None
 
     @property
     def highest_token(self) -> int:
-        """Return the largest token that the files show; none up to it may be granted again."""
+        """Return the highest token in the files; no token up to it may be granted again."""
         last = int(self.chain[-1].data["head"].get("token", 0)) if self.chain else 0
         floor = max(last, self.state.head.token if self.state.head else 0)
-        # What an attempt left behind shows its token even where its record is lost.
-        shown = (*self.tokens, *(trace.token for trace in self.traces))
-        return max((t for t in shown if t <= floor + MAX_LOST_TOKENS), default=floor)
+        # The files of an attempt show its token even if its record is lost.
+        tokens = (*self.tokens, *(mark.token for mark in self.marks))
+        return max((t for t in tokens if t <= floor + MAX_LOST_TOKENS), default=floor)
 
     @property
     def complaints(self) -> Complaints:
-        """Return all that is wrong with the files, as far as a writer may have made it seem so."""
+        """Return the problems that a writer between two reads could have caused."""
         refusal = None if self.refusal is None else str(self.refusal)
-        wrong = (one for one in self.journals if one.refusal or one.found.skipped or one.misfits)
-        lines = tuple((one.path, one.problem, one.found.skipped, one.misfits) for one in wrong)
+        damaged = (r for r in self.journals if r.refusal or r.found.skipped or r.misfits)
+        lines = tuple((r.path, r.problem, r.found.skipped, r.misfits) for r in damaged)
         return (refusal, self.pending, self.documents, lines)
 
     @property
@@ -178,51 +178,51 @@ class Diagnosis(Struct, frozen=True):
 
 
 def diagnose(state_path: Path, progress: ProgressEvidence = no_progress_evidence) -> Diagnosis:
-    """Return what the files of the run at *state_path* hold.
+    """Return the diagnosis of the run at *state_path*.
 
-    The *progress* tells what its step logs show. What only seems wrong because a writer
-    continued between two files is no damage.
+    *progress* gives the evidence in its step logs. A problem that appears only because a writer
+    continued between two files is not damage.
 
     Raises:
-        NewerSchema: a newer version of the program wrote them; only that one can judge.
-        CorruptState: the permissions forbid a look, which is fixed by hand; or writers change the
-            files faster than they can be read.
+        NewerSchema: a newer version of the program wrote the files, so only that one can judge.
+        CorruptState: this user may not read the files, which a person has to fix; or writers
+            change them faster than they can be read.
     """
     before: Complaints | None = None
     for _ in range(READ_ATTEMPTS):
         files = RunFiles(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), progress)
         signature = files.signature()
-        found = _diagnosed(files)
-        # What two looks in a row complain of is damage, even if a writer continues beside it.
-        if files.signature() == signature or found.complaints in (_NO_COMPLAINTS, before):
-            return found
-        before = found.complaints
+        diagnosis = _diagnosed(files)
+        # Problems that two readings in a row have are damage, even if a writer is active.
+        if files.signature() == signature or diagnosis.complaints in (_NO_COMPLAINTS, before):
+            return diagnosis
+        before = diagnosis.complaints
     raise changing(state_path)
 
 
 def _diagnosed(files: RunFiles) -> Diagnosis:
-    # The head first, as everywhere: a journal that is newer continues it. Then all of the journal,
-    # so that what the ordinary reader asks for is a part of it.
+    # The head first, as everywhere: a newer journal continues it. Then the complete journal, so
+    # that the ordinary reader gets a part of the same bytes.
     state = _state_report(files)
     journals = tuple(map(_journal_report, files.journals))
     path = files.journal.path
     chain = _last_chain([r for report in journals for r in report.found.winners])
-    refusal, found = _refusal(files, journals)
+    refusal, recovered = _refusal(files, journals)
     is_current = bool(chain and journals[-1].path == path and journals[-1].found.winners)
     base = _newest(state, chain, path)
     run_id = None if base is None else base.run_id
-    left = files.traces(run_id, chain[-1] if is_current else None)
-    seen = (*left, *(files.witnessed(run_id) if run_id is not None else ()))
-    shown = None if base is None or refusal is None else _shown(state, base, seen)
-    head = None if found is None else found.head
+    in_folder = files.marks(run_id, chain[-1] if is_current else None)
+    marks = (*in_folder, *(files.logged(run_id) if run_id is not None else ()))
+    shown = None if base is None or refusal is None else _shown(state, base, marks)
+    head = None if recovered is None else recovered.head
     wrong = () if head is None else files.wrong_documents(head)
-    return Diagnosis(state, journals, chain, refusal, found, seen, shown, files.tokens, wrong)
+    return Diagnosis(state, journals, chain, refusal, recovered, marks, shown, files.tokens, wrong)
 
 
 def _state_report(files: RunFiles) -> StateReport:
     content = files.state
     if content.refusal is not None:
-        _ensure_may_look(content.refusal)
+        _ensure_may_read(content.refusal)
         return StateReport(content.path, content.refusal.message)
     if content.data is None:
         return StateReport(content.path, "is missing")
@@ -234,8 +234,8 @@ def _state_report(files: RunFiles) -> StateReport:
         return StateReport(content.path, error.message)
 
 
-def _ensure_may_look(error: CorruptState) -> None:
-    """Return unless *error* is one of permissions, where moving the file away loses it."""
+def _ensure_may_read(error: CorruptState) -> None:
+    """Raise *error* again if permissions caused it: moving such a file away would lose it."""
     if isinstance(error.__cause__, PermissionError):
         hint = "fix its permissions, then try again"
         _, hint = refused(error.__cause__, error.where or "", hint)
@@ -243,20 +243,20 @@ def _ensure_may_look(error: CorruptState) -> None:
 
 
 def _journal_report(content: FileContent) -> JournalReport:
-    """Return what a journal file holds, gaps and bad lines included."""
+    """Return the report on one journal file, with its gaps and bad lines."""
     if content.refusal is not None:
-        _ensure_may_look(content.refusal)
+        _ensure_may_read(content.refusal)
     if content.data is None:
         return JournalReport(content.path, content.refusal)
-    found = survey(content.data)
-    return JournalReport(content.path, None, found, misfits(found, content.data))
+    scan = survey(content.data)
+    return JournalReport(content.path, None, scan, misfits(scan, content.data))
 
 
 def _last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Return the records that lead to the last good one, each revision once and none missing."""
+    """Return the records up to the last good one, each revision once and none missing."""
     chain: list[Record] = []
     for record in reversed(records):
-        # A rotated file and its successor both hold the record between them.
+        # A rotated file and its successor share one record.
         if chain and record.revision >= chain[-1].revision:
             continue
         if chain and record.revision != chain[-1].revision - 1:
@@ -268,38 +268,38 @@ def _last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
 def _refusal(
     files: RunFiles, journals: Sequence[JournalReport]
 ) -> tuple[SequencerError | None, Recovered | None]:
-    """Return why the ordinary reader refuses the run, or what it finds."""
+    """Return (why the ordinary reader refuses the run, None) or (None, its result)."""
     try:
-        found = recover(files)
-        ensure_no_older_copy(files, found)
+        recovered = recover(files)
+        ensure_no_older_copy(files, recovered)
     except (CorruptState, EditRefused) as refusal:
         return refusal, None
-    if (broken := _joined(journals)[1]) is not None:
-        return broken, None
-    if found.legacy is not None and not is_legacy(found.legacy):
+    if (gap := _joined(journals)[1]) is not None:
+        return gap, None
+    if recovered.legacy is not None and not is_legacy(recovered.legacy):
         problem = "is not the state of a run, and there is no journal"
         return CorruptState(problem, where=str(files.state_path)), None
-    return None, found
+    return None, recovered
 
 
 def _joined(journals: Sequence[JournalReport]) -> tuple[int | None, CorruptState | None]:
-    """Return the newest revision of *journals*, read as one history, and why they are none."""
+    """Return the newest revision of *journals* as one history, and the error if they are not."""
     newest: int | None = None
     for report in journals:
         where, winners = str(report.path), report.found.winners
         fresh = [record for record in winners if newest is None or record.revision > newest]
-        broken = report.refusal or lost_within(report.found, where)
-        if (broken := broken or lost_between(newest, fresh, where)) is not None:
-            return newest, broken
+        error = report.refusal or lost_within(report.found, where)
+        if (error := error or lost_between(newest, fresh, where)) is not None:
+            return newest, error
         newest = fresh[-1].revision if fresh else newest
     return newest, None
 
 
-def _shown(state: StateReport, base: Head, traces: Sequence[ProgressMark]) -> ProgressMark | None:
-    """Return what of *traces* shows that the run had come further than *base*."""
-    shown = beyond(base, base.revision, traces)
+def _shown(state: StateReport, base: Head, marks: Sequence[ProgressMark]) -> ProgressMark | None:
+    """Return the mark that shows that the run had come further than *base*; None: none does."""
+    shown = beyond(base, base.revision, marks)
     if shown is None and (state.head is None or state.head.revision < base.revision):
-        shown = unheard_end(base, traces)
+        shown = unreported_end(base, marks)
     return shown
 
 
@@ -307,8 +307,8 @@ def _newest(state: StateReport, chain: Sequence[Record], journal: Path) -> Head 
     """Return the newest state that can be read.
 
     Raises:
-        NewerSchema: the last record of the *journal* is whole, but not known to this version. It
-            is refused, and never dropped as damaged.
+        NewerSchema: the last record of the *journal* is intact, but unknown to this version. It
+            is refused, and not dropped as damaged.
     """
     last = head_of(chain[-1], journal) if chain else None
     is_newer = last is None or (state.head is not None and state.head.revision > last.revision)
@@ -316,8 +316,8 @@ def _newest(state: StateReport, chain: Sequence[Record], journal: Path) -> Head 
 
 
 def _is_sound(journals: Sequence[JournalReport]) -> bool:
-    """Return whether the journals alone would be read without a complaint."""
-    *closed, newest = journals
+    """Return whether the journals alone can be read without a problem."""
+    *rotated, newest = journals
     winners = newest.found.winners
-    is_whole = bool(closed) or winners[0].revision == 1
+    is_whole = bool(rotated) or winners[0].revision == 1
     return is_whole and _joined(journals) == (winners[-1].revision, None)

@@ -1,7 +1,7 @@
 """Small files of a run that are written once and read often, such as its definition.
 
-Each is there whole or not at all, also after a power loss. Who writes one holds the run's
-lock; readers take none.
+Each exists completely or not at all, also after a power loss. A writer must hold the run's lock;
+readers need no lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def read(folder: Path, name: str) -> bytes | None:
     """Return the document *name* in a run's *folder*, or None if there is none.
 
     Raises:
-        CorruptState: it is no plain file, or larger than a document can be.
+        CorruptState: it is not a regular file, or larger than a document can be.
     """
     try:
         data = read_regular(folder / name, 0, MAX_BYTES)
@@ -37,10 +37,10 @@ def read(folder: Path, name: str) -> bytes | None:
 
 
 def keep(folder: Path, name: str, data: bytes) -> None:
-    """Put *data* in place as the document *name*; an older one is replaced.
+    """Store *data* as the document *name*; an older one is replaced.
 
     Raises:
-        UsageRefused: it is larger than a reader would take.
+        UsageRefused: it is larger than a reader accepts.
     """
     if len(data) > MAX_BYTES:
         raise UsageRefused(
@@ -48,31 +48,31 @@ def keep(folder: Path, name: str, data: bytes) -> None:
             hint="put the rest into a file of the project, and name the file",
         )
     folders.made(folder)
-    # What a killed process leaves is swept with the rest.
+    # The temporary file of a killed process is swept with the others.
     folders.put(folder / name, data)
 
 
 def forget(folder: Path, prefix: str, keep: Collection[str]) -> None:
-    """Remove the documents in *folder* that begin with *prefix*, but those in *keep*.
+    """Remove the documents in *folder* whose names start with *prefix*, except those in *keep*.
 
-    One that can't be removed stays; it is not needed, and does no harm.
+    A document that can't be removed stays; it is not needed, and does no harm.
     """
-    own = re.compile(re.escape(prefix) + r"[0-9a-f]{1,64}\.json")
+    pattern = re.compile(re.escape(prefix) + r"[0-9a-f]{1,64}\.json")
     with contextlib.suppress(OSError):
-        folders.sweep(folder, lambda name: name not in keep and bool(own.fullmatch(name)))
+        folders.sweep(folder, lambda name: name not in keep and bool(pattern.fullmatch(name)))
 
 
 DIGITS = 20
-"""Of the digest in a name."""
+"""How many digits of the digest are in a name."""
 
 
 def is_whole(name: str, data: bytes) -> bool:
-    """Return whether *data* is what was written as the document *name*."""
+    """Return whether *data* is the original content of the document *name*."""
     return hashlib.sha256(data).hexdigest()[:DIGITS] == name.rpartition("-")[2].partition(".")[0]
 
 
 def problems(folder: Path, head: Head | None) -> tuple[tuple[Path, str], ...]:
-    """Return the first document of *head*'s marking in *folder* that can't be used, and why."""
+    """Return (path, reason) for the first document of *head*'s marking that can't be used."""
     name = None if head is None else head.base
     return tuple(_problems(folder, name)) if name is not None else ()
 
@@ -94,7 +94,7 @@ def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
         if not is_whole(name, data):
             yield path, "was changed after it was written, but the run continues from it"
             return
-        # Each name is the digest of what names the next, so there is no circle.
+        # A name is a digest of content that includes the next name, so there is no cycle.
         try:
             name = json.loads(data).get("base")
         except (ValueError, AttributeError, RecursionError):

@@ -1,11 +1,12 @@
 """A run in files on this machine, under a kernel lock.
 
-The journal is the commit point: a transition is accepted when its line is durable and is
-the first with its revision. state.json is a readable copy that follows. The lock keeps
-writers apart for the milliseconds of a transition; if somebody deletes the lock file, the
-journal's compare-and-swap still lets only one of two writers win.
+The journal is the commit point: a transition is accepted when its line is durable and is the
+first with its revision. state.json is a readable copy, written afterwards. The lock keeps writers
+apart for the milliseconds of a transition. If someone deletes the lock file, the journal's
+compare-and-swap still lets only one of two writers win.
 
-Not promised: safety on a network file system, where neither lock nor rename need reach others.
+Not promised: safety on a network file system, where locks and renames may not reach other
+machines.
 """
 
 from __future__ import annotations
@@ -63,14 +64,14 @@ _Signature = tuple[_Mark | None, _Mark | None]
 """Of state.json (inode, mtime, size) and of the journal (device, inode, size)."""
 
 
-def _not_noted(head: Head) -> tuple[str, ...]:
-    """Remember nothing of *head*: nobody asked for a mark."""
+def _note_nothing(head: Head) -> tuple[str, ...]:
+    """Record nothing: the store has no high-water mark."""
     del head
     return ()
 
 
 NOT_RECORDED = -1
-"""Stands for the revision of an edit by hand, so that whoever waits for a change wakes up."""
+"""In place of a revision for an edit by hand, so that a process that waits for a change wakes."""
 
 
 class FileStore:
@@ -93,23 +94,21 @@ class FileStore:
     ) -> None:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
-        A *peer* has to agree to every transition. The *progress* tells what the step logs
-        show; it is asked when the files have to be read as a whole. The *mark*
-        remembers outside of the folder how far the run has come; a peer looks at it by itself,
-        when it knows the newest. *redact* removes secrets from an edit by hand.
+        A *peer* has to agree to every transition. *progress* gives the evidence in the step logs;
+        it is called only when all files have to be read. The *mark* records outside of the folder
+        how far the run has come; a peer compares it by itself, once it knows the newest state.
+        *redact* removes secrets from an edit by hand.
         """
         self.ttl_s, self.retry_for_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
         self._state_name = str(self._state_path)
         self._pending: _Signature | None = None
-        """Of the files when somebody last saw an edit in them that is not recorded."""
+        """Signature of the files at the last look that found an unrecorded edit."""
         self._migrate, self._redact = migrate, redact
         self._peer, self._mark = peer, mark
-        self._progress_evidence = (
-            progress if mark is None or peer is not None else mark.beside(progress)
-        )
-        self._note: Callable[[Head], tuple[str, ...]] = _not_noted if mark is None else mark.note
+        self._evidence = progress if mark is None or peer is not None else mark.before(progress)
+        self._note: Callable[[Head], tuple[str, ...]] = _note_nothing if mark is None else mark.note
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")
         self._results = self.folder / results.NAME
@@ -123,14 +122,14 @@ class FileStore:
         self._is_swept = False
         self._notices: list[str] = []
         self._published: list[int] = []
-        """Descriptors of what this process has put in place of state.json, oldest first.
+        """Descriptors of the versions of state.json that this process wrote, oldest first.
 
-        Who replaces a file that nobody has open has to free its blocks: half a millisecond
-        under the lock, in which another process is awake already and waits for it.
+        Replacing a file that no process has open frees its blocks: half a millisecond under the
+        lock, for which another process is already awake and waiting.
         """
 
     def __repr__(self) -> str:
-        """Return where the run is kept."""
+        """Return the class and the path of the head."""
         return f"<FileStore {self._state_name}>"
 
     @property
@@ -150,17 +149,17 @@ class FileStore:
             self._watch = None
 
     def take_notices(self) -> list[str]:
-        """Return what was restored or accepted by hand since the last call."""
+        """Return the notices since the last call: what was restored or edited by hand."""
         taken, self._notices = self._notices, []
         return taken
 
     def __del__(self) -> None:
-        """Close what is left open where nobody did."""
+        """Close the descriptors if `close` was not called."""
         with contextlib.suppress(OSError, AttributeError):
             self._free_replaced(0)
 
     def _free_replaced(self, left: int = 1) -> None:
-        """Close what this process has published, but the newest *left*; not under the lock."""
+        """Close the published versions, except the newest *left*; not under the lock."""
         while len(self._published) > left:
             os.close(self._published.pop(0))
 
@@ -180,37 +179,39 @@ class FileStore:
             if self._cached is not None and self._cached[0] == before:
                 return View(self._cached[1].head)
             try:
-                found = self._followed(before) or recover(self._files())
-                return self._seen(found, before)
+                recovered = self._followed(before) or recover(self._files())
+                return self._view_of(recovered, before)
             except (CorruptState, EditRefused):
-                # A writer may have rotated or published between two reads of ours.
+                # A writer may have rotated or published between two of our reads.
                 if self._signature() == before:
                     raise
         raise changing(self._state_path)
 
     def _files(self) -> RunFiles:
-        return RunFiles(self._state_path, self._journal, self._progress_evidence, self._redact)
+        return RunFiles(self._state_path, self._journal, self._evidence, self._redact)
 
     def _followed(self, now: _Signature) -> Recovered | None:
-        """Return what has come to be since the last look, if that is simple; see `follow`."""
+        """Return the state after simple changes since the last look; None: see `follow`."""
         if self._cached is None:
             return None
-        (_, was), known = self._cached
-        there = now[1]
-        if was is None or there is None or was[:2] != there[:2] or there[2] < known.size:
+        (_, old), known = self._cached
+        new = now[1]
+        # The same journal file, and it has only grown.
+        if old is None or new is None or old[:2] != new[:2] or new[2] < known.size:
             return None
         return follow(self._state_path, self._journal, known)
 
-    def _seen(self, found: Recovered, before: _Signature) -> View:
-        head, notices = found.head, () if found.is_behind else found.notices
-        if found.legacy is not None:
-            head = self._migrated(found.legacy)
-        elif found.edited is not None and head is not None:
-            head = accept_file(head, found.edited, at=head.last_update).head
+    def _view_of(self, recovered: Recovered, before: _Signature) -> View:
+        head, notices = recovered.head, () if recovered.is_behind else recovered.notices
+        if recovered.legacy is not None:
+            head = self._migrated(recovered.legacy)
+        elif recovered.edited is not None and head is not None:
+            head = accept_file(head, recovered.edited, at=head.last_update).head
             notices = (f"{self._state_path} was edited by hand", *notices)
-        elif not found.needs_publishing:
-            self._cached = (before, found)
-        return View(head, notices, has_edit=found.edited is not None or found.keep_as == "edited")
+        elif not recovered.needs_publishing:
+            self._cached = (before, recovered)
+        has_edit = recovered.edited is not None or recovered.keep_as == "edited"
+        return View(head, notices, has_edit=has_edit)
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         for record in self._journal.records(after):
@@ -252,21 +253,21 @@ class FileStore:
             with self._lock:
                 if self._peer is not None:
                     self._peer.before()
-                found = self.load()
-                # Before the change is asked for: a graph's marking is read anew if it is twice.
-                is_large = found.size >= self._journal.rotate_bytes
-                if is_large and found.last is not None and self._rotate(found, found.last):
+                recovered = self.load()
+                # Rotate before calling *change*: a second call reads a graph's marking again.
+                is_large, last = recovered.size >= self._journal.rotate_bytes, recovered.last
+                if is_large and last is not None and self._rotate(recovered, last):
                     continue
-                transition = self._before(found) or change(found.head)
+                transition = self._before(recovered) or change(recovered.head)
                 if transition is None:
-                    return self._require(found.head)
-                accepted = self._accept(found, transition)
-                if accepted is not None and found.edited is None and found.legacy is None:
+                    return self._require(recovered.head)
+                accepted = self._accept(recovered, transition)
+                if accepted is not None and recovered.edited is None and recovered.legacy is None:
                     return accepted
         raise StorageFailed(
             f"lost {MAX_LOST_RACES} races for the journal in a row",
             where=str(self.folder),
-            hint="something removes state.json.lock again and again; end it, then start again",
+            hint="something keeps removing state.json.lock; stop it, then start again",
         )
 
     @staticmethod
@@ -276,15 +277,15 @@ class FileStore:
             raise ValueError(message)
         return head
 
-    def _before(self, found: Recovered) -> Transition | None:
-        """Return the transition that has to come first: an edit by hand, or a migration."""
-        if found.edited is not None and found.head is not None:
+    def _before(self, recovered: Recovered) -> Transition | None:
+        """Return the transition that must come first: an edit by hand, or a migration."""
+        if recovered.edited is not None and recovered.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return accept_file(found.head, found.edited, at=utc_now())
-        return None if found.legacy is None else self._migration(found.legacy)
+            return accept_file(recovered.head, recovered.edited, at=utc_now())
+        return None if recovered.legacy is None else self._migration(recovered.legacy)
 
     def _migrated(self, legacy: dict[str, Any]) -> Head:
-        """Return the head that another program's state is."""
+        """Return the head for the state of another program."""
         if self._migrate is None:
             raise CorruptState("is the state of another program", where=str(self._state_path))
         try:
@@ -294,112 +295,113 @@ class FileStore:
             raise
 
     def _migration(self, legacy: dict[str, Any]) -> Transition:
-        """Return the start of a run at *legacy*, of which a copy is kept."""
+        """Return the transition that starts a run from *legacy*; a copy of the file is kept."""
         head = self._migrated(legacy)
         copy = headfile.keep_copy(self._state_path, "before-migration")
         self._notices.append(f"{self._state_path} was migrated; the original is {copy.name}")
         fact = initialise(head).facts[0]
-        # A crash before state.json is replaced must not look like somebody's edit.
+        # A crash before state.json is replaced must not look like an edit by hand.
         origin = {"note": f"the original is {copy.name}", "migrated_from": digest(legacy)}
         return Transition(head, (replace(fact, outcome=origin),))
 
     def load(self) -> Recovered:
-        """Return the present state, with state.json brought up to it; only under `locked`."""
+        """Return the current state and bring state.json up to date; only under `locked`."""
         before = self._signature()
         if self._cached is not None and self._cached[0] == before and self._is_swept:
             return self._cached[1]
-        found = self._followed(before) if self._is_swept else None
-        if found is not None and not found.needs_publishing:
-            self._cached = (before, found)
-            return found
-        found = self._newest()
-        if self._peer is None or found.keep_as:  # else it follows what a peer has brought
-            self._notices.extend(found.notices)
-        if self._mark is not None and found.head is not None:
-            self._notices.extend(self._mark.settled(found.head.run_id))
-        self._sweep(found.head)
+        recovered = self._followed(before) if self._is_swept else None
+        if recovered is not None and not recovered.needs_publishing:
+            self._cached = (before, recovered)
+            return recovered
+        recovered = self._newest()
+        if self._peer is None or recovered.keep_as:  # otherwise it follows the peer's state
+            self._notices.extend(recovered.notices)
+        if self._mark is not None and recovered.head is not None:
+            self._notices.extend(self._mark.settle(recovered.head.run_id))
+        self._sweep(recovered.head)
         self._is_swept = True
-        if found.needs_publishing and found.head is not None:
-            if found.keep_as:
-                copy = headfile.keep_copy(self._state_path, found.keep_as)
+        if recovered.needs_publishing and recovered.head is not None:
+            if recovered.keep_as:
+                copy = headfile.keep_copy(self._state_path, recovered.keep_as)
                 self._notices.append(f"the old {self._state_path} was kept as {copy.name}")
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()
-            self._publish(found.head)
-            if found.keep_as == "edited":
-                # Else the edit could come back behind the next append, as one of an older copy.
+            self._publish(recovered.head)
+            if recovered.keep_as == "edited":
+                # Otherwise a power loss after the next append could bring the edit back, and it
+                # would look like an edit of an older copy.
                 folders.sync_folder(self.folder)
-        elif found.edited is None and found.legacy is None:
-            self._cached = (before, found)
-        return found
+        elif recovered.edited is None and recovered.legacy is None:
+            self._cached = (before, recovered)
+        return recovered
 
     def _newest(self) -> Recovered:
-        """Return what all the files say, the step logs too."""
+        """Return the state from all files, step logs included."""
         for _ in range(READ_ATTEMPTS):
             before = self._signature()
             try:
-                found = recover(files := self._files())
-                ensure_no_older_copy(files, found)
+                recovered = recover(files := self._files())
+                ensure_no_older_copy(files, recovered)
             except CorruptState:
-                # Where somebody deletes the lock file, others may write between two looks.
+                # If someone deleted the lock file, another process may write between two reads.
                 if self._signature() == before:
                     raise
             else:
-                return found
+                return recovered
         raise changing(self._state_path)
 
-    def _accept(self, found: Recovered, transition: Transition) -> Head | None:
+    def _accept(self, recovered: Recovered, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
-        base = found.last.revision if found.last else 0
-        offset = found.size + (len(CLOSING) if found.is_torn else 0)
+        base = recovered.last.revision if recovered.last else 0
+        offset = recovered.size + (len(CLOSING) if recovered.is_torn else 0)
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
         facts = [fact_fields(fact) for fact in transition.facts]
         content = headfile.content_of(head)
         writing = None if self._peer is None else uuid.uuid4().hex
-        # A line end inside of a string is written as an escape.
+        # JSON writes a line end inside a string as an escape, so these are only for layout.
         data = content.translate(None, b"\n")
         line = encode(base + 1, head.last_update, facts, data, writing)
-        if found.last is not None and not found.last.offset:
+        if recovered.last is not None and not recovered.last.offset:
             self._journal.sync_names()
         if not self._lock.is_current():
             return None
         if self._peer is not None:
-            closing = CLOSING if found.is_torn else b""
-            draft = Draft(found.head, head, transition, content, line, closing)
+            closing = CLOSING if recovered.is_torn else b""
+            draft = Draft(recovered.head, head, transition, content, line, closing)
             agreed = self._peer.agree(draft)
             if agreed is Agreed.LOST:
                 return None
-            if agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, found):
+            if agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, recovered):
                 return head
             self._peer.appended()
-        elif not self._append(line, offset, is_torn=found.is_torn):
+        elif not self._append(line, offset, is_torn=recovered.is_torn):
             return None
         self._notices += self._note(head)
         published, size = self._publish(head, content), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
         signature = (published, self._journal.signature_at(size))
         self._cached = (signature, Recovered(head, record, size)) if published else None
-        if found.head is not None:
-            for claim in found.head.claims:
+        if recovered.head is not None:
+            for claim in recovered.head.claims:
                 if head.claim_with(claim.token) is None:
                     self.leases.forget(claim)
         return head
 
-    def _rotate(self, found: Recovered, last: Record) -> bool:
+    def _rotate(self, recovered: Recovered, last: Record) -> bool:
         try:
-            has_rotated = self._journal.rotate_if_large(last, found.size)
+            has_rotated = self._journal.rotate_if_large(last, recovered.size)
         except OSError as error:
-            # A journal that grows is better than a run that stands still.
+            # A journal that grows is better than a run that stops.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        if has_rotated and not (found.head and found.head.needs_every_output):
+        if has_rotated and not (recovered.head and recovered.head.needs_every_output):
             results.prune(self._results, self._oldest_token())
         return has_rotated
 
-    def _append_agreed(self, line: bytes, offset: int, found: Recovered) -> bool:
-        """Append what is accepted already; where that fails, the peer brings it next time."""
+    def _append_agreed(self, line: bytes, offset: int, recovered: Recovered) -> bool:
+        """Append what the peer accepted; if that fails, the peer brings it the next time."""
         try:
-            return self._append(line, offset, is_torn=found.is_torn)
+            return self._append(line, offset, is_torn=recovered.is_torn)
         except StorageFailed as error:
             self._notices.append(f"accepted, but not yet written here: {error.message}")
             return False
@@ -410,7 +412,7 @@ class FileStore:
         try:
             if not start and self._journal.signature() is None:
                 return self._journal.begin(line)
-            # Where a line that does not count came between, ours may have won all the same.
+            # If only a line that does not count came before ours, ours may have won anyway.
             return self._journal.append(data, start) or self._journal.holds(line)
         except JournalMoved:
             return False
@@ -435,7 +437,7 @@ class FileStore:
         raise StorageFailed(f"{verdict}: {why}", where=where, hint=hint) from error
 
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
-        """Replace state.json and return its signature, or None if that was not possible."""
+        """Replace state.json and return its signature; None: it could not be replaced."""
         try:
             path, within = self._state_path, self._lock.folder
             return headfile.write_head(path, head, content, within, self._published)
@@ -445,7 +447,7 @@ class FileStore:
             return None
 
     def _sweep(self, head: Head | None) -> None:
-        """Remove what killed processes left behind; only under the lock."""
+        """Remove the temporary files and heartbeats of killed processes; only under the lock."""
         self.leases.sweep({claim.token for claim in head.claims} if head else set())
         folders.sweep(self.folder, headfile.left_over(self._state_path.name))
 
@@ -466,7 +468,7 @@ class FileStore:
         self.leases.beat(claim, number)
 
     def kept_result(self, name: str) -> Path:
-        return results.kept(self._results, name)
+        return results.named_folder(self._results, name)
 
     def result_folder(self, step_index: int, token: int) -> Path:
         return results.folder(self._results, step_index, token)
@@ -482,14 +484,14 @@ class FileStore:
     ) -> bool:
         """Sleep until the head's revision differs from *revision*; return whether it does.
 
-        False: the time is over, *wake_fd* or one of *fds* became readable, or the holder of *claim*
-        may be gone.
+        False: *timeout_s* passed, *wake_fd* or one of *fds* became readable, or the holder of
+        *claim* may have ended.
         """
         if self._watch is None:
             folders.made(self.folder)
             self._watch = watch(self.folder, self._state_path.name)
         if self._published and not os.fstat(self._published[-1]).st_nlink:
-            self._free_replaced(0)  # by somebody else
+            self._free_replaced(0)  # another process replaced it
         wakers = (*fds, *(() if wake_fd is None else (wake_fd,)))
         holder = None if claim is None else self.leases.holder(claim)
         return wait_for_another(

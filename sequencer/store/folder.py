@@ -1,14 +1,13 @@
 """The folders of a run, opened so that no link can lead out of them.
 
-A folder is opened one name after the other from the top of the file system, and what is no
-folder on the way is refused; what is in it is then named relative to its descriptor. Whoever
-swaps a folder for a link meanwhile changes nothing for those that hold the descriptor.
-A project's own folder is resolved once, when it is found (`settings.location`), so a link
-above it is the person's own and allowed.
+A path is opened one name at a time from the root of the file system, and anything on it that is
+not a folder is refused. Entries are then named relative to the folder's descriptor, so a folder
+that is swapped for a link later changes nothing for the holder of the descriptor. The project's
+folder is resolved once, when it is found (`settings.location`): a link above it is the user's
+own and allowed. A user's own records (trust, schedules, what ticks remember) are outside all
+projects, so an agent that may only edit the project can't reach them (`read_own`, `put_own`).
 
-A user's own records (trust, schedules, what ticks remember) lie in no project: an agent that
-may only edit the project can't reach them (`read_own`, `put_own`).
-Not promised: anything about who else may write in a folder of a run that is no link.
+Not promised: that other users can't write in a folder of a run that is not a link.
 """
 
 from __future__ import annotations
@@ -28,85 +27,85 @@ from sequencer.store.ownership import IS_ROOT, FileOwner, make_for, open_for, re
 FILE_MODE = 0o600
 IGNORE_ALL = b"# What a run writes belongs to this machine.\n*\n"
 MAX_READ_BYTES = 256 * 1024 * 1024
-"""A journal is put aside long before; a file with holes has any size at no cost."""
-_HELD = 32
+"""A journal is rotated long before that. A sparse file can claim any size at no cost."""
+_MAX_OPEN = 32
 """Folders that stay open: a run has a handful, and a program may use a thousand runs."""
-_THROUGH = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-"""To pass a folder it need not be readable, where the system knows the difference."""
+_PASS = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+"""To pass through a folder, it need not be readable where the system has O_PATH."""
 _OPEN = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _IS_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
-"""What systems answer for a link, or a file, where a folder has to be."""
+"""The errors of different systems for a link or a file where a folder has to be."""
 
 
 class _Modes:
-    """What new files and folders of this process's project may be to others."""
+    """The modes of new files and folders of this process's project."""
 
     file = FILE_MODE
     folder = 0o700
     ignored: ClassVar[set[tuple[str, ...]]] = set()
-    """Folders, by the parts of their paths, that git is to ignore if this process makes them."""
+    """Folders, by the parts of their paths, that git must ignore if this process makes them."""
 
 
 def open_to_others(file_mode: int) -> None:
-    """Make new files with *file_mode*, and folders that can be entered by who may read them."""
+    """Make new files with *file_mode*, and new folders that the same users can enter."""
     _Modes.file = FILE_MODE | file_mode
     _Modes.folder = 0o700 | file_mode | (file_mode & 0o444) >> 2
 
 
 def keep_from_git(folder: Path) -> None:
-    """Have whoever makes *folder* put a `.gitignore` for all of it in; one that is there stays."""
+    """Write a `.gitignore` for everything into *folder* when it is made; an old one stays."""
     _Modes.ignored.add(Path(os.path.normpath(folder.absolute())).parts)
 
 
 class Folder:
-    """A folder that was reached without a link; open for as long as somebody refers to it.
+    """A folder that was reached without a link; open for as long as something refers to it.
 
-    Its methods keep it while they use ``fd``, and so has anybody else: another thread may open
-    the same path, and then nobody refers to this one any more.
+    A caller that uses ``fd`` must keep a reference: another thread may open the same path, and
+    the cache then drops this one.
     """
 
-    __slots__ = ("_heir", "_identity", "fd", "path")
+    __slots__ = ("_identity", "_new_owner", "fd", "path")
 
     def __init__(self, path: str, fd: int) -> None:
-        """Own *fd*, which is the folder at *path*."""
+        """Take over *fd*, the descriptor of the folder at *path*."""
         self.path, self.fd = path, fd
-        found = os.fstat(fd)
-        self._identity = (found.st_dev, found.st_ino)
-        self._heir = _owner_of_new(found)
+        about = os.fstat(fd)
+        self._identity = (about.st_dev, about.st_ino)
+        self._new_owner = _owner_of_new(about)
 
     def __del__(self) -> None:
-        """Close it where nobody uses it any more."""
+        """Close it with the last reference."""
         os.close(self.fd)
 
     def is_current(self) -> bool:
-        """Return whether its path still leads to this very folder."""
+        """Return whether its path still leads to this folder."""
         try:
-            found = os.lstat(self.path)
+            about = os.lstat(self.path)
         except OSError:
             return False
-        return (found.st_dev, found.st_ino) == self._identity
+        return (about.st_dev, about.st_ino) == self._identity
 
     def entries(self) -> Iterator[os.DirEntry[str]]:
-        """Yield what is in it; an entry may be asked for its kind until the next is."""
-        # A descriptor of its own: two that read at one would share their place in it.
+        """Yield its entries; ask an entry for its type before you take the next one."""
+        # A separate descriptor: two readers of one descriptor would share its position.
         fd = os.open(".", _OPEN, dir_fd=self.fd)
         try:
-            with os.scandir(fd) as found:
-                yield from found
+            with os.scandir(fd) as entries:
+                yield from entries
         finally:
             os.close(fd)
 
     def open(self, name: str, flags: int) -> int:
-        """Return a descriptor of the file *name*, which is not opened through a link."""
-        if self._heir is not None and flags & os.O_CREAT:
-            return open_for(self._heir, name, flags | _FILE, _Modes.file, self.fd)
+        """Return a descriptor of the file *name*; a link is not followed."""
+        if self._new_owner is not None and flags & os.O_CREAT:
+            return open_for(self._new_owner, name, flags | _FILE, _Modes.file, self.fd)
         return os.open(name, flags | _FILE, _Modes.file, dir_fd=self.fd)
 
     def create(self, name: str) -> int:
-        """Return a descriptor of the new, empty file *name*; one that is there is removed first.
+        """Return a descriptor of the new, empty file *name*; an old one is removed first.
 
-        It is never written into: it may have another name elsewhere.
+        The old file is never written to: it may have another name elsewhere.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         try:
@@ -116,19 +115,19 @@ class Folder:
             return self.open(name, flags)
 
     def replace(self, fresh: str, name: str) -> None:
-        """Put the file *fresh* in place of *name*."""
+        """Rename the file *fresh* to *name*, replacing it."""
         os.replace(fresh, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
     def make(self, name: str) -> None:
-        """Make the folder *name*, which must not be there."""
-        _make_folder(name, self.fd, self._heir)
+        """Make the folder *name*, which must not exist."""
+        _make_folder(name, self.fd, self._new_owner)
 
     def link(self, name: str, new: str) -> None:
         """Give the file *name* the name *new* as well."""
         os.link(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
 
     def remove(self, name: str) -> None:
-        """Remove the file *name*, or a link of that name itself."""
+        """Remove the file *name*; if it is a link, the link and not its target."""
         os.unlink(name, dir_fd=self.fd)
 
     def sync(self) -> None:
@@ -136,28 +135,27 @@ class Folder:
         synced(self.fd)
 
 
-_held: dict[str, Folder] = {}
+_cache: dict[str, Folder] = {}
 
 
 def opened(path: Path | str) -> Folder:
     """Return the folder at *path*.
 
     Raises:
-        FileNotFoundError: it is not there.
-        NotADirectoryError: it is something else.
-        UnsafeFolder: it or a folder above it is a link; what lies behind that is somebody
-            else's.
+        FileNotFoundError: it does not exist.
+        NotADirectoryError: it is not a folder.
+        UnsafeFolder: it or a folder above it is a link, which may lead to another person's files.
     """
     key = os.fspath(path)
-    folder = _held.get(key)
-    # The same folder as when it was reached without a link, however its path leads there.
+    folder = _cache.get(key)
+    # It was reached without a link and is the same folder, so the path to it does not matter.
     if folder is not None and folder.is_current():
         return folder
     return _hold(Folder(key, _walk(key, is_made=False)))
 
 
 def made(path: Path | str) -> Folder:
-    """Return the folder at *path*, made with those above it where they are missing.
+    """Return the folder at *path*; it and its parents are made if they are missing.
 
     Raises:
         UnsafeFolder: see `opened`.
@@ -170,17 +168,17 @@ def made(path: Path | str) -> Folder:
 
 
 def make_fresh(path: Path) -> None:
-    """Make the folder *path*, which must not be there.
+    """Make the folder *path*, which must not exist.
 
     Raises:
-        FileExistsError: somebody has made it.
+        FileExistsError: another process has made it.
         UnsafeFolder: see `opened`.
     """
     made(path.parent).make(path.name)
 
 
 def make_another(wanted: Path) -> Path:
-    """Make a folder called *wanted*, or so with a number if there is one; return it."""
+    """Make the folder *wanted*, with a number at the end if that exists; return its path."""
     for number in range(1, 1_000):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         with contextlib.suppress(FileExistsError):
@@ -190,10 +188,7 @@ def make_another(wanted: Path) -> Path:
 
 
 def open_file(path: Path | str, flags: int) -> int:
-    """Return a descriptor of the file *path*, which is not opened through a link.
-
-    Its folder has to be there.
-    """
+    """Return a descriptor of the file *path*; no link is followed. Its folder must exist."""
     folder, name = os.path.split(path)
     try:
         return opened(folder).open(name, flags)
@@ -209,7 +204,7 @@ def open_new(path: Path | str) -> BinaryIO:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write *data* to *path*, never through a link; its folder is still to be synced."""
+    """Write *data* to *path*, never through a link; the caller must still sync the folder."""
     with open_new(path) as file:
         file.write(data)
         file.flush()
@@ -217,20 +212,21 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def synced(fd: int) -> None:
-    """Make what was written survive a power loss.
+    """Make the written data survive a power loss.
 
-    On macOS `fsync` leaves it in the disk's own cache (man 2 fsync).
+    On macOS, `fsync` alone leaves it in the disk's cache (man 2 fsync).
     """
     try:
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # type: ignore[attr-defined,unused-ignore]
     except (AttributeError, OSError):
-        os.fsync(fd)  # another system, or a file system that does not know it
+        os.fsync(fd)  # another system, or a file system without F_FULLFSYNC
 
 
 def put(path: Path, data: bytes, *, durably: bool = True, fresh: str = "") -> None:
-    """Make *data* what stands at *path*, at once; *durably*: after a power loss too.
+    """Replace the file *path* with *data* atomically; *durably*: it survives a power loss.
 
-    Threads that may write it at the same time need names of their own for what is *fresh*.
+    *fresh* names the temporary file; threads that write *path* at the same time need different
+    names.
     """
     folder, fresh = opened(path.parent), fresh or f"{path.name}.{os.getpid()}.tmp"
     with os.fdopen(folder.create(fresh), "wb") as file:
@@ -244,18 +240,18 @@ def put(path: Path, data: bytes, *, durably: bool = True, fresh: str = "") -> No
 
 
 def overwrite(path: Path, data: bytes) -> None:
-    """Write *data* over the file at *path*, where no new file can be made; it has to be there.
+    """Overwrite the file *path* with *data*; for a full disk, where no new file can be made.
 
-    A file that has another name too is left alone. Not promised: that what stands there after a
-    crash is one of the two.
+    The file must exist. A file with a second name is left alone. Not promised: that a crash
+    leaves the old or the new content.
 
     Raises:
-        OSError: it can't be opened or written, or has another name.
+        OSError: it can't be opened or written, or has a second name.
     """
     fd = open_file(path, os.O_WRONLY)
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
         os.pwrite(fd, data, 0)
         os.ftruncate(fd, len(data))
@@ -272,9 +268,9 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
     """Return the bytes of *path* from *offset* on, at most *max_bytes* + 1 of them.
 
     Raises:
-        FileNotFoundError: it is not there.
+        FileNotFoundError: it does not exist.
         CorruptState: it is a link, a folder, a pipe or a device; opening one of those
-            could hang or reach outside the run's folder.
+            could hang, or reach outside the run's folder.
         UnsafeFolder: its folder is reached through a link.
     """
     try:
@@ -285,24 +281,24 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
         why, hint = refused(error, path, "it has to be a regular file")
         raise CorruptState(f"can't be read: {why}", where=str(path), hint=hint) from error
     try:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
             raise CorruptState(
                 "is not a regular file",
                 where=str(path),
                 hint="move it away; 'sequencer repair --apply' does it and restores the file",
             )
-        # An offset comes from a file that anybody may edit; no file reaches 2**63.
-        if offset > found.st_size:
+        # Anyone may edit the file that the offset is from, and `pread` fails above 2**63.
+        if offset > about.st_size:
             return b""
-        if max_bytes is None and found.st_size - offset > MAX_READ_BYTES:
+        if max_bytes is None and about.st_size - offset > MAX_READ_BYTES:
             raise CorruptState(
-                f"has {found.st_size} bytes; the limit is {MAX_READ_BYTES}",
+                f"has {about.st_size} bytes; the limit is {MAX_READ_BYTES}",
                 where=str(path),
                 hint="move it away; 'sequencer repair' shows what the rest can be restored from",
             )
-        # One byte more than there was: a file that is being written may have grown.
-        size = found.st_size - offset + 1
+        # One byte more than the file had: if it is being written, it may have grown.
+        size = about.st_size - offset + 1
         data = os.pread(fd, size if max_bytes is None else min(size, max_bytes + 1), offset)
         if len(data) < size and (max_bytes is None or len(data) <= max_bytes):
             return data
@@ -316,28 +312,28 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
 
 
 def replace(fresh: Path | str, path: Path | str) -> None:
-    """Put the file *fresh* in place of *path*, in the same folder."""
+    """Rename the file *fresh* to *path*, in the same folder, replacing it."""
     folder, name = os.path.split(path)
     opened(folder).replace(os.path.split(fresh)[1], name)
 
 
 def move(path: Path, target: Path) -> None:
-    """Move *path*, whatever it is, to *target*, whose folder is there."""
-    source, below = opened(path.parent), opened(target.parent)
-    os.rename(path.name, target.name, src_dir_fd=source.fd, dst_dir_fd=below.fd)
+    """Move *path*, a file or a folder, to *target*, whose folder must exist."""
+    source, destination = opened(path.parent), opened(target.parent)
+    os.rename(path.name, target.name, src_dir_fd=source.fd, dst_dir_fd=destination.fd)
 
 
 def link(path: Path, new: Path) -> None:
     """Give the file *path* the name *new* as well, in the same folder.
 
     Raises:
-        FileExistsError: there is one.
+        FileExistsError: *new* exists.
     """
     opened(path.parent).link(path.name, new.name)
 
 
 def remove(path: Path | str) -> None:
-    """Remove the file *path*, if it is there."""
+    """Remove the file *path*, if it exists."""
     folder, name = os.path.split(path)
     try:
         opened(folder).remove(name)
@@ -346,7 +342,7 @@ def remove(path: Path | str) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove the folder *path* and what is in it, as far as that is possible; no link is followed.
+    """Remove as much as possible of the folder *path* and its contents; no link is followed.
 
     Raises:
         UnsafeFolder: a folder above it is a link.
@@ -371,19 +367,19 @@ class _Level(NamedTuple):
     name: str
     about: os.stat_result
     left: list[str]
-    """What is still to be looked at in it."""
+    """The names in it that were not visited yet."""
 
 
 def walked(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
-    """Yield all of *path*, a file or a folder: a descriptor of where it is, its name and `stat`.
+    """Yield (descriptor of the parent, name, `stat`) for *path* and everything below it.
 
-    A folder comes behind what is in it. However deep it is, nothing is called within itself and
-    one descriptor is open; no link is followed. A folder that can't be read counts as empty.
+    A folder comes after its contents. There is no recursion and only one open descriptor, at any
+    depth; no link is followed. A folder that can't be read counts as empty.
 
-    Not promised: all of it, if folders of it are moved meanwhile.
+    Not promised: everything, if folders below *path* are moved in the meantime.
 
     Raises:
-        FileNotFoundError: the folder above it is not there.
+        FileNotFoundError: the folder above it does not exist.
         UnsafeFolder: a folder above it is a link.
     """
     top = opened(path.parent)
@@ -394,7 +390,7 @@ def walked(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
             level = levels[-1]
             if level.left:
                 name = level.left.pop()
-                about, below = _looked_at(name, fd)
+                about, below = _inspect(name, fd)
                 if below is not None:
                     os.close(fd)
                     fd = below
@@ -414,8 +410,8 @@ def walked(path: Path) -> Iterator[tuple[int, str, os.stat_result]]:
         os.close(fd)
 
 
-def _looked_at(name: str, fd: int) -> tuple[os.stat_result | None, int | None]:
-    """Return the `stat` of *name*, unless it is gone, and a descriptor of it if it is a folder."""
+def _inspect(name: str, fd: int) -> tuple[os.stat_result | None, int | None]:
+    """Return the `stat` of *name* (None: it does not exist) and, for a folder, a descriptor."""
     about = below = None
     with contextlib.suppress(OSError):
         about = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -425,11 +421,11 @@ def _looked_at(name: str, fd: int) -> tuple[os.stat_result | None, int | None]:
 
 
 def names(path: Path | str) -> list[str]:
-    """Return the names of what is in the folder *path*; none if it is not there.
+    """Return the names of the entries of the folder *path*; none if it does not exist.
 
     Raises:
         UnsafeFolder: see `opened`.
-        StorageFailed: nobody lets this user look.
+        StorageFailed: this user may not read the folder.
     """
     try:
         return [entry.name for entry in opened(path).entries()]
@@ -440,10 +436,10 @@ def names(path: Path | str) -> list[str]:
         raise StorageFailed(f"can't be read: {why}", where=str(path), hint=hint) from error
 
 
-def sweep(path: Path, is_left: Callable[[str], bool]) -> None:
-    """Remove the plain files of *path* whose names *is_left* takes.
+def sweep(path: Path, is_left_over: Callable[[str], bool]) -> None:
+    """Remove the regular files in *path* whose names *is_left_over* accepts.
 
-    One that can't be removed stays.
+    A file that can't be removed stays.
 
     Raises:
         UnsafeFolder: see `opened`.
@@ -453,43 +449,43 @@ def sweep(path: Path, is_left: Callable[[str], bool]) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in folder.entries():
-        if is_left(entry.name) and entry.is_file(follow_symlinks=False):
+        if is_left_over(entry.name) and entry.is_file(follow_symlinks=False):
             with contextlib.suppress(OSError):
                 folder.remove(entry.name)
 
 
 def _hold(folder: Folder) -> Folder:
-    if len(_held) >= _HELD:
-        # Each is closed when the last that uses it is done, and opened again when it is needed.
-        _held.clear()
-    _held[folder.path] = folder
+    if len(_cache) >= _MAX_OPEN:
+        # Each is closed with its last reference, and opened again when it is needed.
+        _cache.clear()
+    _cache[folder.path] = folder
     return folder
 
 
 def _walk(path: str, *, is_made: bool) -> int:
-    """Return a descriptor of the folder *path*; see `opened`."""
+    """Return a descriptor of the folder *path*, reached without a link; see `opened`."""
     parts = Path(os.path.normpath(Path(path).absolute())).parts
-    above, first = _held.get(os.path.split(path)[0]), 2
+    above, first = _cache.get(os.path.split(path)[0]), 2
     if above is not None and above.is_current():
         fd, first = os.dup(above.fd), len(parts)
     else:
-        fd = os.open(parts[0], _THROUGH if parts[1:] else _OPEN)
-    for place, name in enumerate(parts[first - 1 :], first):
-        flags = _OPEN if place == len(parts) else _THROUGH
-        # What stands at the top is the system's own: /tmp and /var are links on macOS.
-        flags |= 0 if place == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
+        fd = os.open(parts[0], _PASS if parts[1:] else _OPEN)
+    for depth, name in enumerate(parts[first - 1 :], first):
+        flags = _OPEN if depth == len(parts) else _PASS
+        # The first name belongs to the system: /tmp and /var are links on macOS.
+        flags |= 0 if depth == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
         try:
-            below = _step(name, flags, fd, parts[:place] if is_made else None)
+            below = _step(name, flags, fd, parts[:depth] if is_made else None)
         except OSError as error:
-            here = str(Path(*parts[:place]))
+            shown = str(Path(*parts[:depth]))
             if error.errno in _IS_NO_FOLDER and _is_link(name, fd):
                 raise UnsafeFolder(
                     "is a link, but it has to be a folder of the run",
-                    where=here,
+                    where=shown,
                     hint="nothing behind it was touched; move it away, or name the folder "
                     "that it leads to",
                 ) from error
-            error.filename = here
+            error.filename = shown
             raise
         finally:
             os.close(fd)
@@ -497,23 +493,26 @@ def _walk(path: str, *, is_made: bool) -> int:
     return fd
 
 
-def _step(name: str, flags: int, fd: int, made: tuple[str, ...] | None) -> int:
-    """Return a descriptor of *name* in *fd*, made if its path *made* is given."""
+def _step(name: str, flags: int, fd: int, path_parts: tuple[str, ...] | None) -> int:
+    """Return a descriptor of *name* in *fd*; if *path_parts* are given, a missing one is made."""
     try:
         return os.open(name, flags, dir_fd=fd)
     except FileNotFoundError:
-        if made is None:
+        if path_parts is None:
             raise
     with contextlib.suppress(FileExistsError):  # another process was first
         owner = _owner_of_new(os.fstat(fd))
         _make_folder(name, fd, owner)
-        if made in _Modes.ignored:
+        if path_parts in _Modes.ignored:
             _ignore(name, fd, owner)
     return os.open(name, flags, dir_fd=fd)
 
 
 def _ignore(name: str, fd: int, owner: FileOwner | None) -> None:
-    """Have git ignore the new folder *name* in *fd*, and this file itself: `git clean` takes it."""
+    """Write a `.gitignore` into the new folder *name* in *fd*; it ignores itself too.
+
+    Otherwise `git clean` would remove it.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE
     with contextlib.suppress(OSError):
         path = f"{name}/.gitignore"
@@ -526,7 +525,7 @@ def _ignore(name: str, fd: int, owner: FileOwner | None) -> None:
 
 
 def _owner_of_new(folder: os.stat_result) -> FileOwner | None:
-    """Return who gets what this process makes in *folder*; None: it stays this process's own."""
+    """Return the owner for new files in *folder*; None: the user of this process."""
     return FileOwner(folder.st_uid, folder.st_gid) if IS_ROOT and folder.st_uid else None
 
 
@@ -541,4 +540,4 @@ def _is_link(name: str, fd: int) -> bool:
     try:
         return stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
     except FileNotFoundError:
-        return True  # it was one a moment ago, or nobody knows
+        return True  # it existed a moment ago; a link is the safe guess

@@ -1,11 +1,12 @@
-"""state.json: reading it with suspicion, replacing it at once, and its forms of another program.
+"""state.json: read it without trust, replace it atomically, migrate it from another program.
 
 The file is never written in place. Replacing it needs no fsync, because the journal can
-rebuild it; a reader sees the old content or the new, never a part of one.
+rebuild it; a reader sees the old content or the new content, never a part.
 
-Of hoidn/orchestration two forms are read: the newer one counts steps (``step_index``), the
-older one cycles of two and whose turn it is (``iteration`` and ``expected_actor``). A file that
-contradicts itself is refused: a wrong guess would run a step twice or never.
+Two forms of hoidn/orchestration are read. The newer one counts steps (``step_index``); the older
+one counts cycles of two steps and names the actor whose turn it is (``iteration`` and
+``expected_actor``). A file that contradicts itself is refused: a wrong guess would run a step
+twice or never.
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ _WRITTEN_FIRST = (
     r"\.idle\.json|remote\.json|definition\.json|flow\.json"
     r"|journal(?:-\d{6,})?\.jsonl|marking-[0-9a-f]{1,64}\.json"
 )
-"""Beside state.json: what gets its name when it is whole."""
+"""Files next to state.json that are written under a temporary name and then renamed."""
 
 
 class RawHead(Struct, frozen=True):
-    """What stands in state.json: an object, or nothing with a reason."""
+    """The content of state.json: an object, or None with a reason."""
 
     content: dict[str, Any] | None
     problem: str | None = None
-    """Why it can't be read; None if it is simply missing."""
+    """Why it can't be read; None: it is missing."""
 
 
 def read_head(path: Path) -> RawHead:
-    """Return what *path* holds.
+    """Return the content of the head file *path*.
 
     Raises:
-        CorruptState: it is no plain file, so that it can't be replaced either.
+        CorruptState: it is not a regular file, so it can't be replaced either.
     """
     try:
         return raw_head(read_regular(path, max_bytes=MAX_BYTES))
@@ -55,7 +56,7 @@ def read_head(path: Path) -> RawHead:
 
 
 def raw_head(data: bytes | None) -> RawHead:
-    """Return what state.json with the bytes *data* holds; None: it is missing."""
+    """Return the content of state.json from its bytes *data*; None: it is missing."""
     try:
         return RawHead(None if data is None else parse_object(data))
     except ValueError as error:
@@ -65,14 +66,14 @@ def raw_head(data: bytes | None) -> RawHead:
 def signature(path: Path | str) -> tuple[int, int, int] | None:
     """Return (inode, mtime in ns, size) of *path*, or None if it is missing."""
     try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+        about = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
     except FileNotFoundError:
         return None
-    return (found.st_ino, found.st_mtime_ns, found.st_size)
+    return (about.st_ino, about.st_mtime_ns, about.st_size)
 
 
 def content_of(head: Head) -> bytes:
-    """Return what state.json holds for *head*."""
+    """Return the bytes of state.json for *head*."""
     return as_json(head, 2) + b"\n"
 
 
@@ -81,15 +82,15 @@ def write_head(
     head: Head,
     content: bytes | None = None,
     within: Folder | None = None,
-    kept: list[int] | None = None,
+    opened: list[int] | None = None,
 ) -> tuple[int, int, int]:
-    """Replace *path* by *head* and return the signature of what was written.
+    """Replace *path* by *head* and return the signature of the new file.
 
-    *content* is what `content_of` returned, and *within* the folder, where they are at hand.
-    A descriptor of the new file is added to *kept*, if that is given.
+    A caller that has the result of `content_of` or the open folder passes them as *content* and
+    *within*. If *opened* is given, a descriptor of the new file is appended to it.
 
     Raises:
-        OSError: the old file is untouched; a temporary file may be left for `sweep`.
+        OSError: the old file is unchanged; a temporary file may be left for `sweep`.
     """
     name, within = path.name, within or folders.opened(path.parent)
     temporary = f".{name}.{os.getpid()}.tmp"
@@ -103,20 +104,20 @@ def write_head(
         written = os.fstat(fd)
     finally:
         os.close(fd)
-    if kept is not None:
-        # Not the one that was written with, whose end would wake those who watch the folder.
-        kept.append(within.open(temporary, os.O_RDONLY))
+    if opened is not None:
+        # Read-only: closing a descriptor that wrote would wake the processes that watch the folder.
+        opened.append(within.open(temporary, os.O_RDONLY))
     within.replace(temporary, name)
-    # Not a look at the path: somebody may have edited what stands there since.
+    # Not from the path: someone may have edited the file since.
     return (written.st_ino, written.st_mtime_ns, written.st_size)
 
 
 def _reserve(fd: int, size: int) -> None:
-    """Give a new file its blocks before it is written.
+    """Allocate the blocks of a new file before it is written.
 
-    ext4 flushes a file without blocks when it replaces another one, which costs more than
-    all the rest of a transition. Nothing is lost by it: after a power loss the file may
-    hold zeros, and the journal restores it.
+    ext4 flushes a file without blocks when it replaces another file, which costs more than
+    the rest of a transition. Skipping that flush loses nothing: after a power loss the file may
+    be full of zeros, and the journal restores it.
     """
     try:
         os.posix_fallocate(fd, 0, size)
@@ -125,20 +126,20 @@ def _reserve(fd: int, size: int) -> None:
 
 
 def left_over(state_name: str) -> Callable[[str], bool]:
-    """Return what tells the temporary files that a killed process of this program leaves.
+    """Return a function that recognizes the temporary files of killed processes by their names.
 
-    >>> is_left = left_over("state.json")
-    >>> is_left(".state.json.77.tmp"), is_left("journal.jsonl.77.tmp"), is_left("notes.tmp")
-    (True, True, False)
+    >>> is_left_over = left_over("state.json")
+    >>> [is_left_over(name) for name in (".state.json.7.tmp", "journal.jsonl.7.tmp", "notes.tmp")]
+    [True, True, False]
     """
-    own = re.compile(rf"(?:\.?{re.escape(state_name)}|{_WRITTEN_FIRST})\.\d{{1,10}}\.tmp")
-    return lambda name: own.fullmatch(name) is not None
+    pattern = re.compile(rf"(?:\.?{re.escape(state_name)}|{_WRITTEN_FIRST})\.\d{{1,10}}\.tmp")
+    return lambda name: pattern.fullmatch(name) is not None
 
 
 def keep_copy(path: Path, suffix: str) -> Path:
-    """Keep what stands in *path* beside it, durably, under a free name with *suffix*."""
+    """Copy *path* durably to a free name with *suffix* in the same folder; return the copy."""
     copy = _copied(path, suffix)
-    # The original is replaced next; who made the copy may have been killed before this.
+    # The original is replaced next. Sync also an old copy: its writer may have been killed before.
     fd = folders.open_file(copy, os.O_RDONLY)
     try:
         folders.synced(fd)
@@ -162,7 +163,7 @@ def _copied(path: Path, suffix: str) -> Path:
 
 
 def is_same(path: Path, copy: Path) -> bool:
-    """Return whether *copy* is a plain file with the bytes of *path*."""
+    """Return whether *copy* is a regular file with the same bytes as *path*."""
     try:
         return read_regular(copy) == read_regular(path)
     except (OSError, CorruptState):
@@ -174,7 +175,7 @@ def parse_head(content: dict[str, Any], where: str) -> Head:
 
     Raises:
         NewerSchema: a newer version of the program wrote it.
-        EditRefused: a field has a value that it can't have; the message names each.
+        EditRefused: a field has an invalid value; the message names each.
     """
     version = content.get("schema_version")
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -194,8 +195,8 @@ def parse_head(content: dict[str, Any], where: str) -> Head:
 
 
 OLD_CYCLE_LENGTH = 2
-"""The older form knows one cycle: galph (the supervisor), then ralph (the main step)."""
-_PLACES = {"galph": 0, "ralph": 1}
+"""The older form has one cycle: galph (the supervisor), then ralph (the main step)."""
+_POSITIONS = {"galph": 0, "ralph": 1}
 _REPLACED = frozenset(
     {
         "expected_actor",
@@ -208,12 +209,12 @@ _REPLACED = frozenset(
         "workflow_name",
     }
 )
-"""Fields of the old forms whose content the head says in its own way."""
+"""Fields of the old forms whose values are replaced by new ones."""
 _OURS = frozenset(Head.model_fields) - _REPLACED
 
 
 def is_legacy(raw: Mapping[str, Any]) -> bool:
-    """Return whether *raw*, the content of a state file, is of one of the two old forms.
+    """Return whether *raw*, the content of a state file, has one of the two old forms.
 
     >>> is_legacy({"iteration": 3, "expected_actor": "ralph", "status": "waiting-ralph"})
     True
@@ -241,13 +242,13 @@ def migrate(
     at: str,
     cycle_length: int = OLD_CYCLE_LENGTH,
 ) -> Head:
-    """Return the first head of a run that goes on where *raw* stands.
+    """Return the first head of a run that continues from *raw*.
 
-    Fields that this program has no use for (commits, ``lease_expires_at``) are kept. A
-    step that was running counts as failed once: nobody knows how it ended.
+    Fields that this program does not use (commits, ``lease_expires_at``) are kept. A step that
+    was running counts as failed once, because its end is unknown.
 
     Raises:
-        CorruptState: *raw* is of neither form, lacks what it needs, or contradicts itself.
+        CorruptState: *raw* has neither form, has a field missing, or contradicts itself.
         DefinitionChanged: *raw* was written under another workflow than *workflow_name*,
             or counts cycles of two where *workflow_name* has *cycle_length* steps.
     """
@@ -258,11 +259,11 @@ def migrate(
     last_prompt = raw.get("last_prompt")
     if last_prompt is not None and not isinstance(last_prompt, str):
         _refuse(f"last_prompt is {last_prompt!r}, not a name")
-    kept = {field: value for field, value in raw.items() if field not in _REPLACED}
+    other_fields = {field: value for field, value in raw.items() if field not in _REPLACED}
     try:
         return Head.model_validate(
             {
-                **kept,
+                **other_fields,
                 "run_id": new_run_id,
                 "workflow_name": workflow_name,
                 "workflow_digest": digest,
@@ -317,15 +318,15 @@ def _step_index(raw: Mapping[str, Any]) -> int:
             )
         return step_index
     actor = raw["expected_actor"]
-    if not isinstance(actor, str) or actor not in _PLACES:
+    if not isinstance(actor, str) or actor not in _POSITIONS:
         _refuse(f"expected_actor is {actor!r}, but has to be galph or ralph")
     iteration = _counter(raw, "iteration", 1)
-    return OLD_CYCLE_LENGTH * (iteration - 1) + _PLACES[actor]
+    return OLD_CYCLE_LENGTH * (iteration - 1) + _POSITIONS[actor]
 
 
 def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
     value = raw.get(field)
-    # Twice the iteration has to fit as well. JSON's true is an int to Python.
+    # Twice the iteration must be valid too. `type`, because JSON's true is an int for Python.
     if type(value) is int and least <= value <= MAX_COUNTER // 2:
         return value
     return _refuse(f"{field} is {value!r}, not a whole number from {least}")
@@ -336,20 +337,20 @@ def _status(raw: Mapping[str, Any]) -> Status:
     if not isinstance(status, str):
         _refuse(f"status is {status!r}, not a word")
     word, _, actor = status.partition("-")
-    if actor in _PLACES and "expected_actor" in raw and actor != raw["expected_actor"]:
+    if actor in _POSITIONS and "expected_actor" in raw and actor != raw["expected_actor"]:
         _refuse(f"status is {status!r}, but expected_actor is {raw['expected_actor']!r}")
     if word == "waiting" and actor:
         return Status.WAITING_NEXT
     if word == "running":
         return Status.FAILED
-    whole = {
+    statuses = {
         "complete": Status.WAITING_NEXT,
         "failed": Status.FAILED,
         "idle": Status.IDLE,
     }
-    if status not in whole:
+    if status not in statuses:
         _refuse(f"status is {status!r}, which neither old form has")
-    return whole[status]
+    return statuses[status]
 
 
 def _refuse(problem: str, cause: Exception | None = None) -> NoReturn:

@@ -1,13 +1,13 @@
-"""How far each run has come, kept where the tree of its project can't take it back.
+"""How far each run has come, stored where restoring its project can't undo it.
 
-Everything that proves a step is in the run's folder, and git, a backup or a snapshot restores all
-of it at once. So the newest token and revision are kept in the user's own state folder as well:
-one file for each run and folder, written after the journal has the transition. It is never
-flushed, because a power loss can only make it older. A run that is behind its record is refused.
+All evidence of a step is in the run's folder, and git, a backup or a snapshot restores all of it
+at once. So the newest token and revision are also in the user's own state folder: one file for
+each run and folder, written after the journal has the transition. It is never flushed, because a
+power loss can only make it older. A run that is older than its record is refused.
 
-Not promised: anything without a home folder, with one that is restored together with the project,
-or where a writer whose lock file was deleted comes late. If the whole folder is gone, the run that
-starts there is a new one, with a notice.
+Not promised: anything without a home folder, with a home folder that is restored together with
+the project, or if a writer comes late because its lock file was deleted. If the whole run folder
+is lost, a run that starts there is a new one, with a notice.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ from sequencer.store.recovery import beyond
 from sequencer.store.user_state import make_own, own_state, put_own, read_own
 
 KIND = "runs"
-"""Of the user's own records."""
+"""The kind of these records among the user's own records."""
 KEPT_S = 180 * 24 * 60 * 60
-"""In seconds: how long the record of a folder that is gone is kept. It may have been moved."""
+"""How long to keep the record of a missing folder, in seconds. It may have been moved."""
 _MAX_BYTES = 16 * 1024
 _MAX_HEAD_BYTES = 16 * 1024 * 1024
 _MOST_RESETS = 100
 _AROUND = 4
-"""How many folders around a head are known: up to the project, also from `runs/NAME`."""
+"""How many parent folders of a head are recorded: up to the project, also from `runs/NAME`."""
 _PAIR = b'{"token":%19d,"revision":%19d'
-"""What each transition overwrites; its length never changes."""
+"""The part of the file that each transition overwrites; its length never changes."""
 _FAILURES = (SequencerError, OSError)
 
 
 class Mark(Struct, frozen=True):
-    """What a record says."""
+    """The content of a record."""
 
     token: int
     revision: int
     run_id: str
     state_file: str
     next: str = ""
-    """The id of the run that has taken this one's place: it was reset, or its folder emptied."""
+    """The id of the run that replaced this one, after a reset or after its folder was emptied."""
     folders: tuple[str, ...] = ()
-    """Which folders are around the file, innermost first, as `_folders_of` says it. A folder that
-    is moved stays the same one, whatever is put back inside of it."""
+    """The parent folders of the file, innermost first, from `_folders_of`. A folder that is moved
+    keeps its id, whatever is restored inside it."""
 
     def was_moved_to(self, state_file: str) -> bool:
-        """Return whether a folder around *state_file* is one that was around this record's file."""
-        pairs = zip(Path(self.state_file).parents, Path(state_file).parents, strict=False)
-        known = zip(self.folders, _folders_of(state_file), strict=False)
+        """Return whether a parent of *state_file* is a moved parent of this record's file."""
+        paths = zip(Path(self.state_file).parents, Path(state_file).parents, strict=False)
+        ids = zip(self.folders, _folders_of(state_file), strict=False)
         return any(
-            one == other and old != new
-            for (old, new), (one, other) in zip(pairs, known, strict=False)
+            old_id == new_id and old_path != new_path
+            for (old_path, new_path), (old_id, new_id) in zip(paths, ids, strict=False)
         )
 
     @property
@@ -83,20 +83,20 @@ class Mark(Struct, frozen=True):
         return self.run_id.encode() in data
 
     def put(self) -> None:
-        """Write it.
+        """Write the record.
 
         Raises:
-            UnsafeFolder, StorageFailed: there is no place for it.
+            UnsafeFolder, StorageFailed: the folder of the records can't be used.
         """
-        rest = {"run_id": self.run_id, "state_file": self.state_file}
-        rest |= {"next": self.next} if self.next else {}
-        told: dict[str, Any] = {**rest, "folders": self.folders} if self.folders else {**rest}
-        data = _PAIR % (self.token, self.revision) + b"," + json.dumps(told).encode()[1:]
+        texts = {"run_id": self.run_id, "state_file": self.state_file}
+        texts |= {"next": self.next} if self.next else {}
+        rest: dict[str, Any] = {**texts, "folders": self.folders} if self.folders else {**texts}
+        data = _PAIR % (self.token, self.revision) + b"," + json.dumps(rest).encode()[1:]
         put_own(KIND, self.name, data, durably=False)
 
 
 def _name_of(run_id: str, state_file: str) -> str:
-    """Return the name of a record; the id may come from a file that anybody can edit."""
+    """Return the name of a record; digests, because anyone may have edited the file with the id."""
     return f"{_digest(run_id)}-{_digest(state_file)}.json"
 
 
@@ -105,59 +105,59 @@ def _digest(text: str) -> str:
 
 
 def _read(name: str) -> Mark | None:
-    """Return what the record *name* says; None: there is none, or it says nothing."""
+    """Return the record *name*; None: there is none, or it is not valid."""
     try:
-        found = json.loads(read_own(KIND, name, _MAX_BYTES) or b"{}")
+        content = json.loads(read_own(KIND, name, _MAX_BYTES) or b"{}")
     except (*_FAILURES, ValueError, RecursionError):
         return None
-    return _mark_of(found, name)
+    return _mark_of(content, name)
 
 
-def _mark_of(found: Any, name: str) -> Mark | None:
-    if not isinstance(found, dict):
+def _mark_of(content: Any, name: str) -> Mark | None:
+    if not isinstance(content, dict):
         return None
-    numbers = [found.get(key) for key in ("token", "revision")]
-    texts = [found.get(key, "") for key in ("run_id", "state_file", "next")]
+    numbers = [content.get(key) for key in ("token", "revision")]
+    texts = [content.get(key, "") for key in ("run_id", "state_file", "next")]
     is_known = all(type(n) is int and 0 <= n <= MAX_COUNTER for n in numbers)
     if not is_known or not all(isinstance(text, str) for text in texts):
         return None
-    known = found.get("folders") or ()
-    around = tuple(map(str, known)) if isinstance(known, list) else ()
+    folder_ids = content.get("folders") or ()
+    parents = tuple(map(str, folder_ids)) if isinstance(folder_ids, list) else ()
     mark = Mark(*numbers, *texts)  # type: ignore[arg-type]
-    return replace(mark, folders=around) if mark.name == name else None
+    return replace(mark, folders=parents) if mark.name == name else None
 
 
 def _folders_of(state_file: str) -> tuple[str, ...]:
-    """Return which folders are around *state_file*, innermost first, by device and inode.
+    """Return "device:inode" of the parent folders of *state_file*, innermost first.
 
-    An inode of a folder that was removed may be another's later.
+    Not unique forever: the inode of a removed folder may be used again.
     """
-    found = []
+    ids = []
     for folder in [*Path(state_file).parents][:_AROUND]:
         try:
-            about = os.stat(folder)  # noqa: PTH116 - no Path for each
+            about = os.stat(folder)  # noqa: PTH116 - cheaper than a Path
         except OSError:
             break
-        found.append(f"{about.st_dev}:{about.st_ino}")
-    return tuple(found)
+        ids.append(f"{about.st_dev}:{about.st_ino}")
+    return tuple(ids)
 
 
 class HighWaterMark:
-    """The record of the run in one folder. What can't be read or written is ignored."""
+    """The record of the run in one folder. A record that can't be read or written is ignored."""
 
     def __init__(self, state_path: Path, *, is_shared: bool = False) -> None:
-        """Keep it for the run with the head at *state_path*; nothing is touched before it is used.
+        """Use the record of the run with the head at *state_path*; nothing is opened yet.
 
-        *is_shared*: other folders are meant to have the same run, as clones of a git store do.
-        Their records do not count here.
+        *is_shared*: other folders have the same run on purpose, as clones of a git store do. Their
+        records do not count here.
         """
         self._path, self._is_shared = state_path, is_shared
         self._key = ""
         self._run_id: str | None = None
-        """Of the run whose record is open."""
+        """The run whose record is open."""
         self._fd = -1
         self._loaded_id: str | None = None
-        """Of the run that was here when it was loaded; a reset replaces it."""
+        """The run that was in the folder when it was loaded; a reset replaces it."""
 
     @property
     def _state_file(self) -> str:
@@ -178,13 +178,13 @@ class HighWaterMark:
 
     # --- comparing -------------------------------------------------------------------
 
-    def traces(self, run_id: str) -> Iterator[ProgressMark]:
-        """Yield how far the run *run_id* has come, as far as this user's records know.
+    def marks(self, run_id: str) -> Iterator[ProgressMark]:
+        """Yield how far the run *run_id* has come according to this user's records.
 
-        A run that was moved here keeps the record of its old place. One that was copied starts
-        a record of its own: what the other one did does not matter to it.
+        A run that was moved here keeps the record of its old folder. A copy starts a record of its
+        own: the progress of the original does not matter to it.
         """
-        mark = self._own(run_id)
+        mark = self._newest(run_id)
         if mark is None and not self._is_shared:
             mark = self._moved(run_id)[0]
         if mark is not None:
@@ -192,20 +192,20 @@ class HighWaterMark:
             yield ProgressMark(where, token=mark.token, revision=mark.revision, is_outside=True)
 
     def shown_beyond(self, head: Head) -> ProgressMark | None:
-        """Return what shows that the run had come further than *head*; None: nothing does."""
-        return beyond(head, head.revision, self.traces(head.run_id))
+        """Return the record if the run had come further than *head*; None: it had not."""
+        return beyond(head, head.revision, self.marks(head.run_id))
 
-    def beside(self, progress: ProgressEvidence) -> ProgressEvidence:
-        """Return evidence that starts with this record, followed by that of *progress*."""
+    def before(self, progress: ProgressEvidence) -> ProgressEvidence:
+        """Return evidence that yields this record first and then *progress*."""
 
         def both(run_id: str) -> Iterable[ProgressMark]:
-            yield from self.traces(run_id)
+            yield from self.marks(run_id)
             yield from progress(run_id)
 
         return both
 
-    def _own(self, run_id: str) -> Mark | None:
-        """Return the newest record of this folder's run *run_id*, or of what followed it."""
+    def _newest(self, run_id: str) -> Mark | None:
+        """Return the record of the run *run_id* in this folder, or of the run that replaced it."""
         mark = _read(_name_of(run_id, self._state_file))
         for _ in range(_MOST_RESETS):
             after = _read(_name_of(mark.next, self._state_file)) if mark and mark.next else None
@@ -215,51 +215,48 @@ class HighWaterMark:
         return mark
 
     def _moved(self, run_id: str) -> tuple[Mark | None, list[Mark], bool]:
-        """Return the record that a moved run keeps, those of its old places, and who else has it.
+        """Return (the record that a moved run keeps, all records of its old folders, is_copy).
 
-        The last says whether another folder still has the run, so that this one is a copy.
+        *is_copy*: another folder still has the run.
         """
         others = [m for m in _records(lambda name: name.startswith(_digest(run_id))) if not m.next]
-        is_copy = any(one.is_there for one in others)
-        gone = [one for one in others if not one.is_there]
-        moved = [one for one in gone if one.was_moved_to(self._state_file)]
+        is_copy = any(mark.is_there for mark in others)
+        missing = [mark for mark in others if not mark.is_there]
+        moved = [mark for mark in missing if mark.was_moved_to(self._state_file)]
         if moved:
-            # Whoever else has a copy of the run: this is the folder that the record is about.
-            gone, is_copy = moved, False
-        newest = max(gone, key=lambda one: (one.token, one.revision), default=None)
-        return (None if is_copy else newest), gone, is_copy
+            # This is the folder of the record, even if other folders have copies of the run.
+            missing, is_copy = moved, False
+        newest = max(missing, key=lambda mark: (mark.token, mark.revision), default=None)
+        return (None if is_copy else newest), missing, is_copy
 
-    def settled(self, run_id: str) -> tuple[str, ...]:
-        """Move the record of a run that was moved, and start one for a copy.
-
-        Returns what a person should know.
-        """
+    def settle(self, run_id: str) -> tuple[str, ...]:
+        """Move the record of a run that was moved, or start one for a copy; return notices."""
         self._loaded_id = run_id
         if self._is_shared:
             return ()
         with contextlib.suppress(*_FAILURES):
             if _read(_name_of(run_id, self._state_file)) is not None:
                 return ()
-            mark, gone, is_copy = self._moved(run_id)
+            mark, old_marks, is_copy = self._moved(run_id)
             if mark is None and not is_copy:
                 return ()
             token, revision = (mark.token, mark.revision) if mark else (0, 0)
-            around = _folders_of(self._state_file)
-            Mark(token, revision, run_id, self._state_file, folders=around).put()
+            parents = _folders_of(self._state_file)
+            Mark(token, revision, run_id, self._state_file, folders=parents).put()
             if mark is not None:
-                for one in gone:
-                    folders.remove(Path(os.path.realpath(own_state(KIND)), one.name))
+                for old in old_marks:
+                    folders.remove(Path(os.path.realpath(own_state(KIND)), old.name))
             else:
-                told = f"{self._path} is a copy: another folder still has the run {run_id}"
-                return (f"{told}; each of them continues by itself from here",)
+                notice = f"{self._path} is a copy: another folder still has the run {run_id}"
+                return (f"{notice}; from here, each of them continues on its own",)
         return ()
 
     # --- writing ---------------------------------------------------------------------
 
     def note(self, head: Head) -> tuple[str, ...]:
-        """Remember that *head* was accepted; return what a person should know."""
+        """Record that *head* was accepted; return notices."""
         if head.run_id != self._run_id:
-            return self._begin(head)
+            return self._open(head)
         if self._fd >= 0:
             try:
                 os.pwrite(self._fd, _PAIR % (head.token, head.revision), 0)
@@ -268,14 +265,14 @@ class HighWaterMark:
         return ()
 
     def put(self, head: Head) -> None:
-        """Make *head* the newest, even if the record was beyond it: a person has said so.
+        """Record *head*, even if the record was further: a person decided so.
 
         Raises:
-            UnsafeFolder, StorageFailed: the record is there and can't be changed.
+            UnsafeFolder, StorageFailed: the record exists and can't be changed.
         """
         self.close()
-        around = _folders_of(self._state_file)
-        mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=around)
+        parents = _folders_of(self._state_file)
+        mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=parents)
         try:
             os.close(self._write(mark))
         except _FAILURES:
@@ -283,44 +280,44 @@ class HighWaterMark:
                 raise
 
     def forget(self, run_id: str) -> None:
-        """Remove the record of the run *run_id*, which is deleted for good."""
+        """Remove the record of the run *run_id*, which is permanently deleted."""
         self.close()
         with contextlib.suppress(*_FAILURES):
             name = _name_of(run_id, self._state_file)
             folders.remove(Path(os.path.realpath(own_state(KIND)), name))
 
-    def _begin(self, head: Head) -> tuple[str, ...]:
-        """Open the record of *head*'s run, made where there is none."""
-        before, told = self._run_id or self._loaded_id, tuple[str, ...]()
+    def _open(self, head: Head) -> tuple[str, ...]:
+        """Open the record of *head*'s run, and make it if there is none; return notices."""
+        old_run_id, notices = self._run_id or self._loaded_id, tuple[str, ...]()
         self.close()
-        # Set even if the record can't be written, so that not every step tries again.
+        # Set even if the record can't be written, so that later steps do not try again.
         self._run_id = head.run_id
-        around = _folders_of(self._state_file)
-        mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=around)
+        parents = _folders_of(self._state_file)
+        mark = Mark(head.token, head.revision, head.run_id, self._state_file, folders=parents)
         with contextlib.suppress(*_FAILURES):
             make_own(KIND)
-            if before not in {None, head.run_id} and (
-                old := _read(_name_of(before, mark.state_file))
+            if old_run_id not in {None, head.run_id} and (
+                old := _read(_name_of(old_run_id, mark.state_file))
             ):
                 replace(old, next=head.run_id).put()
-            elif before is None and head.revision == 1:
-                told = tuple(self._replaced(mark))
+            elif old_run_id is None and head.revision == 1:
+                notices = tuple(self._replaced(mark))
             self._fd = self._write(mark)
-        return told
+        return notices
 
     @staticmethod
     def _write(mark: Mark) -> int:
-        """Make the record say what *mark* does; return a descriptor of it.
+        """Write *mark* into its record; return a descriptor of the file.
 
-        In place, because other processes that work on the run have it open.
+        In place, because other processes that work on the run have the file open.
         """
-        there = _read(mark.name)
-        if there is None:
+        old = _read(mark.name)
+        if old is None:
             sweep(time.time() - KEPT_S)
-        if there is None or there.next:
+        if old is None or old.next:
             mark.put()
-        place = folders.opened(os.path.realpath(own_state(KIND)))
-        fd = place.open(mark.name, os.O_RDWR)
+        folder = folders.opened(os.path.realpath(own_state(KIND)))
+        fd = folder.open(mark.name, os.O_RDWR)
         try:
             os.pwrite(fd, _PAIR % (mark.token, mark.revision), 0)
         except OSError:
@@ -329,16 +326,16 @@ class HighWaterMark:
         return fd
 
     def _replaced(self, mark: Mark) -> Iterator[str]:
-        """Note in the records of earlier runs of this folder that *mark* follows; yield notices."""
-        end = f"-{_digest(mark.state_file)}.json"
-        for old in _records(lambda name: name.endswith(end)):
+        """Link the records of earlier runs of this folder to *mark*; yield a notice for each."""
+        suffix = f"-{_digest(mark.state_file)}.json"
+        for old in _records(lambda name: name.endswith(suffix)):
             if old.next or old.run_id == mark.run_id:
                 continue
             replace(old, next=mark.run_id).put()
             yield (
                 f"a new run starts in {self._path.parent}, where the run {old.run_id} was up to "
                 f"token {old.token}. If its files were not removed on purpose (git clean -x and "
-                "git stash --all take them), end this and put them back"
+                "git stash --all remove them), stop this run and put them back"
             )
 
     def _drop(self) -> None:
@@ -346,35 +343,35 @@ class HighWaterMark:
         os.close(fd)
 
 
-def _records(is_asked: Callable[[str], bool]) -> Iterator[Mark]:
-    """Yield the records whose names *is_asked* takes."""
+def _records(is_wanted: Callable[[str], bool]) -> Iterator[Mark]:
+    """Yield the records whose names *is_wanted* accepts."""
     try:
-        found = folders.names(os.path.realpath(own_state(KIND)))
+        names = folders.names(os.path.realpath(own_state(KIND)))
     except _FAILURES:
         return
-    yield from filter(None, map(_read, sorted(filter(is_asked, found))))
+    yield from filter(None, map(_read, sorted(filter(is_wanted, names))))
 
 
 def sweep(before: float) -> None:
-    """Remove the records, last written *before* a time (Unix), of runs that are gone."""
-    place = os.path.realpath(own_state(KIND))
+    """Remove records of missing runs that were last written *before* a time (Unix)."""
+    folder = os.path.realpath(own_state(KIND))
 
     def is_old(name: str) -> bool:
         with contextlib.suppress(OSError):
-            return os.stat(f"{place}/{name}").st_mtime < before  # noqa: PTH116
+            return os.stat(f"{folder}/{name}").st_mtime < before  # noqa: PTH116
         return False
 
     for mark in _records(is_old):
         if mark.next or not mark.is_there:
-            Path(place, mark.name).unlink(missing_ok=True)
+            Path(folder, mark.name).unlink(missing_ok=True)
 
 
 def problem() -> str | None:
-    """Return why nothing can be compared on this machine; None: it can."""
+    """Return why records can't be used on this machine; None: they can."""
     try:
-        place = own_state(KIND)
+        folder = own_state(KIND)
         read_own(KIND, "none", 1)
     except _FAILURES as error:
         return str(error).splitlines()[0]
-    there = next(path for path in (place, *place.parents) if path.exists())
-    return None if os.access(there, os.W_OK | os.X_OK) else f"{there}: can't be written to"
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing}: can't be written to"

@@ -1,8 +1,8 @@
-"""Who this process is, what its clocks say, whether an agent started it, and who is gone.
+"""The identity of this process, its clocks, whether an agent started it, and dead processes.
 
-Proof that another process is gone needs the same boot and the same pid namespace, or the same
-machine under another boot; everything else is left to leases. Wall clocks are for people and
-are never compared.
+Proof that another process has ended needs the same boot and the same pid namespace, or the same
+machine under another boot; leases decide all other cases. Wall clocks are for people and are never
+compared.
 
 Not promised: protection from a program of this user that replaces these functions or writes
 a run's files directly. Any code that runs as this user can do both.
@@ -26,7 +26,7 @@ from sequencer.errors import DecisionRefused
 from sequencer.model.head import Owner
 
 INSIDE_AGENT = "SEQUENCER_TOKEN"
-"""The variable that each process of an agent has. Its presence counts, whatever its value."""
+"""The environment variable of all processes of an agent. Only its presence counts."""
 
 _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _STAT_STATE, _STAT_PARENT, _STAT_START = 0, 1, 19
@@ -34,29 +34,29 @@ _STAT_STATE, _STAT_PARENT, _STAT_START = 0, 1, 19
 
 
 def boottime() -> float:
-    """Return seconds since the machine's boot, sleep included. This clock can't be set."""
+    """Return the seconds since the machine's boot, sleep included. No one can set this clock."""
     return time.clock_gettime(_BOOT_CLOCK) - _namespace_offset()
 
 
 @cache
 def _namespace_offset() -> float:
-    """Return by how much the clock since boot is ahead here of the machine's own.
+    """Return how far the boot clock of this process is ahead of the machine's, in seconds.
 
-    A container may have been given one of its own (a time namespace), so that it goes on
-    where it was on another machine; its boot is the machine's all the same.
+    A container may have its own clock (a time namespace), so that it continues from its time on
+    another machine. Its boot is still the boot of this machine.
     """
     try:
-        own, of_children = (
+        namespace, for_children = (
             Path(f"/proc/self/ns/{name}").readlink().name.partition(":")[2]
             for name in ("time", "time_for_children")
         )
-        told = Path("/proc/self/timens_offsets").read_text()
+        offsets = Path("/proc/self/timens_offsets").read_text()
     except OSError:
         return 0.0
-    if own != of_children:
-        # What can be read is the offset of the children's clock.
+    if namespace != for_children:
+        # The file has the offset of the children's clock, not of this process's.
         return 0.0
-    lines = (line.split() for line in told.splitlines())
+    lines = (line.split() for line in offsets.splitlines())
     return sum(int(line[1]) + int(line[2]) / 1e9 for line in lines if line[0] == "boottime")
 
 
@@ -77,7 +77,7 @@ def _psutil() -> Any:
 
 @cache
 def pid_namespace() -> str:
-    """Return the id of the pid namespace; empty where the system has none."""
+    """Return the id of the pid namespace; empty: the system has none."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -86,26 +86,26 @@ def pid_namespace() -> str:
 
 @cache
 def machine() -> str:
-    """Return a digest of the machine's id; empty where it has none, as in many containers."""
+    """Return a digest of the machine's id; empty: it has none, as in many containers."""
     for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
         try:
-            found = Path(path).read_text().strip()
+            text = Path(path).read_text().strip()
         except OSError:
             continue
-        if found:
-            return sha256(found.encode()).hexdigest()[:12]
+        if text:
+            return sha256(text.encode()).hexdigest()[:12]
     return ""
 
 
 def process_start(pid: int) -> int | None:
-    """Return when *pid* started, in clock ticks since boot; None if it is gone or a zombie."""
+    """Return when *pid* started, in clock ticks since boot; None: it has ended or is a zombie."""
     if sys.platform != "linux":
         return _process_start_elsewhere(pid)
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    # A zombie runs no code any more: its claim has no holder.
+    # A zombie runs no more code, so its claim has no holder.
     if fields[_STAT_STATE] in (b"Z", b"X"):
         return None
     return int(fields[_STAT_START]) - round(_namespace_offset() * os.sysconf("SC_CLK_TCK"))
@@ -136,12 +136,12 @@ def _this_process(pid: int) -> Owner:
 
 
 def this_process() -> Owner:
-    """Return the owner that claims of this process carry."""
+    """Return the owner that this process writes into its claims."""
     return _this_process(os.getpid())
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether *pid* exists but is another user's, whom /proc may not show (hidepid)."""
+    """Return whether *pid* is a process of another user, which /proc may not show (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -152,12 +152,12 @@ def _is_hidden(pid: int) -> bool:
 
 
 def is_same_boot(owner: Owner) -> bool:
-    """Return whether *owner* lives under the running kernel, perhaps in another container."""
+    """Return whether *owner* runs under the same kernel boot, perhaps in another container."""
     return owner.boot_id == boot_id()
 
 
 def is_proven_dead(owner: Owner) -> bool:
-    """Return whether *owner* can't be running any more."""
+    """Return whether *owner* can't be running anymore."""
     if is_same_boot(owner):
         if owner.pid_ns != pid_namespace():
             return False
@@ -170,8 +170,8 @@ def is_proven_dead(owner: Owner) -> bool:
 def open_process(owner: Owner) -> int | None:
     """Return a descriptor that becomes readable when *owner*'s process ends.
 
-    None where that can't be known: another boot, another pid namespace, a system without
-    process descriptors, or a process that is gone already.
+    None if that can't be known: another boot, another pid namespace, a system without process
+    descriptors, or a process that has already ended.
     """
     is_visible = is_same_boot(owner) and owner.pid_ns == pid_namespace()
     if not is_visible or not hasattr(os, "pidfd_open"):
@@ -190,25 +190,24 @@ def open_process(owner: Owner) -> int | None:
 
 _GUARD = b"/sequencer/executors/guard.py"
 _GUARD_OPTIONS = [b"-I", b"-S"]
-"""A guard's command line: its interpreter, these options, the end of its program's path; behind
-them numbers of descriptors, and words of its version. Other users and sandboxed processes can read
-it, and no agent can change it. Other versions have guards whose command line begins the same."""
+"""A guard's command line: its interpreter, these options, a path that ends with `_GUARD`, then
+descriptor numbers and words that depend on its version. Other users and sandboxed processes can
+read it, and no agent can change it. Guards of other versions start with the same words."""
 _COMMAND_BYTES = 16 * 1024
 _MOST_LOOKS = 4096
-"""No person's shell has so many ancestors, so what has more counts as an agent's."""
+"""No person's shell has so many ancestors, so a process with more counts as an agent's."""
 _FIRST_NAMESPACE = "pid:[4026531836]"
-"""The pid namespace of the machine itself: a constant of the kernel."""
-_UNSEEN = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""The machine's initial pid namespace: a constant of the kernel."""
+_HIDDEN = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 def is_inside_agent() -> bool:
-    """Return whether an agent started this process, whatever it has done to its variables.
+    """Return whether an agent started this process, even if it changed its environment.
 
-    It did if this process or an ancestor carries the mark or was started with it, if an
-    ancestor is a guard, or if this process is inside the wall around agents, which no process
-    can leave. An ancestor of another user that can't be read does not count as an agent. If
-    the topmost ancestors are hidden (another pid namespace, no /proc), any Landlock domain of
-    this kind counts as the mark.
+    It did if this process or an ancestor has the mark or was started with it, if an ancestor is a
+    guard, or if this process is inside the wall around agents, which no process can leave. An
+    unreadable ancestor of another user does not count as an agent. If the topmost ancestors are
+    hidden (another pid namespace, no /proc), any Landlock domain of this kind counts as the mark.
 
     Raises:
         OSError: this process can't open any more files, so the answer is unknown.
@@ -216,38 +215,38 @@ def is_inside_agent() -> bool:
     return INSIDE_AGENT in os.environ or _was_started_by_agent(os.getpid())
 
 
-def ensure_person(what: str, hint: str) -> None:
-    """Return unless an agent asks for *what*, which no setting allows it; *hint* says what to do.
+def ensure_person(action: str, hint: str) -> None:
+    """Refuse *action* to agents, which no setting allows; *hint* says what to do instead.
 
     Raises:
-        DecisionRefused: an agent asks.
+        DecisionRefused: an agent started this process.
     """
     if is_inside_agent():
-        raise DecisionRefused(what, hint)
+        raise DecisionRefused(action, hint)
 
 
 @lru_cache(maxsize=1)
 def _was_started_by_agent(pid: int) -> bool:
-    # Remembered: a process's ancestors end, but none is ever added.
+    # Cached: a process's ancestors may end, but it never gets another one.
     del pid
     if sys.platform != "linux":
         return _is_below_agent_elsewhere(os.getpid())
-    found = _is_below_agent("self")
+    is_below = _is_below_agent("self")
     # A process that outlives its guard, or sees another /proc, is still inside the wall.
-    return found or _depth() >= (1 if found is None else _DEPTH)
+    return is_below or _landlock_depth() >= (1 if is_below is None else _DEPTH)
 
 
 def is_agent(pid: int) -> bool:
-    """Return whether the process *pid* is provably an agent's; see `is_inside_agent`."""
+    """Return whether an agent provably started the process *pid*; see `is_inside_agent`."""
     if sys.platform != "linux":
         return _is_below_agent_elsewhere(pid)
     return _is_below_agent(pid) is True
 
 
 def sees_all_processes() -> bool:
-    """Return whether /proc shows this process each other one of the machine.
+    """Return whether /proc shows this process all processes of the machine.
 
-    Not in another pid namespace, and not where it is mounted with ``hidepid``.
+    It does not in another pid namespace, or if it is mounted with ``hidepid``.
     """
     return pid_namespace() == _FIRST_NAMESPACE and os.access("/proc/1/status", os.R_OK)
 
@@ -258,46 +257,46 @@ class _Ancestor(NamedTuple):
 
 
 def _is_below_agent(first: int | str) -> bool | None:
-    """Return whether *first* or a process above it is marked; None: the top can't be seen.
+    """Return whether *first* or an ancestor is marked; None: the topmost ones are hidden.
 
     *first* may be "self": in a new pid namespace, /proc may still show the old numbers.
     """
-    line: list[int | str] = [first]
+    chain: list[int | str] = [first]
     for _ in range(_MOST_LOOKS):
-        found = _ancestor(line[-1])
-        if len(line) > 1:
-            child = _ancestor(line[-2])
+        ancestor = _ancestor(chain[-1])
+        if len(chain) > 1:
+            child = _ancestor(chain[-2])
             if child is None:
-                line.pop()
+                chain.pop()
                 continue
-            if child.parent != line[-1]:
-                # The parent ended while we looked, so its number may be a stranger's now.
-                line[-1] = child.parent
+            if child.parent != chain[-1]:
+                # The parent ended in the meantime, so its pid may belong to another process now.
+                chain[-1] = child.parent
                 continue
-        if found is None:
+        if ancestor is None:
             return None
-        if found.is_marked:
+        if ancestor.is_marked:
             return True
-        if not found.parent:
+        if not ancestor.parent:
             return None if pid_namespace() != _FIRST_NAMESPACE else False
-        line.append(found.parent)
+        chain.append(ancestor.parent)
     return True
 
 
 def _ancestor(pid: int | str) -> _Ancestor | None:
-    """Return what a process tells about itself; None: it is gone, or hidden from this user."""
+    """Return the parent of *pid*, and whether it is marked; None: it has ended or is hidden."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - half the cost of a Path
             fields = file.read().rpartition(b")")[2].split()
         with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
             command = file.read(_COMMAND_BYTES).split(b"\0")
-    except _UNSEEN:
+    except _HIDDEN:
         return None
     is_marked = _is_guard(command)
     if not is_marked:
-        with suppress(*_UNSEEN), open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+        with suppress(*_HIDDEN), open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
             mark = b"%s=" % INSIDE_AGENT.encode()
-            is_marked = any(one.startswith(mark) for one in file.read().split(b"\0"))
+            is_marked = any(variable.startswith(mark) for variable in file.read().split(b"\0"))
     return _Ancestor(int(fields[_STAT_PARENT]), is_marked)
 
 
@@ -309,39 +308,39 @@ def _is_guard(command: list[bytes]) -> bool:
     >>> _is_guard([b"vim", b"/usr/lib/sequencer/executors/guard.py"])
     False
     """
-    return command[1:3] == _GUARD_OPTIONS and any(one.endswith(_GUARD) for one in command[3:4])
+    return command[1:3] == _GUARD_OPTIONS and any(word.endswith(_GUARD) for word in command[3:4])
 
 
 def _is_below_agent_elsewhere(pid: int) -> bool:
     psutil = _psutil()
     try:
-        own = psutil.Process(pid)
-        line = [own, *own.parents()]
+        process = psutil.Process(pid)
+        chain = [process, *process.parents()]
     except psutil.Error:
         return False
-    for one in line:
+    for ancestor in chain:
         with suppress(psutil.Error, OSError):
-            if _is_guard([os.fsencode(word) for word in one.cmdline()]):
+            if _is_guard([os.fsencode(word) for word in ancestor.cmdline()]):
                 return True
         with suppress(psutil.Error, OSError):
-            if INSIDE_AGENT in one.environ():
+            if INSIDE_AGENT in ancestor.environ():
                 return True
     return False
 
 
 _MOST_DOMAINS = 16
-"""So many Landlock domains can be inside of each other: a constant of the kernel."""
+"""How deep Landlock domains can be nested: a constant of the kernel."""
 _DEPTH = 3
-"""The wall around agents is so deep: `guard.DEPTH`, which is above this module."""
+"""How deep the wall around agents is: `guard.DEPTH`, in a higher layer than this module."""
 _SCOPES = 3
 """Landlock's two scopes: abstract sockets and signals."""
 
 
-def _depth() -> int:
-    """Return in how many Landlock domains this process is, none of which it can leave.
+def _landlock_depth() -> int:
+    """Return how many nested Landlock domains this process is in; it can't leave any of them.
 
-    The kernel does not say it. But domains can be inside of each other only so deep, so a thread,
-    whose end undoes it, enters as many as it still can.
+    The kernel does not report it. So a thread enters as many more as the limit allows, and the
+    rest is the answer. The end of the thread undoes it.
     """
     entered: list[int] = []
 
@@ -356,7 +355,7 @@ def _depth() -> int:
         create, restrict, no_new_privs = 444, 446, 38
         fd = call(create, ctypes.byref(scopes), ctypes.c_size_t(ctypes.sizeof(scopes)), 0)
         if fd < 0:
-            # This kernel has no such wall.
+            # This kernel has no Landlock scopes, so no process is in such a domain.
             entered.extend(range(_MOST_DOMAINS))
             return
         ctypes.CDLL(None).prctl(no_new_privs, 1, 0, 0, 0)
@@ -371,12 +370,12 @@ def _depth() -> int:
 
 
 def utc_now() -> str:
-    """Return the time as state.json, journal and logs have it."""
+    """Return the time in the format of state.json, journal and logs."""
     return _written(int(time.time()))
 
 
 def utc_milliseconds() -> str:
-    """Return the time as the record of an attempt has it, which says when it began.
+    """Return the time in the format of an attempt's start in its record.
 
     >>> len(utc_milliseconds())
     24
@@ -387,5 +386,5 @@ def utc_milliseconds() -> str:
 
 @lru_cache(maxsize=1)
 def _written(second: int) -> str:
-    """Return a time as text; a step asks for the same one again and again."""
+    """Return a time as text; cached, because a step needs the same one many times."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

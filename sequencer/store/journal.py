@@ -1,10 +1,10 @@
 """The journal: its line format, which of its lines count, and its files.
 
-A line is one JSON object with a checksum over everything before it. Of several lines with
-the next revision the first in the file wins, every other one is skipped by every reader: an
-append is a compare-and-swap, accepted if and only if it landed where its writer expected it.
-A line that can't be read is skipped; if it held an accepted record, the revisions have a gap,
-and that is refused. Rotation locks the journal itself, so no line lands in a file put aside.
+A line is one JSON object with a checksum over everything before it. If several lines have the
+next revision, the first in the file wins, and every reader skips the others. So an append is a
+compare-and-swap: it is accepted if and only if it landed where its writer expected it. A line
+that can't be read is skipped; if it was an accepted record, the revisions have a gap, which is
+refused. Rotation locks the journal file, so no line lands in a rotated file.
 
 Stdlib only: the idle `tick` reads the journal without loading anything heavy.
 """
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from sequencer.model.transitions import Fact
 
 CLOSING = b"#\n"
-"""What a writer puts behind a torn line. A newline alone would make a line count that lacks
-nothing else, after it was taken for torn."""
+"""What a writer appends to a torn line. A newline alone could complete a line that was already
+treated as torn, and it would count."""
 _SEAL = b',"checksum":"'
 _CHECKSUM_HEX = 16
 WRITING = "writing"
@@ -55,27 +55,27 @@ class Record(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Return the offset behind the newline."""
+        """Return the offset after the newline."""
         return self.offset + len(self.line) + 1
 
 
 class Gap(NamedTuple):
-    """Revisions that the journal should have and has not."""
+    """Revisions that are missing in the journal."""
 
     offset: int
-    """Of the first record behind the gap."""
+    """Of the first record after the gap."""
     first: int
     last: int
 
 
 class Scan(NamedTuple):
-    """What a stretch of journal holds."""
+    """The content of a part of the journal."""
 
     winners: tuple[Record, ...]
     size: int
-    """Offset behind the last byte that was read."""
+    """Offset after the last byte that was read."""
     is_torn: bool
-    """The last line has no newline: its writer was stopped in mid-write."""
+    """The last line has no newline: its writer was stopped in the middle of a write."""
     skipped: tuple[tuple[int, str], ...] = ()
     """Offset and reason of each line that does not count."""
     gaps: tuple[Gap, ...] = ()
@@ -87,7 +87,7 @@ def checksum(body: bytes) -> str:
 
 
 def fact_fields(fact: Fact) -> dict[str, Any]:
-    """Return *fact* as a line has it."""
+    """Return *fact* in the form of a journal line."""
     return {
         "event": str(fact.event),
         "step": fact.step,
@@ -108,7 +108,7 @@ def encode(
     """Return the line for a transition, newline included.
 
     *facts*, one or more, have the keys event, step, step_index, token, attempt, outcome.
-    *writing* tells this line from every other, where two writers may decide the same.
+    *writing* makes the line unique where two writers may decide the same.
     """
     first, *rest = facts
     fields = {"revision": revision, "at": at, **first}
@@ -127,7 +127,7 @@ def decode(line: bytes) -> dict[str, Any]:
 
     Raises:
         ValueError: it is torn or damaged.
-        NewerSchema: it is as it was written, but no record that this version knows.
+        NewerSchema: it is intact, but not a record that this version knows.
     """
     body, tail = line[:-_TAIL_BYTES], line[-_TAIL_BYTES:]
     if not (tail.startswith(_SEAL) and tail.endswith(b'"}')):
@@ -146,7 +146,7 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 def _is_record(data: dict[str, Any]) -> bool:
-    """Return whether *data* has what every reader of a record relies on."""
+    """Return whether *data* has the keys that all readers of a record rely on."""
     also = data.get("also", [])
     return (
         type(data.get("revision")) is int
@@ -163,28 +163,28 @@ def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
     Raises:
         CorruptState: an accepted record is missing between two others.
     """
-    found = survey(data, offset, expected)
-    if (lost := lost_within(found, where)) is not None:
-        raise lost
-    return found
+    result = survey(data, offset, expected)
+    if (error := lost_within(result, where)) is not None:
+        raise error
+    return result
 
 
 _REPAIR = "'sequencer repair' shows what can be saved"
 
 
 def lost_within(found: Scan, where: str) -> CorruptState | None:
-    """Return why *found* in the file *where* can't be used: an accepted record is missing."""
+    """Return the error if an accepted record is missing in *found*, from the file *where*."""
     if not found.gaps:
         return None
     at, first, last = found.gaps[0]
-    lost = f"revision {first}" if first == last else f"revisions {first} to {last}"
-    return CorruptState(f"{lost} missing before byte {at}", where=where, hint=_REPAIR)
+    revisions = f"revision {first}" if first == last else f"revisions {first} to {last}"
+    return CorruptState(f"{revisions} missing before byte {at}", where=where, hint=_REPAIR)
 
 
 def lost_between(newest: int | None, fresh: Sequence[Record], where: str) -> CorruptState | None:
-    """Return why *fresh* in the file *where* does not continue the files before it.
+    """Return the error if *fresh*, from the file *where*, does not continue the files before it.
 
-    These end with the revision *newest* (None: there are none), and *fresh* has what is newer.
+    Those end with the revision *newest* (None: there are none); *fresh* has the newer records.
     """
     if newest is None or not fresh or fresh[0].revision == newest + 1:
         return None
@@ -193,10 +193,10 @@ def lost_between(newest: int | None, fresh: Sequence[Record], where: str) -> Cor
 
 
 def survey(data: bytes, offset: int = 0, expected: int | None = None) -> Scan:
-    """Return what the lines of *data* are, which starts at *offset* of its file.
+    """Sort the lines of *data*, which starts at *offset* of its file, into winners and others.
 
-    *expected* is the revision of the first winner; None takes that of the first line
-    that can be read.
+    *expected* is the revision of the first winner; None: the revision of the first line that can
+    be read.
     """
     winners: list[Record] = []
     skipped: list[tuple[int, str]] = []
@@ -234,8 +234,8 @@ def facts_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     facts = [{**shared, **fact} for fact in (first, *record.get("also", ()))]
     for fact in facts:
         if meaning_of(fact["event"]).starts is StartKind.ATTEMPT:
-            # Where it runs is in the head that came of it.
-            claims = {one["token"]: one for one in record["head"].get("claims", ())}
+            # The fact does not name the host; the claim in the new head does.
+            claims = {claim["token"]: claim for claim in record["head"].get("claims", ())}
             claim = claims.get(fact["token"])
             fact["host"] = None if claim is None else claim["owner"]["host"]
     return facts
@@ -243,27 +243,27 @@ def facts_of(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 NAME = "journal.jsonl"
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a file system without hard links answers."""
+"""The errors of a file system without hard links."""
 _ROTATED = re.compile(r"journal-(\d{6,})\.jsonl")
 _fdatasync = getattr(os, "fdatasync", synced)
 
 
 class JournalMoved(Exception):
-    """The file was rotated since it was opened; nothing was written."""
+    """The file was rotated after it was opened; nothing was written."""
 
 
 def _end_of(path: Path, size: int) -> bytes:
-    """Return the whole lines among the last *size* bytes of the file at *path*."""
+    """Return the complete lines in the last *size* bytes of the file at *path*."""
     start = max(path.lstat().st_size - size, 0)
     data = read_regular(path, start)
     return data[data.find(b"\n") + 1 :] if start else data
 
 
 class JournalFile:
-    """The journal of one run; keeps its descriptor open between appends."""
+    """The journal of one run; its descriptor stays open between appends."""
 
     def __init__(self, folder: Path, rotate_bytes: int, keep: int) -> None:
-        """Use *folder*; put files of *rotate_bytes* aside and keep the newest *keep* of them."""
+        """Use *folder*; rotate at *rotate_bytes* and keep the newest *keep* rotated files."""
         self.folder = folder
         self.path = folder / NAME
         self._path = str(self.path)
@@ -272,7 +272,7 @@ class JournalFile:
         self._fd: int | None = None
         self._inode = (0, 0)
         self._has_synced_names = False
-        """Of the journal that is open."""
+        """Whether `sync_names` was done for the open journal."""
 
     def close(self) -> None:
         """Close the descriptor; the next append opens it again."""
@@ -281,24 +281,24 @@ class JournalFile:
             self._fd = None
 
     def __del__(self) -> None:
-        """Close it where nobody did: a program may open a thousand runs."""
+        """Close the descriptor if it is still open: a program may open a thousand runs."""
         with contextlib.suppress(OSError, AttributeError):
             self.close()
 
     def signature(self) -> tuple[int, int, int] | None:
         """Return (device, inode, size) of the journal, or None if it is missing."""
         try:
-            found = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+            about = os.stat(self._path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
         except FileNotFoundError:
             return None
-        return (found.st_dev, found.st_ino, found.st_size)
+        return (about.st_dev, about.st_ino, about.st_size)
 
     def signature_at(self, size: int) -> tuple[int, int, int]:
-        """Return what `signature` is after an append of ours that ended at *size*."""
+        """Return the value of `signature` after our append that ended at *size*."""
         return (*self._inode, size)
 
     def rotated(self) -> list[Path]:
-        """Return the files that were put aside, oldest first."""
+        """Return the rotated files, oldest first."""
         numbered = sorted(
             (int(match[1]), name)
             for name in folders.names(self.folder)
@@ -307,10 +307,10 @@ class JournalFile:
         return [self.folder / name for _, name in numbered]
 
     def read(self, offset: int = 0, expected: int | None = None) -> Scan:
-        """Return the winners from *offset* on, see `journal.scan`.
+        """Return the winners from *offset* on; see `journal.scan`.
 
         Raises:
-            CorruptState: the file is not a regular file, or has a gap.
+            CorruptState: it is not a regular file, or has a gap.
         """
         try:
             data = read_regular(self.path, offset)
@@ -319,26 +319,26 @@ class JournalFile:
         return scan(data, offset, expected, str(self.path))
 
     def records(self, after: int = 0) -> Iterator[Record]:
-        """Yield every winner that is kept, oldest first, over all files.
+        """Yield the winners of all files, oldest first.
 
-        Only those of revisions after *after*; files that hold none of them are not read.
+        Only those of revisions after *after*; files that have none of them are not read.
         """
         newest: int | None = None
         files, is_pruned = self._files_since(after), False
         while files:
             path = files.pop(0)
             try:
-                found = scan(read_regular(path), 0, None, str(path)).winners
+                winners = scan(read_regular(path), 0, None, str(path)).winners
             except FileNotFoundError:
                 is_pruned = True
                 continue
-            fresh = [r for r in found if newest is None or r.revision > newest]
-            lost = lost_between(newest, fresh, str(path))
-            if newest is not None and lost is not None and not is_pruned:
-                if path == self.path and (missed := self._put_aside_meanwhile(newest)):
-                    files = [*missed, self.path]
+            fresh = [r for r in winners if newest is None or r.revision > newest]
+            error = lost_between(newest, fresh, str(path))
+            if newest is not None and error is not None and not is_pruned:
+                if path == self.path and (rotated := self._rotated_since(newest)):
+                    files = [*rotated, self.path]
                     continue
-                raise lost
+                raise error
             is_pruned = False
             for record in fresh:
                 newest = record.revision
@@ -346,25 +346,25 @@ class JournalFile:
                     yield record
 
     def _files_since(self, after: int) -> list[Path]:
-        """Return the files, oldest first, from the last one that begins at or before *after*."""
+        """Return the files, oldest first, from the last one that starts at or before *after*."""
         files = [*self.rotated(), self.path]
         if not after:
             return files
-        for place in reversed(range(len(files))):
-            first = first_of(files[place])
+        for index in reversed(range(len(files))):
+            first = first_of(files[index])
             if first is not None and first["revision"] <= after + 1:
-                return files[place:]
+                return files[index:]
         return files
 
     def oldest(self) -> dict[str, Any] | None:
-        """Return the first record that can be read in the oldest file, reading no more."""
-        found = (first_of(path) for path in (*self.rotated(), self.path))
-        return next((first for first in found if first is not None), None)
+        """Return the first readable record of the oldest file that has one; read no more."""
+        records = (first_of(path) for path in (*self.rotated(), self.path))
+        return next((record for record in records if record is not None), None)
 
     def newest(self, size: int) -> tuple[Record, ...]:
         """Return the winners among about the last *size* bytes, reading little more.
 
-        None where these alone do not tell: a line is longer, or a file was just put aside.
+        Empty if these bytes are not enough: a line is longer, or a file was just rotated.
         """
         data = b""
         for path in (self.path, *self.rotated()[-1:]):
@@ -373,28 +373,28 @@ class JournalFile:
                     data = _end_of(path, size - len(data)) + data
                 except FileNotFoundError:
                     return ()
-        found = survey(data)
-        # What stands first may have lost to a line before it.
-        return () if found.gaps else found.winners[1:]
+        scan_result = survey(data)
+        # The first one may have lost to a line before these bytes.
+        return () if scan_result.gaps else scan_result.winners[1:]
 
-    def _put_aside_meanwhile(self, newest: int) -> list[Path]:
-        """Return the files that a writer put aside while this reader was on its way."""
+    def _rotated_since(self, newest: int) -> list[Path]:
+        """Return the files that a writer has rotated since the record *newest* was read."""
         rotated = self.rotated()
-        for place, path in enumerate(rotated):
+        for index, path in enumerate(rotated):
             with contextlib.suppress(FileNotFoundError):
-                found = scan(read_regular(path), 0, None, str(path)).winners
-                if any(record.revision == newest + 1 for record in found):
-                    return rotated[place:]
+                winners = scan(read_regular(path), 0, None, str(path)).winners
+                if any(record.revision == newest + 1 for record in winners):
+                    return rotated[index:]
         return []
 
     def append(self, line: bytes, offset: int) -> bool:
         """Append *line* durably; return whether it landed at *offset*, so that it counts.
 
-        False leaves one doubt: what came before it may not count itself, see `holds`.
+        After False it may still count, if the lines before it do not; see `holds`.
 
         Raises:
-            JournalMoved: the file at the path is another one than before.
-            OSError: writing failed, *outcome unknown*: the line may be there.
+            JournalMoved: another file is at the path now.
+            OSError: writing failed, *outcome unknown*: the line may be in the file.
         """
         fd = self._descriptor() if self._fd is None else self._fd
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -405,9 +405,9 @@ class JournalFile:
             written = os.write(fd, line)
             if written != len(line):
                 message = f"only {written} of {len(line)} bytes were written to {self.path}"
-                # Of a regular file only a full disk takes a part.
+                # A partial write to a regular file means that the disk is full.
                 raise OSError(errno.ENOSPC, message)
-            # O_APPEND moves the descriptor's own position behind the bytes that it wrote.
+            # O_APPEND moves the descriptor's position to the end of the bytes that it wrote.
             landed = os.lseek(fd, 0, os.SEEK_CUR) - len(line)
             _fdatasync(fd)
         finally:
@@ -416,10 +416,10 @@ class JournalFile:
         return landed == offset
 
     def begin(self, line: bytes) -> bool:
-        """Make a journal that holds *line*, durably; return whether there was none.
+        """Make a journal with *line*, durably; return whether there was none.
 
-        It is there with the whole line or not at all, so that a crash can't leave a journal
-        of which nobody can say whether it ever held a record.
+        The file appears with the complete line or not at all. So no crash leaves a journal that
+        may or may not have held a record.
 
         Raises:
             OSError: *outcome unknown*, as in `append`.
@@ -442,27 +442,27 @@ class JournalFile:
         return True
 
     def sync(self) -> None:
-        """Make what is in the journal survive a power loss, whoever wrote it.
+        """Make all lines of the journal survive a power loss, also those of other processes.
 
-        A line that can be read need not be on the disk: its writer may have been killed
-        before its own fdatasync.
+        A line that can be read is not always on the disk: its writer may have been killed before
+        its fdatasync.
         """
         _fdatasync(self._descriptor())
         self.sync_names()
 
     def sync_names(self) -> None:
-        """Make the journal's name and those of the folders above survive a power loss.
+        """Make the names of the journal and of the folders above it survive a power loss.
 
-        Needed only while the journal is new; who made it may have been killed before it
-        came to that, so whoever writes the second line does it again.
+        Needed only while the journal is new. Its creator may have been killed before this call,
+        so the writer of the second line calls it again.
         """
         self._descriptor()
         if self._has_synced_names:
-            # Whoever lost a race comes again: this takes longer than all the rest.
+            # A writer that lost a race gets here again, and this takes longer than all the rest.
             return
         sync_folder(self.folder)
         for above in self.folder.absolute().parents:
-            # One that may not be read was not made by this program.
+            # This program did not make a folder that it can't read.
             with contextlib.suppress(OSError):
                 _sync_above(above)
             if os.path.ismount(above):
@@ -470,16 +470,16 @@ class JournalFile:
         self._has_synced_names = True
 
     def holds(self, line: bytes) -> bool:
-        """Return whether *line*, newline included, is among the winners of the journal."""
+        """Return whether *line*, newline included, is one of the journal's winners."""
         return any(record.line == line[:-1] for record in self.read(0, None).winners)
 
     def rotate_if_large(self, last: Record, size: int) -> bool:
-        """Put the journal aside if it is large; the new one starts with a copy of *last*.
+        """Rotate the journal if it is large; return whether it did.
 
-        The copy is the very line, so that whoever holds an older head still finds its
-        record. Returns whether a new file is in place.
+        The new one starts with a copy of the line of *last*, so that a reader with an older head
+        still finds its record.
         """
-        # A file that holds nothing but its first record would not get smaller.
+        # A file with only one record would not get smaller.
         if size < self.rotate_bytes or not last.offset:
             return False
         fd, fresh = self._descriptor(), self._fresh()
@@ -491,7 +491,7 @@ class JournalFile:
             with contextlib.suppress(FileExistsError):
                 folders.link(self.path, aside)
             write_durably(fresh, last.line + b"\n")
-            # Else a power loss could leave the new file, and nothing that names the old one.
+            # Otherwise a power loss could leave the new file, and no name for the old one.
             sync_folder(self.folder)
             folders.replace(fresh, self.path)
             sync_folder(self.folder)
@@ -508,7 +508,7 @@ class JournalFile:
         return self.folder / f"{NAME}.{os.getpid()}.tmp"
 
     def _next_rotated(self) -> Path:
-        """Return the name to rotate to; the newest again if a crash left it half done."""
+        """Return the path to rotate to; the newest one if a crash left a rotation half done."""
         existing = self.rotated()
         if existing and existing[-1].stat().st_ino == self._inode[1]:
             return existing[-1]
@@ -520,13 +520,13 @@ class JournalFile:
             self.close()
         if self._fd is None:
             self._fd = folders.open_file(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
-            found = os.fstat(self._fd)
-            self._inode, self._has_synced_names = (found.st_dev, found.st_ino), False
+            about = os.fstat(self._fd)
+            self._inode, self._has_synced_names = (about.st_dev, about.st_ino), False
         return self._fd
 
     def _is_current(self) -> bool:
-        found = self.signature()
-        return found is not None and found[:2] == self._inode
+        signature = self.signature()
+        return signature is not None and signature[:2] == self._inode
 
 
 def _sync_above(folder: Path) -> None:
@@ -538,7 +538,7 @@ def _sync_above(folder: Path) -> None:
 
 
 def first_of(path: Path) -> dict[str, Any] | None:
-    """Return the first record of *path* that can be read, reading no more."""
+    """Return the first readable record of the file *path*; read no more of it."""
     with (
         contextlib.suppress(FileNotFoundError),
         os.fdopen(folders.open_file(path, os.O_RDONLY), "rb") as file,
@@ -548,7 +548,7 @@ def first_of(path: Path) -> dict[str, Any] | None:
 
 
 def first_in(lines: Iterable[bytes]) -> dict[str, Any] | None:
-    """Return the first record in *lines*, which have no ends of lines."""
+    """Return the first readable record in *lines*, which have no newlines."""
     for line in lines:
         with contextlib.suppress(ValueError):
             return decode(line)

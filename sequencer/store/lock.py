@@ -1,11 +1,11 @@
 """The kernel lock of one run, held for the milliseconds of a transition.
 
-Who holds it knows whether the file is still the one that everybody locks: somebody may have
-deleted it, and then a second writer can hold "the" lock as well.
+The holder can check that the file is still the one that other processes lock. If someone deleted
+it, a second writer can hold "the" lock too.
 
-Between two transitions the descriptor stays open and only the kernel's lock is given back,
-because to open and check the file again costs more than all the rest of a transition. The
-file is opened in its folder's descriptor, which no library for locks does.
+Between two transitions the descriptor stays open and only the kernel's lock is released, because
+opening and checking the file again costs more than the rest of a transition. The file is opened
+relative to its folder's descriptor, which no lock library does.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sequencer.store.folder import Folder
 from sequencer.store.ownership import refused
 
 TIMEOUT_S = 30.0
-"""Whoever waits longer faces a stopped process, since a transition takes milliseconds."""
+"""After this time the holder must be a stopped process, because a transition takes milliseconds."""
 POLL_S = 0.001
 FIRST_POLL_S = 0.000_05
-"""Who was woken by the holder's own change finds the lock free in some ten microseconds."""
+"""A process that the holder's change woke finds the lock free within about ten microseconds."""
 _HINT = "free disk space or fix the permissions; if the lock is not a regular file, move it away"
 
 
@@ -39,7 +39,7 @@ class RunLock:
     def __init__(
         self, path: Path, *, allow_network_fs: bool, timeout_s: float | None = None
     ) -> None:
-        """Use *path*, made with its folder when the lock is first taken."""
+        """Use *path*; the file and its folder are made when the lock is first taken."""
         self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self.path = path
         self._path = str(path)
@@ -50,15 +50,15 @@ class RunLock:
         self._inode = (0, 0)
         self._pid = 0
         self.folder: Folder | None = None
-        """Of the file that is open, as it was reached without a link."""
+        """The folder of the open file, reached without a link."""
 
     def __enter__(self) -> None:
         """Hold the lock for a block; not reentrant.
 
         Raises:
-            ClaimHeld: somebody else has held it for half a minute, or *timeout_s*.
-            StorageFailed: the file system does not give it.
-            NetworkFileSystem: it would mean nothing there.
+            ClaimHeld: another process or thread has held it for `TIMEOUT_S`, or *timeout_s*.
+            StorageFailed: the file system does not grant it.
+            NetworkFileSystem: a lock has no effect on other machines there.
         """
         if not self._threads.acquire(timeout=self._timeout_s):
             raise self._held_too_long()
@@ -69,35 +69,35 @@ class RunLock:
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         try:
-            self._give_back()
+            self._release()
         finally:
             self._threads.release()
 
     def is_current(self) -> bool:
         """Return whether the lock file is still the inode that is locked."""
         try:
-            there = os.lstat(self._path)
+            about = os.lstat(self._path)
         except OSError:
             return False
-        return self._inode == (there.st_dev, there.st_ino)
+        return self._inode == (about.st_dev, about.st_ino)
 
     def close(self) -> None:
-        """Free the descriptor; the lock may be used again."""
+        """Close the descriptor; the lock may be used again."""
         with self._threads:
             self._drop()
 
     def __del__(self) -> None:
-        """Close it where nobody did."""
+        """Close the descriptor if `close` was not called."""
         with contextlib.suppress(OSError, AttributeError):
             self._drop()
 
     def _take(self) -> None:
-        """Lock the file of the last time, or that which everybody locks by now."""
+        """Lock the open file; if it is not at the path anymore, lock the file that is."""
         deadline, pause = 0.0, FIRST_POLL_S
         while True:
-            # A child has its parent's descriptor, and with it its parent's lock.
+            # A forked child has its parent's descriptor, and so its parent's lock.
             if self._fd < 0 or self._pid != os.getpid():
                 self._open()
             is_free = True
@@ -119,7 +119,7 @@ class RunLock:
             pause = min(2 * pause, POLL_S)
 
     def _open(self) -> None:
-        """Open the lock file, made with its folder where they are missing."""
+        """Open the lock file; it and its folder are made if they are missing."""
         self._drop()
         try:
             folder = folders.made(self.path.parent)
@@ -128,17 +128,17 @@ class RunLock:
             message = f"can't be created: {why}"
             raise StorageFailed(message, where=str(self.path.parent), hint=hint) from error
         if not self._is_checked:
-            # Once: where somebody deletes the lock file all the time, this is on the way.
+            # Only once: if the lock file is deleted again and again, this runs at each step.
             ensure_local(self.path.parent)
             self._is_checked = True
         try:
             fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise self._no_lock(error) from error
-        held = os.fstat(fd)
-        self._fd, self._pid, self._inode = fd, os.getpid(), (held.st_dev, held.st_ino)
+        about = os.fstat(fd)
+        self._fd, self._pid, self._inode = fd, os.getpid(), (about.st_dev, about.st_ino)
         self.folder = folder
-        if not stat.S_ISREG(held.st_mode):
+        if not stat.S_ISREG(about.st_mode):
             self._drop()
             raise self._no_lock(None)
 
@@ -148,15 +148,15 @@ class RunLock:
             why, hint = refused(error, self.path, _HINT)
         return StorageFailed(f"the lock can't be taken: {why}", where=str(self.path), hint=hint)
 
-    def _give_back(self) -> None:
+    def _release(self) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         except OSError:
-            # What was accepted stays accepted; a closed descriptor holds no lock.
+            # The transition is accepted anyway; a closed descriptor holds no lock.
             self._drop()
 
     def _drop(self) -> None:
-        # Closed and not unlocked: a child's copy must not give its parent's lock away.
+        # Close without unlocking: a forked child must not release its parent's lock.
         fd, self._fd, self._inode = self._fd, -1, (0, 0)
         if fd >= 0:
             os.close(fd)
@@ -165,7 +165,7 @@ class RunLock:
         return ClaimHeld(
             f"the lock has been held for more than {self._timeout_s:g} s",
             where=str(self.path),
-            hint="a stopped process may hold it: 'lslocks' shows who holds that file",
+            hint="a stopped process may hold it: 'lslocks' shows which process holds it",
         )
 
 
@@ -177,23 +177,23 @@ NETWORK_TYPES = frozenset(
 )
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
-"""How mountinfo writes blanks, line ends and backslashes in paths."""
+"""The escape of spaces, newlines and backslashes in paths of mountinfo."""
 
 
 def type_of(folder: Path) -> str:
-    """Return the type of the file system that holds *folder*; empty if it can't be told."""
+    """Return the type of the file system of *folder*; empty: unknown."""
     resolved = os.path.realpath(folder)
-    below = f"{resolved.rstrip('/')}/"
-    longest, found = -1, ""
-    for mount_point, kind in _mounts():
-        # Of several mounts on one point the last is the one that is seen.
-        if below.startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= longest:
-            longest, found = len(mount_point), kind
-    return found
+    path = f"{resolved.rstrip('/')}/"
+    longest, type_name = -1, ""
+    for mount_point, mounted_type in _mounts():
+        # If a mount point has several mounts, the last one hides the others.
+        if path.startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= longest:
+            longest, type_name = len(mount_point), mounted_type
+    return type_name
 
 
 def _mounts() -> list[tuple[str, str]]:
-    """Return each mount's folder and type; as texts, because each store looks at them all."""
+    """Return (folder, type) of each mount; as text, because each store searches all of them."""
     if sys.platform != "linux":
         import psutil  # noqa: PLC0415 (only where there is no /proc)
 
@@ -203,7 +203,7 @@ def _mounts() -> list[tuple[str, str]]:
         before, _, after = line.partition(" - ")
         point = before.split(" ", 5)[4]
         if "\\" in point:
-            point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), point)
+            point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), point)
         mounts.append((point, after.split(" ", 1)[0]))
     return mounts
 
@@ -211,16 +211,16 @@ def _mounts() -> list[tuple[str, str]]:
 def is_network(kind: str) -> bool:
     """Return whether file system type *kind* is shared between machines.
 
-    ``fuseblk`` is a local disk driver in user space; every other fuse is not trusted.
+    ``fuseblk`` is a local disk driver in user space; all other fuse types count as network.
     """
     return kind in NETWORK_TYPES or (kind.startswith("fuse") and kind != "fuseblk")
 
 
 def ensure_local(folder: Path) -> None:
-    """Return if *folder* is on a local file system.
+    """Check that *folder* is on a local file system.
 
     Raises:
-        NetworkFileSystem: it is not, so that two machines could both believe to hold the lock.
+        NetworkFileSystem: it is not, so two machines could hold the lock at the same time.
     """
     kind = type_of(folder)
     if is_network(kind):

@@ -1,8 +1,8 @@
-"""Whose a run's files are: what root makes, and what is said about another user's.
+"""Owners of a run's files: files that root makes, and hints about files of other users.
 
-What root makes in somebody else's folder gets that folder's owner. So one command under sudo,
-or in a container that works as root in a user's folder, takes no run away from its user.
-Nothing that was there before is given to anybody: it may have another name elsewhere.
+A file that root makes in another user's folder gets the owner of the folder. So one command under
+sudo, or in a container that works as root in a user's folder, does not lock the user out of a run.
+The owner of an existing file is never changed: it may have another name elsewhere.
 
 Not promised: files that agents, hooks or git make as root, and file systems without owners.
 """
@@ -20,29 +20,29 @@ from sequencer.errors import out_of_resources, typed_command
 
 IS_ROOT = os.geteuid() == 0
 _NEW_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ_ONLY = "its file system takes no writes; mount it for writing, then start again"
+_READ_ONLY = "its file system is read-only; mount it for writing, then start again"
 
 
-_DECIDE = 2
-"""The nearest that can be looked at: a file and its folder, or two folders above it."""
+_MAX_CHECKED = 2
+"""How many of the nearest existing paths are checked: a file and its folder, or two folders."""
 
 
 class FileOwner(NamedTuple):
-    """Who gets what root makes."""
+    """The owner for files that root makes."""
 
     uid: int
     gid: int
 
 
 def open_for(owner: FileOwner, name: str, flags: int, mode: int, folder: int) -> int:
-    """Open *name* in the descriptor *folder*, which is *owner*'s, with flags that create it."""
+    """Open *name* in the folder descriptor *folder* of *owner*; *flags* must have `O_CREAT`."""
     while True:
         try:
             fd = os.open(name, flags | os.O_EXCL, mode, dir_fd=folder)
         except FileExistsError:
             if flags & os.O_EXCL:
                 raise
-            with contextlib.suppress(FileNotFoundError):  # it has been removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # removed in the meantime
                 return os.open(name, flags & ~os.O_CREAT, dir_fd=folder)
             continue
         with contextlib.suppress(OSError):
@@ -51,39 +51,39 @@ def open_for(owner: FileOwner, name: str, flags: int, mode: int, folder: int) ->
 
 
 def make_for(owner: FileOwner, name: str, mode: int, folder: int) -> None:
-    """Make the folder *name* in the descriptor *folder*, which is *owner*'s."""
+    """Make the folder *name* in the folder descriptor *folder*, which belongs to *owner*."""
     os.mkdir(name, mode, dir_fd=folder)
     with contextlib.suppress(OSError):
-        made = os.open(name, _NEW_FOLDER, dir_fd=folder)
+        fd = os.open(name, _NEW_FOLDER, dir_fd=folder)
         try:
-            # The owner may have put another folder there. An empty one gives nothing away.
-            if not os.listdir(made):  # noqa: PTH208 - no path
-                os.fchown(made, *owner)
+            # The owner may have put another folder here. To give away an empty one is safe.
+            if not os.listdir(fd):  # noqa: PTH208 - no path
+                os.fchown(fd, *owner)
         finally:
-            os.close(made)
+            os.close(fd)
 
 
 class _Project:
-    """What is named where a person has to get files back from another user."""
+    """The folders to name in a hint when files belong to another user."""
 
     folders: tuple[str, ...] = ()
 
 
 def set_project_folders(*folders: Path) -> None:
-    """Name *folders*, where this process's project keeps its runs and logs, in hints."""
+    """Set the *folders* of this project's runs and logs, for hints."""
     _Project.folders = tuple(map(str, folders))
 
 
 def refused(error: OSError, path: str | Path, otherwise: str) -> tuple[str, str]:
     """Return why the system refused *path*, and what to do about it.
 
-    *otherwise* is what to do where neither lack of room, nor a read-only file system, nor
-    another owner is the reason.
+    *otherwise* is the hint if the reason is not a lack of resources, a read-only file system or
+    another owner.
     """
     why = error.strerror or str(error)
-    lack = out_of_resources(error)
-    if lack is not None:
-        return why, lack.hint or otherwise
+    shortage = out_of_resources(error)
+    if shortage is not None:
+        return why, shortage.hint or otherwise
     if error.errno == errno.EROFS:
         return why, _READ_ONLY
     owner = _foreign_owner(str(path)) if error.errno in (errno.EACCES, errno.EPERM) else None
@@ -97,21 +97,21 @@ def refused(error: OSError, path: str | Path, otherwise: str) -> tuple[str, str]
 
 
 def _foreign_owner(path: str) -> str | None:
-    """Return who owns *path*, or the folder around it, if that is another user."""
-    seen = 0
-    for place in (Path(path), *Path(path).parents):
+    """Return a clause about the owner of *path* or its folder, if that is another user."""
+    checked = 0
+    for candidate in (Path(path), *Path(path).parents):
         with contextlib.suppress(OSError):  # missing, or in a folder that can't be entered
-            owner, seen = place.lstat().st_uid, seen + 1
+            owner, checked = candidate.lstat().st_uid, checked + 1
             if owner != os.geteuid():
-                what = "it" if place == Path(path) else "its folder"
-                return f"{what} belongs to {user_name(owner)}"
-            if seen == _DECIDE:
+                subject = "it" if candidate == Path(path) else "its folder"
+                return f"{subject} belongs to {user_name(owner)}"
+            if checked == _MAX_CHECKED:
                 return None
     return None
 
 
 def user_name(uid: int) -> str:
-    """Return the name of the user *uid*; the number, where nobody knows one."""
+    """Return the name of the user *uid*; the number if it has no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OSError):

@@ -1,8 +1,8 @@
-"""What the engine asks of a store: a head that changes by compare-and-swap.
+"""What the engine needs from a store: a head that changes by compare-and-swap.
 
-A store accepts a transition whole or not at all, in one order that everybody sees. It
-does not know what a step is, and it never decides whether a change makes sense: that is
-the pure function that it is given.
+A store accepts a transition completely or not at all, in one order that all processes see. It
+does not know what a step is, and it does not decide whether a change makes sense: the pure
+function that it is given does.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from sequencer.model.transitions import Transition
 from sequencer.store.queue import WaitQueue
 
 Change = Callable[[Head | None], Transition | None]
-"""From the present head (None: no run yet) to a transition; None changes nothing. May be
-called more than once, so it has no side effects; what it raises reaches the caller."""
+"""From the current head (None: no run yet) to a transition; None changes nothing. It may be
+called more than once, so it must have no side effects; what it raises reaches the caller."""
 
 
 class Liveness(StrEnum):
-    """What can be said about the holder of a claim."""
+    """What is known about the holder of a claim."""
 
     ALIVE = "alive"
     UNKNOWN = "unknown"
-    """Not provably dead; the lease has not run out as far as this observer can tell."""
+    """Not provably dead; as far as this observer knows, the lease has not expired."""
     EXPIRED = "expired"
-    """The lease ran out without a heartbeat."""
+    """The lease expired without a heartbeat."""
     DEAD = "dead"
-    """Proven: other boot, process gone, or another process has its pid."""
+    """Proven: another boot, the process has ended, or another process has its pid."""
 
     @property
     def allows_take_over(self) -> bool:
@@ -45,79 +45,77 @@ class View(Struct, frozen=True):
 
     head: Head | None
     notices: tuple[str, ...] = field(default=())
-    """What was found on the way: restored from the journal, edited by hand, …"""
+    """What the reader found: restored from the journal, edited by hand, …"""
     has_edit: bool = False
-    """Somebody has edited the head by hand, and that is not recorded yet."""
+    """A person edited the head, and the edit is not recorded yet."""
 
 
 @runtime_checkable
-class Telling(Protocol):
-    """A store that may wait long inside of a call, and has something to say meanwhile."""
+class ReportsWaiting(Protocol):
+    """A store whose calls may take long, and that reports why it waits."""
 
-    tell: Callable[[str], None]
-    """Hears it; who works on the run sets it."""
-    stopped: Callable[[], bool]
-    """Whether that one was told to stop, so that what is under way ends within seconds."""
+    notify: Callable[[str], None]
+    """Receives the reason of a wait; the worker sets it."""
+    is_stopped: Callable[[], bool]
+    """Whether the worker has to stop, so that the call must end within seconds; it sets this."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Keeps one run."""
+    """Stores one run."""
 
     ttl_s: float
     """Lease of a claim, in seconds."""
 
     retry_for_s: float
-    """How long a process that works waits for a store that is out of reach; see
-    `RemoteUnreachable`."""
+    """How long a worker waits for a store that it can't reach; see `RemoteUnreachable`."""
 
     @property
     def state_path(self) -> Path:
-        """Path of the head that other tools look at."""
+        """Path of the head, for other tools to read."""
 
     def view(self) -> View:
         """Return the newest accepted head without taking the lock.
 
         Raises:
-            CorruptState: no unambiguous state can be read; nothing was touched.
+            CorruptState: the files do not give one clear state; nothing was changed.
         """
 
     def update(self, change: Change) -> Head:
-        """Run *change* on the present head and accept its transition, durably.
+        """Run *change* on the current head, accept its transition durably, return the new head.
 
-        Returns the head that stands afterwards. When this raises a `StateRefused`,
-        nothing was accepted.
+        When this raises a `StateRefused`, nothing was accepted.
         """
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the accepted facts, oldest first, as ``history --json`` prints them.
 
-        Only those of revisions after *after*, which costs less than all.
+        Only those of revisions after *after*, which costs less than reading all.
         """
 
     def document(self, name: str) -> bytes | None:
         """Return the document *name* of the run, or None if there is none."""
 
     def keep_document(self, name: str, data: bytes) -> None:
-        """Keep *data* as the document *name*, durably; only within `update`, under its lock."""
+        """Store *data* as the document *name*, durably; only within `update`, under its lock."""
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        """Remove the documents whose names begin with *prefix*, but those in *keep*.
+        """Remove the documents whose names start with *prefix*, except those in *keep*.
 
         Only within `update`, under its lock.
         """
 
     def take_notices(self) -> list[str]:
-        """Return what was restored, migrated or accepted by hand since the last call."""
+        """Return the notices since the last call: what was restored, migrated or edited by hand."""
 
     def close(self) -> None:
-        """Free what waiting and writing have opened; the store may be used again."""
+        """Close the descriptors of waiting and writing; the store may be used again."""
 
     def owner(self) -> Owner:
-        """Return who this process is, for a claim."""
+        """Return the owner that this process writes into its claims."""
 
     def liveness(self, claim: Claim) -> Liveness:
-        """Return what is known about the holder of *claim*; may remember an observation."""
+        """Return what is known about the holder of *claim*; may store an observation."""
 
     def beat(self, claim: Claim, number: int) -> None:
         """Renew the lease of *claim*; *number* counts up from 0.
@@ -127,17 +125,17 @@ class Store(Protocol):
         """
 
     def kept_result(self, name: str) -> Path:
-        """Return the folder of the attempt that is called *name*, by any process.
+        """Return the results folder *name*, which an attempt of any process may have made.
 
         Raises:
-            CorruptState: no attempt's folder is called so; *name* may come from a file that
-                anybody can edit, and must not lead elsewhere.
+            CorruptState: no attempt's folder has such a name; *name* may come from a file that
+                anyone can edit, and must not lead elsewhere.
         """
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        """Return where the outputs of an attempt of this process go.
+        """Return the folder for the outputs of an attempt of this process.
 
-        Nobody else can guess the name. The folder is made by who writes there.
+        No other process can guess the name. The first process that writes there makes the folder.
         """
 
     def wait(
@@ -150,23 +148,23 @@ class Store(Protocol):
     ) -> bool:
         """Sleep until the head's revision differs from *revision*; return whether it does.
 
-        False: the time is over, *wake_fd* became readable, or the holder of *claim* may be
-        gone. Uses no CPU while it sleeps.
+        False: *timeout_s* passed, *wake_fd* became readable, or the holder of *claim* may have
+        ended. Uses no CPU while it sleeps.
         """
 
     def wait_queue(self, positions: Collection[str]) -> WaitQueue:
-        """Return the queue of those that work at *positions* (empty: at all of them)."""
+        """Return the queue of the processes that work at *positions* (empty: at all of them)."""
 
 
 class Agreed(StrEnum):
-    """What became of a transition that was asked about."""
+    """The peer's answer to a transition."""
 
     ACCEPTED = "accepted"
     """Append it."""
     LOST = "lost"
-    """Somebody was faster; the files here are the newer ones now, and it is decided anew."""
+    """Another writer was faster. The files here are up to date now; decide again."""
     OVERTAKEN = "overtaken"
-    """It was accepted, others have gone on from it, and the files here have both."""
+    """It was accepted, others have continued from it, and the files here have both."""
 
 
 class Draft(Struct, frozen=True):
@@ -176,25 +174,25 @@ class Draft(Struct, frozen=True):
     head: Head
     transition: Transition
     content: bytes
-    """What state.json is to hold."""
+    """The new content of state.json."""
     line: bytes
     """The record, newline included."""
     closing: bytes
-    """What has to stand before the record, if the journal ends in a torn line."""
+    """What to write before the record if the journal ends in a torn line."""
 
 
 class Peer(Protocol):
-    """Who is asked; all of it is called under the lock of the run's folder."""
+    """Has to agree to each transition; all calls are under the lock of the run's folder."""
 
     def before(self) -> None:
-        """Bring the folder up to what this process knows to be newer."""
+        """Bring the folder up to date with newer state that this process knows."""
 
     def agree(self, draft: Draft) -> Agreed:
-        """Have *draft* accepted, or find out that it can't be.
+        """Get *draft* accepted, or find out that it can't be.
 
         Raises:
-            StateRefused: it is not accepted, or nobody can say whether it is.
+            StateRefused: it is not accepted, or its fate is unknown.
         """
 
     def appended(self) -> None:
-        """Note that what was agreed to stands in the journal here."""
+        """Note that the journal here has the transition that the peer agreed to."""

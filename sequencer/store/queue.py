@@ -1,13 +1,13 @@
-"""Where processes queue for the same steps, so that one of them watches the run and not all.
+"""A queue of processes that wait for the same steps: only the first one watches the run.
 
-Numbers are drawn, and the lowest that is held is served. A number is a byte of a file that its
-holder keeps locked (nothing is ever written), so a killed process gives it back with its
-descriptor, and a damaged file holds up nobody. A new number is above all that are held: who
-waits can't be passed. Each waits for the number just below its own; that blocks, so a thread
-does it. Without locks of open files (macOS) `FlockQueue` has the kernel's order.
+Each process takes a ticket, and the lowest ticket is first. A ticket is a byte of a file that its
+holder keeps locked. Nothing is written, so the end of a process frees its ticket, and a damaged
+file blocks no one. A new ticket is above all others, so no process can be overtaken. Each process
+waits for the ticket just below its own; that call blocks, so it runs in a thread. Without open
+file description locks (macOS), `FlockQueue` uses the kernel's order.
 
-Not promised: anything that safety needs. Without the file (deleted, a link, a folder that
-can't be written) everybody is first, and the claim decides as it always does.
+Not promised: anything that safety needs. Without the file (deleted, a link, a read-only folder)
+every process is first, and the claim decides as always.
 """
 
 from __future__ import annotations
@@ -29,121 +29,122 @@ from sequencer.errors import UnsafeFolder
 from sequencer.store import folder as folders
 
 _FLOCK = "hhqqi4x"
-"""Linux's `struct flock`: type, whence, start, length and a pid that has to be 0."""
+"""Linux's `struct flock`: type, whence, start, length, and a pid that must be 0."""
 _FIRST = 1
 _TO_THE_END = 0
 
 
 class FileQueue(Protocol):
-    """One place in the queue at an open file, from asking until it is given back.
+    """One position in the queue of an open file, from `join` to `leave`.
 
     Raises:
-        OSError: the file can't be locked; nobody is to be kept waiting by that.
+        OSError: the file can't be locked; the caller must not wait because of that.
     """
 
     flags: int
-    """How a file has to be opened to `ask`; to look, reading is enough."""
+    """How to open the file for `join`; `is_awaited` needs only read access."""
 
-    def ask(self, fd: int) -> bool:
-        """Take a place; return whether it is the first."""
+    def join(self, fd: int) -> bool:
+        """Take a position; return whether it is the first."""
 
-    def stand(self, fd: int) -> None:
-        """Sleep until the place that was taken is the first, or given back."""
+    def wait(self, fd: int) -> None:
+        """Sleep until the position is the first, or was given up."""
 
-    def give_back(self, fd: int) -> None:
-        """Give up the place, also for processes that were forked since."""
+    def leave(self, fd: int) -> None:
+        """Give up the position, also for processes that were forked since."""
 
     def is_awaited(self, fd: int) -> bool:
-        """Return whether anybody has a place; for who has none itself."""
+        """Return whether a process is in the queue; only for a process that is not in it."""
 
 
 class TicketQueue:
-    """Numbers that are bytes of the file, locked for as long as they are held."""
+    """Tickets are bytes of the file, locked for as long as they are held."""
 
     flags = os.O_RDWR
 
     def __init__(self) -> None:
-        """Hold no number."""
-        self._number = 0
+        """Hold no ticket."""
+        self._ticket = 0
 
-    def ask(self, fd: int) -> bool:
-        number = self._above(fd, _FIRST)
-        while not self._take(fd, number):
-            number = self._above(fd, number)
-        self._number = number
-        return self._just_below(fd) is None
+    def join(self, fd: int) -> bool:
+        ticket = self._next_free(fd, _FIRST)
+        while not self._take(fd, ticket):
+            ticket = self._next_free(fd, ticket)
+        self._ticket = ticket
+        return self._predecessor(fd) is None
 
-    def _take(self, fd: int, number: int) -> bool:
-        """Hold *number*, unless somebody holds it or one above it by now."""
+    def _take(self, fd: int, ticket: int) -> bool:
+        """Take *ticket*, unless another process holds it or a higher one by now."""
         try:
-            _lock(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, number, 1)
+            _lock(fd, fcntl.F_OFD_SETLK, fcntl.F_WRLCK, ticket, 1)
         except BlockingIOError:
             return False
-        if self._above(fd, number + 1) == number + 1:
+        if self._next_free(fd, ticket + 1) == ticket + 1:
             return True
-        # Who drew after our look came after us, but has perhaps been told to be the first.
-        self.give_back(fd)
+        # A process took a higher ticket since we looked. It came later, but may already believe
+        # that it is the first.
+        self.leave(fd)
         return False
 
-    def _above(self, fd: int, number: int) -> int:
-        """Return *number*, or the one above the highest that is held from there on."""
-        # Read locks count as well: those of who has been woken, and of who has left meanwhile.
-        while (held := _found(fd, fcntl.F_WRLCK, number, _TO_THE_END)) is not None:
-            number = sum(held)
-        return number
+    def _next_free(self, fd: int, ticket: int) -> int:
+        """Return the first ticket, from *ticket* on, above all that are held."""
+        # Read locks count too: processes that were just woken, or are about to leave, have them.
+        while (held := _conflicting_lock(fd, fcntl.F_WRLCK, ticket, _TO_THE_END)) is not None:
+            ticket = sum(held)
+        return ticket
 
-    def _just_below(self, fd: int) -> int | None:
-        """Return the highest number held below the own one."""
-        start, number, below = _FIRST, self._number, None
-        while start < number:
-            held = _found(fd, fcntl.F_RDLCK, start, number - start)
+    def _predecessor(self, fd: int) -> int | None:
+        """Return the highest ticket that is held below this one; None: this is the first."""
+        start, ticket, below = _FIRST, self._ticket, None
+        while start < ticket:
+            held = _conflicting_lock(fd, fcntl.F_RDLCK, start, ticket - start)
             if held is None:
                 break
             start = sum(held)
             below = start - 1
         return below
 
-    def stand(self, fd: int) -> None:
-        while (below := self._just_below(fd)) is not None:
-            # For reading, which nobody who looks for holders takes for a number.
+    def wait(self, fd: int) -> None:
+        while (below := self._predecessor(fd)) is not None:
+            # A read lock: a process that looks for holders does not take it for a ticket.
             _lock(fd, fcntl.F_OFD_SETLKW, fcntl.F_RDLCK, below, 1)
 
-    def give_back(self, fd: int) -> None:
-        self._number = 0
+    def leave(self, fd: int) -> None:
+        self._ticket = 0
         with contextlib.suppress(OSError):
             _lock(fd, fcntl.F_OFD_SETLK, fcntl.F_UNLCK, 0, _TO_THE_END)
 
     def is_awaited(self, fd: int) -> bool:
-        return _found(fd, fcntl.F_RDLCK, _FIRST, _TO_THE_END) is not None
+        return _conflicting_lock(fd, fcntl.F_RDLCK, _FIRST, _TO_THE_END) is not None
 
 
 class FlockQueue:
-    """One lock of the whole file, which the kernel grants in the order of asking."""
+    """One lock of the whole file, which the kernel grants in the order of the requests."""
 
     flags = os.O_RDONLY
 
-    def ask(self, fd: int) -> bool:
+    def join(self, fd: int) -> bool:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
-    def stand(self, fd: int) -> None:
+    def wait(self, fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX)
 
-    def give_back(self, fd: int) -> None:
+    def leave(self, fd: int) -> None:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
 
     def is_awaited(self, fd: int) -> bool:
-        is_free = self.ask(fd)
-        self.give_back(fd)
+        is_free = self.join(fd)
+        self.leave(fd)
         return not is_free
 
 
 def new_queue() -> FileQueue:
-    """Return a place to be taken in the best queue that this system has."""
+    """Return a position, not yet taken, in the best queue that this system supports."""
     is_linux = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
     return TicketQueue() if is_linux else FlockQueue()
 
@@ -153,27 +154,26 @@ def _lock(fd: int, command: int, kind: int, start: int, length: int) -> bytes:
     return bytes(fcntl.fcntl(fd, command, request))
 
 
-def _found(fd: int, kind: int, start: int, length: int) -> tuple[int, int] | None:
-    """Return start and length of a lock that is in the way of one of this *kind*.
+def _conflicting_lock(fd: int, kind: int, start: int, length: int) -> tuple[int, int] | None:
+    """Return start and length of a lock that conflicts with one of this *kind*.
 
     Raises:
-        OSError: somebody, who is none of us, has locked the file to its end: there is no
-            number above that.
+        OSError: another program has locked the file to its end, so there is no higher ticket.
     """
     answer = _lock(fd, fcntl.F_OFD_GETLK, kind, start, length)
-    found, _, held_from, held, _ = struct.unpack(_FLOCK, answer)
-    if found == fcntl.F_UNLCK:
+    held_kind, _, held_start, held_length, _ = struct.unpack(_FLOCK, answer)
+    if held_kind == fcntl.F_UNLCK:
         return None
-    if held == _TO_THE_END:
+    if held_length == _TO_THE_END:
         raise OSError(errno.EOVERFLOW, os.strerror(errno.EOVERFLOW))
-    return held_from, held
+    return held_start, held_length
 
 
 _DIGEST_CHARS = 16
 
 
 def file_name(positions: Collection[str]) -> str:
-    """Return the file of those that work at *positions*, or at all of them if it is empty.
+    """Return the name of the queue's file for *positions*; empty means all of them.
 
     >>> file_name(()), file_name({"b", "a"}) == file_name(["a", "b"])
     ('turnstile.lock', True)
@@ -185,21 +185,21 @@ def file_name(positions: Collection[str]) -> str:
 
 
 class WaitQueue:
-    """Where processes queue that wait for the same steps; the first alone watches the run.
+    """One queue of processes that wait for the same steps; only the first one watches the run.
 
-    A courtesy and no exclusion: a process that doesn't queue breaks nothing.
+    It saves work and excludes no one: a process that doesn't queue breaks nothing.
     """
 
     def __init__(self, path: Path, queue: Callable[[], FileQueue] = new_queue) -> None:
-        """Queue at *path*, which is made when somebody has to wait; *queue* says how."""
+        """Queue at *path*, which is made when a process has to wait; *queue* makes a position."""
         self._path = str(path)
         self._new_queue = queue
-        self._place: _Place | None = None
+        self._entry: _Entry | None = None
 
     def is_awaited(self) -> bool:
-        """Return whether any process is in the queue; for a process that is not in it itself."""
+        """Return whether a process is in the queue; only for a process that is not in it."""
         try:
-            # Not for writing: closing it would wake who watches the folder.
+            # Not for writing: closing it would wake the processes that watch the folder.
             fd = folders.open_file(self._path, os.O_RDONLY)
         except (OSError, UnsafeFolder):
             return False
@@ -211,74 +211,74 @@ class WaitQueue:
             os.close(fd)
 
     def enter(self) -> bool:
-        """Be in the queue from now on, at its end; return whether that is the front."""
-        if self._place is None:
-            self._place = _Place(self._path, self._new_queue())
-        return self._place.is_first
+        """Join the queue at its end, unless in it already; return whether this is the first."""
+        if self._entry is None:
+            self._entry = _Entry(self._path, self._new_queue())
+        return self._entry.is_first
 
     def wait(self, timeout_s: float, wake_fd: int) -> bool:
-        """Enter and sleep until this is the first, *wake_fd* wakes or the time is over.
+        """Enter and sleep until this is the first, *wake_fd* is readable or *timeout_s* passed.
 
-        Returns whether this is the first; it stays so until it leaves.
+        Returns whether this is the first; it stays the first until it leaves.
         """
-        if not self.enter() and self._place is not None:
+        if not self.enter() and self._entry is not None:
             poller = select.poll()
-            for fd in (self._place.first_fd, wake_fd):
+            for fd in (self._entry.first_fd, wake_fd):
                 poller.register(fd, select.POLLIN)
             poller.poll(timeout_s * 1000)
         return self.enter()
 
     def leave(self) -> None:
-        """Leave the queue, from the front or not; a process that ends does so too."""
-        place, self._place = self._place, None
-        if place is not None:
-            place.leave()
+        """Leave the queue from any position; the end of the process does the same."""
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            entry.leave()
 
 
-class _Place:
-    """One place in the queue, from asking for it until it is given back."""
+class _Entry:
+    """One position in the queue, from joining to leaving."""
 
     def __init__(self, path: str, queue: FileQueue) -> None:
         self.first_fd = self._wake_fd = self._fd = -1
         self._queue = queue
-        self._is_left = False
+        self._has_left = False
         self._guard = threading.Lock()
         try:
             self._fd = folders.open_file(path, queue.flags | os.O_CREAT)
-            self.is_first = queue.ask(self._fd)
+            self.is_first = queue.join(self._fd)
             if not self.is_first:
                 self.first_fd, self._wake_fd = os.pipe()
-                threading.Thread(target=self._stand, name="turnstile", daemon=True).start()
+                threading.Thread(target=self._wait, name="wait-queue", daemon=True).start()
         except (OSError, RuntimeError, UnsafeFolder):
-            # No file or no thread: nobody queues, and nobody is kept waiting by that.
+            # Without a file or a thread there is no queue, and this process must not wait for one.
             self.is_first = True
-            self._give_back()
+            self._close()
 
-    def _stand(self) -> None:
+    def _wait(self) -> None:
         with contextlib.suppress(OSError):
-            self._queue.stand(self._fd)
+            self._queue.wait(self._fd)
         with self._guard:
             self.is_first = True
-            if self._is_left:
-                self._give_back()
+            if self._has_left:
+                self._close()
             else:
                 os.write(self._wake_fd, b"x")
 
     def leave(self) -> None:
-        """Give the place back; a thread that still waits for it closes the file."""
+        """Give up the position; a thread that still waits for it closes the file."""
         with self._guard:
-            self._is_left = True
+            self._has_left = True
             for fd in (self.first_fd, self._wake_fd):
                 if fd >= 0:
                     os.close(fd)
             if self.is_first:
-                self._give_back()
+                self._close()
             elif self._fd >= 0:
-                self._queue.give_back(self._fd)
+                self._queue.leave(self._fd)
 
-    def _give_back(self) -> None:
-        """Unlock the file and close it; a process forked meanwhile may have it open as well."""
+    def _close(self) -> None:
+        """Unlock the file and close it; a process that was forked since may have it open too."""
         if self._fd >= 0:
-            self._queue.give_back(self._fd)
+            self._queue.leave(self._fd)
             os.close(self._fd)
             self._fd = -1

@@ -1,10 +1,10 @@
-"""One reading of a run's files: each is opened at most once, when it is first asked for.
+"""One reading of a run's files: each file is opened at most once, when it is first needed.
 
-Whoever opens a run asks for state.json and for the journal from the head's own record on. A
-diagnosis asks for every journal first, as a whole, and everything after it is a part of that.
-Nothing here says what the files mean, and nothing writes.
+An ordinary reader needs state.json, and the journal from the record of that head on. A diagnosis
+reads all journals completely first, so everything that it reads later is a part of them. Nothing
+here interprets the files, and nothing writes.
 
-Not promised: that everything is of one moment. A writer may continue between two files; compare
+Not promised: that all files are from one moment. A writer may continue between two files; compare
 `RunFiles.signature` from before and after, and read again if they differ.
 """
 
@@ -29,40 +29,40 @@ from sequencer.store.ownership import refused
 from sequencer.store.strictjson import MAX_BYTES
 
 READ_ATTEMPTS = 20
-"""So often files are read that writers change meanwhile."""
+"""How often to read files that writers change in the meantime."""
 _TOKEN = re.compile(rb'"token"\s*:\s*(\d{1,19})(?=[\s,}])')
 _REVISION = re.compile(rb'"revision"\s*:\s*(\d{1,19})(?=[\s,}])')
 _NAMED_BY_TOKEN = {
     "beats": re.compile(r"(\d+)(?:\..*)?"),
     "results": re.compile(r"\d+-(\d+)(?:-.*)?"),
 }
-"""Folders whose entries are named after a token, and how."""
+"""Folders whose entries have a token in their names, and the patterns of those names."""
 
 
 class ProgressMark(Struct, frozen=True):
-    """Something that shows that a run had come as far as a token or a revision."""
+    """Evidence that a run had reached a token or a revision."""
 
     where: Path
     token: int = 0
     revision: int = 0
     has_ended: bool = False
-    """The attempt with *token* was over; whether its end was accepted is not said."""
+    """The attempt with *token* had ended; its end may or may not have been accepted."""
     is_outside: bool = False
-    """It is no file of the run or its project, so nothing that puts those back takes it back."""
+    """It is not a file of the run or its project, so restoring those does not restore it."""
 
 
 ProgressEvidence = Callable[[str], Iterable[ProgressMark]]
-"""From a run's id to what its step logs show, which a store does not know; newest first."""
+"""From a run's id to the evidence in its step logs, newest first; a store can't read those."""
 
 
 def no_progress_evidence(run_id: str) -> Iterable[ProgressMark]:
-    """Return nothing: there are no step logs to ask."""
+    """Return nothing: there are no step logs."""
     del run_id
     return ()
 
 
 class FileContent(Struct, frozen=True):
-    """What one file holds, from *offset* on."""
+    """The content of one file from *offset* on."""
 
     path: Path
     data: bytes | None = None
@@ -75,7 +75,7 @@ class FileContent(Struct, frozen=True):
         """Return the bytes, or None if the file is missing.
 
         Raises:
-            CorruptState: it is no plain file, or it can't be read.
+            CorruptState: it is not a regular file, or it can't be read.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -83,7 +83,7 @@ class FileContent(Struct, frozen=True):
 
 
 class RunFiles:
-    """The files of one run, as they are when they are first asked for."""
+    """The files of one run, each as it was when it was first needed."""
 
     def __init__(
         self,
@@ -92,18 +92,18 @@ class RunFiles:
         progress: ProgressEvidence = no_progress_evidence,
         redact: Callable[[str], str] = str,
     ) -> None:
-        """Read nothing yet; *progress* tells what the step logs of the run show.
+        """Read nothing yet; *progress* gives the evidence in the run's step logs.
 
-        *redact* removes secrets from what a person has written into state.json.
+        *redact* removes secrets from what a person wrote into state.json.
         """
         self.state_path, self.folder = state_path, state_path.parent
         self.journal, self.redact = journal, redact
         self._progress_evidence = progress
         self._contents: dict[Path, FileContent] = {}
-        self._witnessed: dict[str, tuple[ProgressMark, ...]] = {}
+        self._logged: dict[str, tuple[ProgressMark, ...]] = {}
 
     def signature(self) -> object:
-        """Return what differs after every write to the head or the journal; it is not kept."""
+        """Return a value that changes with each write to the head or the journal; not cached."""
         try:
             return signature(self.state_path), self.journal.signature()
         except OSError:
@@ -113,7 +113,7 @@ class RunFiles:
 
     @cached_property
     def state(self) -> FileContent:
-        """Return what is in state.json."""
+        """Return the content of state.json."""
         return _read(self.state_path, max_bytes=MAX_BYTES)
 
     @cached_property
@@ -121,7 +121,7 @@ class RunFiles:
         """Return state.json as an object.
 
         Raises:
-            CorruptState: it is no plain file, so that it can't be replaced either.
+            CorruptState: it is not a regular file, so it can't be replaced either.
         """
         return raw_head(self.state.checked())
 
@@ -129,57 +129,57 @@ class RunFiles:
 
     @cached_property
     def rotated(self) -> tuple[Path, ...]:
-        """Return the journals that were put aside, oldest first."""
+        """Return the rotated journals, oldest first."""
         return tuple(self.journal.rotated())
 
     def content(self, path: Path, offset: int = 0) -> FileContent:
-        """Return what the journal *path* holds, from *offset* on or from before it."""
-        held = self._contents.get(path)
-        if held is None or held.offset > offset:
-            held = self._contents[path] = _read(path, offset)
-        return held
+        """Return the content of the journal *path*, from *offset* or an earlier one on."""
+        content = self._contents.get(path)
+        if content is None or content.offset > offset:
+            content = self._contents[path] = _read(path, offset)
+        return content
 
     @cached_property
     def journals(self) -> tuple[FileContent, ...]:
-        """Return every journal that is there, whole, oldest first."""
+        """Return the complete content of each journal that exists, oldest first."""
         paths = (*self.rotated, self.journal.path)
-        return tuple(one for one in map(self.content, paths) if one.data is not None or one.refusal)
+        return tuple(c for c in map(self.content, paths) if c.data is not None or c.refusal)
 
     def scan(self, offset: int = 0, expected: int | None = None) -> Scan:
-        """Return the winners of the newest journal from *offset* on, see `journal.scan`.
+        """Return the winners of the newest journal from *offset* on; see `journal.scan`.
 
         Raises:
             CorruptState: it is not a regular file, or has a gap.
         """
-        found = self.content(self.journal.path, offset)
-        if (data := found.checked()) is None:
+        content = self.content(self.journal.path, offset)
+        if (data := content.checked()) is None:
             return Scan((), 0, is_torn=False)
-        return scan(data[offset - found.offset :], offset, expected, str(found.path))
+        return scan(data[offset - content.offset :], offset, expected, str(content.path))
 
     @cached_property
     def oldest(self) -> dict[str, Any] | None:
-        """Return the first record that can be read; more than that is not read for it."""
+        """Return the oldest record that can be read; no more is read for it."""
         return next(filter(None, map(self._first_of, (*self.rotated, self.journal.path))), None)
 
     def _first_of(self, path: Path) -> dict[str, Any] | None:
-        held = self._contents.get(path)
-        if held is None or held.offset:
+        content = self._contents.get(path)
+        if content is None or content.offset:
             return first_of(path)
-        return first_in((held.data or b"").split(b"\n"))
+        return first_in((content.data or b"").split(b"\n"))
 
-    # --- what else shows how far the run came ------------------------------------------
+    # --- other evidence of how far the run came ----------------------------------------
 
-    def traces(self, run_id: str | None, last: Record | None) -> Iterator[ProgressMark]:
-        """Yield what the folder of the run *run_id* shows, but for its good records.
+    def marks(self, run_id: str | None, last: Record | None) -> Iterator[ProgressMark]:
+        """Yield the evidence in the folder of the run *run_id*, except its good records.
 
-        *last* is the last good record of the newest journal; None if that has none.
+        *last* is the last good record of the newest journal; None: it has none.
 
         Raises:
-            CorruptState: a folder may not be read, so nobody can tell.
+            CorruptState: a folder may not be read, so the evidence is unknown.
         """
         if run_id is not None and run_id.encode() in (data := self.state.data or b""):
-            # It was published after it was accepted. What is in it may also be another
-            # program's, or half of a merge.
+            # A head is published only after it was accepted. Search the text: the file may also
+            # be another program's, or half of a merge.
             revisions = map(int, _REVISION.findall(data))
             tokens = _tokens_in(data)
             yield ProgressMark(self.state_path, max(tokens, default=0), max(revisions, default=0))
@@ -188,47 +188,47 @@ class RunFiles:
         yield from self._left_behind
 
     def _after(self, last: Record) -> Iterator[ProgressMark]:
-        """Yield what the lines after *last* show, but for the one that was being written.
+        """Yield the evidence in the lines after *last*, except a line that was being written.
 
-        That one was not accepted: whoever wrote it was stopped in the middle.
+        Such a line was not accepted: its writer was stopped in the middle.
         """
-        found = self.content(self.journal.path, last.end)
-        for line in (found.data or b"")[last.end - found.offset :].split(b"\n"):
-            # A whole line shows it twice; the smaller one was not damaged upwards.
-            shown = min(map(int, _REVISION.findall(line)), default=0)
-            if shown > last.revision + 1:
-                # The line before it can only have been accepted.
-                yield ProgressMark(found.path, revision=shown - 1)
+        content = self.content(self.journal.path, last.end)
+        for line in (content.data or b"")[last.end - content.offset :].split(b"\n"):
+            # A complete line has its revision twice; damage may have made one of them larger.
+            revision = min(map(int, _REVISION.findall(line)), default=0)
+            if revision > last.revision + 1:
+                # Its writer knew the revision before it, so that one was accepted.
+                yield ProgressMark(content.path, revision=revision - 1)
 
     @cached_property
     def _left_behind(self) -> tuple[ProgressMark, ...]:
-        """Return what names of heartbeats and results, and the newest closed journal show."""
-        found = [
+        """Return the evidence in the names of heartbeats and results, and in the last rotation."""
+        named = [
             ProgressMark(self.folder / name / entry, token=int(match[1]))
             for name, pattern in _NAMED_BY_TOKEN.items()
             for entry in names_in(self.folder / name)
             if (match := pattern.fullmatch(entry))
         ]
-        closed = map(self.content, self.rotated[-1:])
-        return (*found, *(trace for one in closed for trace in _newest_of(one)))
+        rotated = map(self.content, self.rotated[-1:])
+        return (*named, *(mark for content in rotated for mark in _newest_of(content)))
 
     @cached_property
     def tokens(self) -> frozenset[int]:
         """Return every number after a "token" in the head and all journals, readable or not."""
-        whole = (self.state, *self.journals)
-        return frozenset(token for one in whole for token in _tokens_in(one.data or b""))
+        contents = (self.state, *self.journals)
+        return frozenset(token for content in contents for token in _tokens_in(content.data or b""))
 
-    def witnessed(self, run_id: str) -> tuple[ProgressMark, ...]:
-        """Return what the step logs of the run *run_id* show."""
-        if run_id not in self._witnessed:
-            self._witnessed[run_id] = tuple(self._progress_evidence(run_id))
-        return self._witnessed[run_id]
+    def logged(self, run_id: str) -> tuple[ProgressMark, ...]:
+        """Return the evidence in the step logs of the run *run_id*."""
+        if run_id not in self._logged:
+            self._logged[run_id] = tuple(self._progress_evidence(run_id))
+        return self._logged[run_id]
 
     def left_over(self) -> Path | None:
-        """Return something that only a run that had begun leaves behind."""
+        """Return a path that only a run that had started leaves behind; None: there is none."""
         for name in ("results", "beats"):
             try:
-                # Empty or not: the first attempt makes it.
+                # Also if it is empty: the first attempt makes this folder.
                 entries = folders.opened(self.folder / name).entries()
                 return self.folder / name / next(entries).name
             except StopIteration:
@@ -236,17 +236,17 @@ class RunFiles:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError:
-                # Nobody can say that there is nothing in it.
+                # It can't be read, so it may have entries.
                 return self.folder / name
         return None
 
     def wrong_documents(self, head: Head) -> tuple[tuple[Path, str], ...]:
-        """Return which documents that *head* continues from can't be used, and why."""
+        """Return (path, reason) for each document that *head* needs and that can't be used."""
         return documents.problems(self.folder, head)
 
 
 def changing(state_path: Path) -> CorruptState:
-    """Return the refusal to say what files are that were different at each look."""
+    """Return the error for files that were different at each reading."""
     return CorruptState("changes faster than it can be read", where=str(state_path))
 
 
@@ -255,10 +255,12 @@ def _tokens_in(data: bytes) -> Iterator[int]:
 
 
 def names_in(folder: Path) -> Iterator[str]:
-    """Yield the names in *folder*; none if it is not there. A long run has a log for each step.
+    """Yield the names in *folder*; none if it does not exist.
+
+    A generator, because a long run has a log for each step.
 
     Raises:
-        CorruptState: its permissions forbid a look.
+        CorruptState: its permissions do not let this user read it.
     """
     try:
         yield from (entry.name for entry in folders.opened(folder).entries())
@@ -266,7 +268,7 @@ def names_in(folder: Path) -> Iterator[str]:
         return
     except OSError as error:
         why, hint = refused(error, folder, "fix its permissions, then try again")
-        raise CorruptState(f"can't be looked at: {why}", where=str(folder), hint=hint) from error
+        raise CorruptState(f"can't be read: {why}", where=str(folder), hint=hint) from error
 
 
 def _read(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileContent:
@@ -278,13 +280,13 @@ def _read(path: Path, offset: int = 0, max_bytes: int | None = None) -> FileCont
         return FileContent(path, refusal=refusal)
 
 
-def _newest_of(closed: FileContent) -> Iterator[ProgressMark]:
-    """Yield what the last good record of a *closed* journal shows."""
-    for line in reversed((closed.data or b"").split(b"\n")):
+def _newest_of(rotated: FileContent) -> Iterator[ProgressMark]:
+    """Yield the token and revision of the last good record of a *rotated* journal."""
+    for line in reversed((rotated.data or b"").split(b"\n")):
         try:
             record = decode(line)
         except ValueError:
             continue
         token = record["head"].get("token")
-        yield ProgressMark(closed.path, token if type(token) is int else 0, record["revision"])
+        yield ProgressMark(rotated.path, token if type(token) is int else 0, record["revision"])
         return

@@ -1,13 +1,13 @@
-"""From what lies on disk to the one state that was accepted last.
+"""From the files on disk to the last accepted state.
 
-The journal decides. The head file is believed where it equals its own record, rolled
-forward where the journal went on without it, taken as an edit by hand where only its
-content differs, and restored where it can't be read, unless something else (a token that was
-granted, a revision that was published, a step log with its last line) shows that the run had
-come further than the journal does. Nothing here writes, and `reading` reads.
+The journal decides. state.json is valid if it equals its own record. It is rolled forward if the
+journal has newer records, taken as an edit by hand if only its content differs, and restored if
+it can't be read; but not if other evidence (a granted token, a published revision, a finished
+step log) shows that the run had come further than the journal. Nothing here writes; `reading`
+does the reading.
 
-Not promised: that every loss shows. A run whose logs, results and heartbeats are gone too,
-or steps that a person accepted by hand, leave nothing to compare with.
+Not promised: that every loss is noticed. If logs, results and heartbeats are lost too, or if a
+person accepted the steps, there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ from sequencer.store.reading import ProgressMark, RunFiles
 from sequencer.store.strictjson import MAX_BYTES
 
 MAX_LOST_TOKENS = 1_000_000
-"""A token counts as granted up to here above the newest one that is known; nobody loses more."""
+"""How far above the newest known token a token still counts as granted; no run loses more."""
 
 
-def beyond(head: Head, revision: int, found: Iterable[ProgressMark]) -> ProgressMark | None:
-    """Return what of *found* shows most that the run had come further than *head* at *revision*.
+def beyond(head: Head, revision: int, marks: Iterable[ProgressMark]) -> ProgressMark | None:
+    """Return the mark that is furthest beyond *head* at *revision*; None: no mark is.
 
-    A token far above every other is somebody's joke and shows nothing.
+    A token far above all others was invented by someone and proves nothing.
     """
-    most: ProgressMark | None = None
-    for trace in found:
-        is_token = head.token < trace.token <= head.token + MAX_LOST_TOKENS
-        if not is_token and trace.revision <= revision:
+    furthest: ProgressMark | None = None
+    for mark in marks:
+        is_token = head.token < mark.token <= head.token + MAX_LOST_TOKENS
+        if not is_token and mark.revision <= revision:
             continue
-        if most is None or (trace.token, trace.revision) > (most.token, most.revision):
-            most = trace
-    return most
+        if furthest is None or (mark.token, mark.revision) > (furthest.token, furthest.revision):
+            furthest = mark
+    return furthest
 
 
-def unheard_end(head: Head, found: Iterable[ProgressMark]) -> ProgressMark | None:
-    """Return what of *found* shows the end of an attempt that *head* has as under way.
+def unreported_end(head: Head, marks: Iterable[ProgressMark]) -> ProgressMark | None:
+    """Return a mark for the end of an attempt that still runs according to *head*.
 
-    Its worker has to be dead: one that is alive is still to say how it ended.
+    Only for attempts of dead workers: one that is alive will still report the end.
     """
     dead = {claim.token for claim in head.claims if is_proven_dead(claim.owner)}
-    return next((trace for trace in found if trace.has_ended and trace.token in dead), None)
+    return next((mark for mark in marks if mark.has_ended and mark.token in dead), None)
 
 
-def in_words(trace: ProgressMark, head: Head) -> str:
-    """Return what *trace* shows, beside *head*, in one clause."""
-    if trace.is_outside:
+def in_words(mark: ProgressMark, head: Head) -> str:
+    """Return one clause that says how *mark* goes beyond *head*."""
+    if mark.is_outside:
         return (
-            f"this machine has seen revision {trace.revision} and token {trace.token} of it "
-            f"({trace.where}), and its newest token here is {head.token}"
+            f"this machine has seen revision {mark.revision} and token {mark.token} of it "
+            f"({mark.where}), and its newest token here is {head.token}"
         )
-    if trace.token in {claim.token for claim in head.claims}:
-        return f"{trace.where} shows that the attempt with token {trace.token} had ended"
-    if trace.token > head.token:
-        return f"{trace.where} shows token {trace.token}, but {head.token} is the newest known"
-    return f"{trace.where} shows revision {trace.revision}"
+    if mark.token in {claim.token for claim in head.claims}:
+        return f"{mark.where} shows that the attempt with token {mark.token} had ended"
+    if mark.token > head.token:
+        return f"{mark.where} shows token {mark.token}, but {head.token} is the newest known"
+    return f"{mark.where} shows revision {mark.revision}"
 
 
 _REPAIR = "'sequencer repair' shows what can be saved"
@@ -80,70 +80,70 @@ _ACCEPT = "'sequencer repair --apply --accept-journal'"
 
 
 class Recovered(Struct, frozen=True):
-    """The state of a run as its files tell it."""
+    """The state of a run according to its files."""
 
     head: Head | None
-    """The newest accepted head; None if no run was ever begun."""
+    """The newest accepted head; None: no run was ever started."""
     last: Record | None
     """The record of that head."""
     size: int = 0
     """Bytes of the journal."""
     is_torn: bool = False
     edited: Head | None = None
-    """What somebody wrote into state.json by hand and may, still to be recorded."""
+    """An allowed edit of state.json by hand that is not recorded yet."""
     legacy: dict[str, Any] | None = None
-    """A state file of another program, still to be migrated."""
+    """A state file of another program that is not migrated yet."""
     needs_publishing: bool = False
-    """state.json is missing, unreadable or behind."""
+    """state.json is missing, unreadable or out of date."""
     keep_as: str = ""
-    """With this suffix state.json is kept when it is replaced; empty: it has nothing to lose."""
+    """The suffix for a copy of state.json before it is replaced; empty: no copy is needed."""
     is_behind: bool = False
-    """state.json holds an older accepted head: normal between an append and its publication."""
+    """state.json has an older accepted head: normal between an append and its publication."""
     notices: tuple[str, ...] = field(default=())
 
 
 def recover(files: RunFiles) -> Recovered:
-    """Return what the *files* of a run say.
+    """Return the state of a run from its *files*.
 
     Raises:
-        CorruptState: they don't say it unambiguously, or accepted steps are missing.
+        CorruptState: they do not give one clear state, or accepted steps are missing.
         EditRefused: state.json was edited in a way that can't be accepted.
         NewerSchema: a newer version of the program wrote them.
     """
     scan = _scan(files)
     if not scan.winners:
         return _without_journal(files, scan)
-    found = _judged(files, scan)
-    if found.needs_publishing:
-        _ensure_newest(files, found)
-    return found
+    recovered = _with_journal(files, scan)
+    if recovered.needs_publishing:
+        _ensure_newest(files, recovered)
+    return recovered
 
 
-def _judged(files: RunFiles, scan: Scan) -> Recovered:
+def _with_journal(files: RunFiles, scan: Scan) -> Recovered:
     last, raw, state_path = scan.winners[-1], files.head, files.state_path
     head = head_of(last, files.journal.path)
-    found = Recovered(head, last, scan.size, scan.is_torn)
+    recovered = Recovered(head, last, scan.size, scan.is_torn)
     if raw.content is None:
         why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
         notice = f"{state_path} {why}; restored from the journal at step_index {head.step_index}"
         return replace(
-            found,
+            recovered,
             needs_publishing=True,
             keep_as="unreadable" if raw.problem else "",
             notices=(notice,),
         )
     if is_foreign(raw.content) and _is_migrated(raw.content, files.oldest or {}):
-        notice = f"{state_path} was migrated, but not replaced; that is done now"
-        return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
-    return _compare(files, raw.content, found, scan)
+        notice = f"{state_path} was migrated but not replaced; it is replaced now"
+        return replace(recovered, needs_publishing=True, is_behind=True, notices=(notice,))
+    return _compare(files, raw.content, recovered, scan)
 
 
 def head_of(record: Record, journal: Path) -> Head:
     """Return the head of *record*, a good line of *journal*.
 
     Raises:
-        NewerSchema: it has a value that this version does not know. The line is as it was
-            written, so the step that it accepts is accepted.
+        NewerSchema: it has a value that this version does not know. The line is intact, so the
+            step that it accepts is accepted.
     """
     where = f"{journal} at byte {record.offset}"
     try:
@@ -156,43 +156,48 @@ def head_of(record: Record, journal: Path) -> Head:
         ) from None
 
 
-def _ensure_newest(files: RunFiles, found: Recovered) -> None:
-    """Return unless the run had come further than the journal from which it is restored."""
-    if found.head is None or found.last is None:
+def _ensure_newest(files: RunFiles, recovered: Recovered) -> None:
+    """Check that the run had not come further than the journal that it is restored from.
+
+    Raises:
+        CorruptState: it had, so accepted steps may be missing.
+    """
+    if recovered.head is None or recovered.last is None:
         return
-    logs = files.witnessed(found.head.run_id)
-    left = (*files.traces(found.head.run_id, found.last), *logs)
-    shown = beyond(found.head, found.last.revision, left)
-    if shown is None and found.size > found.last.end:
-        # Where nothing follows the last record, its worker was killed before it wrote the end.
-        shown = unheard_end(found.head, logs)
+    logged = files.logged(recovered.head.run_id)
+    marks = (*files.marks(recovered.head.run_id, recovered.last), *logged)
+    shown = beyond(recovered.head, recovered.last.revision, marks)
+    if shown is None and recovered.size > recovered.last.end:
+        # If nothing follows the last record, its worker was killed before it wrote the end.
+        shown = unreported_end(recovered.head, logged)
     if shown is not None:
-        raise missing(files.state_path, found.head, found.last.revision, shown)
+        raise missing(files.state_path, recovered.head, recovered.last.revision, shown)
 
 
-def ensure_no_older_copy(files: RunFiles, found: Recovered) -> None:
-    """Return unless the step logs know a token that the files of the run don't.
+def ensure_no_older_copy(files: RunFiles, recovered: Recovered) -> None:
+    """Check that the step logs have no token that the files of the run don't have.
 
-    state.json and its journal agree also where both are older copies. Only for who holds the
-    lock: to anybody else a log may be newer than what was read.
+    state.json and its journal also agree if both are older copies. Only for the process that
+    holds the lock: for any other, a log may be newer than the files it read.
 
     Raises:
         CorruptState: steps that were accepted would run again.
     """
-    if found.head is not None and found.last is not None and found.head.moved_to is None:
-        shown = beyond(found.head, found.last.revision, files.witnessed(found.head.run_id))
+    head, last = recovered.head, recovered.last
+    if head is not None and last is not None and head.moved_to is None:
+        shown = beyond(head, last.revision, files.logged(head.run_id))
         if shown is not None:
-            raise missing(files.state_path, found.head, found.last.revision, shown)
+            raise missing(files.state_path, head, last.revision, shown)
 
 
 def missing(state_path: Path, head: Head, revision: int, shown: ProgressMark) -> CorruptState:
-    """Return the refusal to continue from *head* at *revision* in spite of what is *shown*."""
+    """Return the error for a run at *revision* whose evidence *shown* goes beyond *head*."""
     hint = _REPAIR
     if shown.is_outside:
         hint = (
             "something has put older files in place of the run's (git stash, checkout or reset, a "
-            f"backup): put the newer ones back ('git stash pop', say); or {_ACCEPT} continues from "
-            "here, and what was done since then is done again"
+            f"backup): put the newer ones back (for example with 'git stash pop'); or {_ACCEPT} "
+            "continues from here, and the later steps run again"
         )
     return CorruptState(
         f"the journal ends at revision {revision}, step_index {head.step_index}, but "
@@ -203,7 +208,7 @@ def missing(state_path: Path, head: Head, revision: int, shown: ProgressMark) ->
 
 
 def ensure_shared_is_newest(head: Head, shown: ProgressMark | None, where: str) -> None:
-    """Return unless *head*, kept *where* many machines share it, is older than what is *shown*.
+    """Check that *head*, from a shared place *where*, is not older than the evidence *shown*.
 
     Raises:
         CorruptState: steps that were accepted would run again.
@@ -214,38 +219,37 @@ def ensure_shared_is_newest(head: Head, shown: ProgressMark | None, where: str) 
             f"{in_words(shown, head)}: accepted steps may be missing",
             where=where,
             hint="something has put an older state there (a backup, a forced push): put the newer "
-            f"one back; or remove {shown.where} to continue from it, and what was done since then "
-            "is done again",
+            f"one back; or remove {shown.where} to continue from it, and the later steps run again",
         )
 
 
 def follow(state_path: Path, journal: JournalFile, known: Recovered) -> Recovered | None:
-    """Return what the files say now, read from where *known* ends; None: read all of them.
+    """Return the state now, by reading only from the end of *known*; None: call `recover`.
 
-    *journal* has to be the file that it was. Only what writers of this program leave behind
-    is followed, to the byte; everything else is for `recover` to judge.
+    *journal* must be the same file as before. This accepts only the exact bytes that writers of
+    this program leave; `recover` judges everything else.
     """
     if known.last is None or known.head is None or known.is_torn or known.needs_publishing:
         return None
     try:
         scan = journal.read(known.size, known.last.revision + 1)
-        there = read_regular(state_path, max_bytes=MAX_BYTES)
+        published = read_regular(state_path, max_bytes=MAX_BYTES)
     except (CorruptState, FileNotFoundError):
         return None
     head, last = known.head, known.last
     if scan.winners:
         last = scan.winners[-1]
         head = head_of(last, journal.path)
-    found = Recovered(head, last, scan.size, scan.is_torn)
-    if there == content_of(head):
-        return found
-    if scan.winners and there == content_of(known.head):
-        return replace(found, needs_publishing=True, is_behind=True)
+    recovered = Recovered(head, last, scan.size, scan.is_torn)
+    if published == content_of(head):
+        return recovered
+    if scan.winners and published == content_of(known.head):
+        return replace(recovered, needs_publishing=True, is_behind=True)
     return None
 
 
 def _scan(files: RunFiles) -> Scan:
-    """Read the journal from the head's own record on, or all of it if that is not there."""
+    """Read the journal from the record of the head on, or all of it if that is not found."""
     content = files.head.content or {}
     offset, revision = content.get("journal_offset"), content.get("revision")
     is_plausible = type(offset) is int and type(revision) is int and offset >= 0 and revision >= 1
@@ -253,7 +257,7 @@ def _scan(files: RunFiles) -> Scan:
         try:
             scan = files.scan(offset, revision)
         except CorruptState:
-            # The offset is somebody's mistake, or the gap is real: the whole file tells.
+            # The offset is wrong, or the gap is real: the complete file shows which.
             scan = Scan((), 0, is_torn=False)
         if scan.winners and scan.winners[0].offset == offset:
             return scan
@@ -261,7 +265,11 @@ def _scan(files: RunFiles) -> Scan:
 
 
 def _without_journal(files: RunFiles, scan: Scan) -> Recovered:
-    """Decide what it means that the journal has no record that counts."""
+    """Return the state of a run whose journal has no valid record.
+
+    Raises:
+        CorruptState: something shows that there were records.
+    """
     raw, where = files.head, str(files.state_path)
     if raw.problem is not None:
         raise CorruptState(
@@ -284,9 +292,9 @@ def _without_journal(files: RunFiles, scan: Scan) -> Recovered:
         raise CorruptState(
             "has no readable record, and state.json is missing", where=str(journal), hint=_REPAIR
         )
-    if (left := files.left_over()) is not None:
+    if (evidence := files.left_over()) is not None:
         raise CorruptState(
-            f"and its journal are gone, but {left} shows that the run had started",
+            f"and its journal are missing, but {evidence} shows that the run had started",
             where=where,
             hint="restore the folder, or remove all of it to start over",
         )
@@ -294,30 +302,30 @@ def _without_journal(files: RunFiles, scan: Scan) -> Recovered:
 
 
 def _is_first_append(data: bytes) -> bool:
-    """Return whether *data* is only the torn first line of a run that never began."""
+    """Return whether *data* is only the torn first line of a run that never started."""
     start = b'{"revision":1,'
     return b"\n" not in data and start.startswith(data[: len(start)])
 
 
 def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
-    """Decide what the *content* of state.json is, beside what the journal *found*."""
+    """Compare the *content* of state.json with *found*, the state according to the journal."""
     last = scan.winners[-1]
     revision, where = content.get("revision"), str(files.state_path)
     accepted = last.data["head"]
-    # Python takes true for 1 and 3.0 for 3.
+    # Compare the texts too: Python says that True equals 1 and 3.0 equals 3.
     if content == accepted and json.dumps(content) == json.dumps(accepted):
         return found
     if is_foreign(content) and not content.keys() <= STOPS:
         problem = f"is another program's state, but its journal is at revision {last.revision}"
         raise EditRefused(problem, where=where, hint=_REPAIR)
-    is_own = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
-    if is_own and (type(revision) is not int or revision < 1):
+    is_same_run = content.get("run_id", accepted["run_id"]) == accepted["run_id"]
+    if is_same_run and (type(revision) is not int or revision < 1):
         return _with_edit(found, content, accepted, files)
     if type(revision) is not int:
         raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
-    # A reset writes its record first: what an earlier one has is older, and no other run's.
-    is_earlier = any(one.data["head"] == content for one in scan.winners)
+    # A reset changes run_id. A head from before it is only older, and not of another run.
+    is_earlier = any(record.data["head"] == content for record in scan.winners)
     if content.get("run_id") != run_id and not is_earlier:
         raise EditRefused(
             "belongs to a different run than the journal (their run_id differs)",
@@ -333,9 +341,9 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
     if revision == last.revision:
         return _with_edit(found, content, accepted, files)
     since = [r for r in scan.winners if r.revision >= revision]
-    own = since[0] if since and since[0].revision == revision else None
-    is_own = own is None or own.data["head"] == content
-    if own is not None and not is_own and not _is_recorded(content, since[1], files.redact):
+    record = since[0] if since and since[0].revision == revision else None
+    is_same = record is None or record.data["head"] == content
+    if record is not None and not is_same and not _is_recorded(content, since[1], files.redact):
         raise EditRefused(
             f"was edited at revision {revision}, but the run is now at {last.revision}",
             where=where,
@@ -345,8 +353,8 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
     return replace(
         found,
         needs_publishing=True,
-        keep_as="unreadable" if own is None else "",
-        is_behind=own is not None,
+        keep_as="unreadable" if record is None else "",
+        is_behind=record is not None,
         notices=(notice,),
     )
 
@@ -354,11 +362,14 @@ def _compare(files: RunFiles, content: dict[str, Any], found: Recovered, scan: S
 def _with_edit(
     found: Recovered, content: dict[str, Any], accepted: dict[str, Any], files: RunFiles
 ) -> Recovered:
-    """Return *found* with what somebody has changed in state.json; the rest is restored."""
+    """Return *found* with the allowed changes that a person made in state.json.
+
+    Changes that are not allowed are undone, with a notice.
+    """
     where = str(files.state_path)
     schema = content.get("schema_version")
     if type(schema) is int and schema > accepted["schema_version"]:
-        parse_head(content, where)  # which raises
+        parse_head(content, where)  # raises NewerSchema
     edit = edit_of(accepted, content, files.redact)
     edited = None if edit.content == accepted else parse_head(edit.content, where)
     if not edit.refused:
@@ -370,20 +381,20 @@ def _with_edit(
 
 
 def is_foreign(content: dict[str, Any]) -> bool:
-    """Return whether *content* is no head of ours, but another program's state."""
+    """Return whether *content* is the state of another program and not a head."""
     return "schema_version" not in content and "run_id" not in content
 
 
 def digest(content: dict[str, Any]) -> str:
-    """Return the digest by which a record remembers what it was migrated from."""
+    """Return the digest of *content* that a migration writes into its record."""
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return f"sha256:{sha256(canonical.encode()).hexdigest()}"
 
 
 def _is_migrated(content: dict[str, Any], first: Mapping[str, Any]) -> bool:
-    """Return whether the run began, in *first*, with a migration of *content*, which is still here.
+    """Return whether the run started, in the record *first*, with a migration of *content*.
 
-    Where state.json can't be replaced, the run goes on in the journal, and perhaps far.
+    If state.json can't be replaced, it keeps the old content while the journal continues.
     """
     outcome = first.get("outcome")
     is_noted = isinstance(outcome, dict) and outcome.get("migrated_from") == digest(content)
@@ -391,17 +402,17 @@ def _is_migrated(content: dict[str, Any], first: Mapping[str, Any]) -> bool:
 
 
 def _is_recorded(content: dict[str, Any], following: Record, redact: Callable[[str], str]) -> bool:
-    """Return whether *following* has recorded *content*, an edit of the head before it.
+    """Return whether *following* is the record of *content*, an edit of the head before it.
 
-    A writer that is stopped between its append and its rename leaves the edit in place.
+    A writer that is stopped between its append and its rename leaves the edit in state.json.
     """
-    kept = following.data["head"]
-    # Where an earlier version has recorded it, other fields may have followed from these.
+    recorded = following.data["head"]
+    # Only these: an earlier version may have derived other fields from them.
     is_edit = meaning_of(following.data.get("event", "")).is_edit
     names = [*_CHANGED_BY_EDITS, *(content.keys() - Head.model_fields.keys())]
-    known = ((kept.get(name), content.get(name)) for name in names)
-    return is_edit and all(new in (old, redacted(old, redact)) for new, old in known)
+    pairs = ((recorded.get(name), content.get(name)) for name in names)
+    return is_edit and all(new in (old, redacted(old, redact)) for new, old in pairs)
 
 
 _CHANGED_BY_EDITS = ("run_id", "step_index", "exit", "failures_in_row", "not_before")
-"""Fields that an edit can have changed, and that are then in its record as it says."""
+"""Fields that an edit can change, and whose values are then in its record unchanged."""

@@ -1,11 +1,11 @@
-"""Make a damaged run readable again, from what its files still hold.
+"""Make a damaged run readable again from the rest of its files.
 
-Every original is kept in ``damaged-TIME/`` beside the run before anything is replaced, and
-the repair is itself a journalled transition. It runs under the run's lock and may be
-interrupted anywhere: what is left then can be repaired again.
+All originals are copied to ``damaged-TIME/`` in the run's folder before anything is replaced. The
+repair is itself a transition in the journal. It runs under the run's lock and may be interrupted
+at any point: the result can be repaired again.
 
-Not promised: steps whose records are lost. Where accepted steps may be lost, a person has
-to say which state to go on from; tokens are never granted again in any case.
+Not promised: steps whose records are lost. If accepted steps may be lost, a person has to choose
+which state to continue from. A token is never granted twice, whatever the choice.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from sequencer.store.recovery import in_words, recover
 
 
 class Choice(StrEnum):
-    """Which state a person accepts where the files name two."""
+    """Which state a person accepts if the files have two."""
 
     HEAD = "head"
-    """What stands in state.json."""
+    """The content of state.json."""
     JOURNAL = "journal"
     """The last good record; later steps run again."""
 
 
 class Repaired(Struct, frozen=True):
-    """What a repair did."""
+    """The result of a repair."""
 
     before: Diagnosis
     head: Head | None
-    """The head that stands; None if nothing had to be done."""
+    """The new head; None: nothing had to be done."""
     kept: Path | None = None
     """The folder with the originals."""
 
@@ -64,27 +64,27 @@ def repair(
     progress: ProgressEvidence = no_progress_evidence,
     mark: HighWaterMark | None = None,
 ) -> Repaired:
-    """Make the run at *state_path* readable; a sound run is left alone.
+    """Make the run at *state_path* readable; an undamaged run is not changed.
 
-    *progress* says what its step logs show: tokens that are not granted again. The *mark* takes
-    the repaired state for the newest.
+    *progress* gives the evidence in its step logs: those tokens are not granted again. The *mark*
+    is set to the repaired state.
 
     Raises:
-        CorruptState: nothing can be saved, or a choice is needed and was not made.
-        UsageRefused: the *choice* names a state that is not there.
+        CorruptState: nothing can be recovered, or a choice is needed and was not made.
+        UsageRefused: the *choice* names a state that does not exist.
         NewerSchema: see `diagnose`.
     """
     if not state_path.parent.is_dir():
         return Repaired(diagnose(state_path, progress), None)
     lock = RunLock(Path(f"{state_path}.lock"), allow_network_fs=allow_network_fs)
     with lock:
-        found = diagnose(state_path, progress)
-        if found.action is Action.NOTHING:
-            return Repaired(found, None)
-        base = _chosen(found, choice)
+        diagnosis = diagnose(state_path, progress)
+        if diagnosis.action is Action.NOTHING:
+            return Repaired(diagnosis, None)
+        base = _chosen(diagnosis, choice)
         try:
-            kept = _keep_originals(found)
-            head = _mend(found, base, kept, is_head=base is found.state.head)
+            originals = _keep_originals(diagnosis)
+            head = _restore(diagnosis, base, originals, is_head=base is diagnosis.state.head)
             if mark is not None:
                 mark.put(head)
         except OSError as error:
@@ -97,99 +97,99 @@ def repair(
         )
         if after.head != head:
             raise CorruptState("the repair did not work", where=str(state_path.parent))
-        return Repaired(found, head, kept)
+        return Repaired(diagnosis, head, originals)
 
 
-def _chosen(found: Diagnosis, choice: Choice | None) -> Head:
-    """Return the head to go on from."""
-    folder = str(found.state.path.parent)
-    if found.action is Action.HOPELESS:
+def _chosen(diagnosis: Diagnosis, choice: Choice | None) -> Head:
+    """Return the head to continue from."""
+    folder = str(diagnosis.state.path.parent)
+    if diagnosis.action is Action.HOPELESS:
         raise CorruptState(
-            "nothing can be saved: state.json and the journal hold no readable state",
+            "nothing can be recovered: state.json and the journal have no readable state",
             where=folder,
             hint="restore the folder from a backup; or move it away to start over "
             "('sequencer set step_index=N' then moves the run to where it was)",
         )
-    if found.action is Action.CHOOSE and choice is None:
+    if diagnosis.action is Action.CHOOSE and choice is None:
         raise CorruptState(
             "accepted steps may be lost, so you have to choose",
             where=folder,
-            hint=" or ".join(options(found)),
+            hint=" or ".join(options(diagnosis)),
         )
-    if choice is Choice.HEAD and (found.state.head is None or not found.is_head_ahead):
+    if choice is Choice.HEAD and (diagnosis.state.head is None or not diagnosis.is_head_ahead):
         raise UsageRefused(
-            "state.json has no head that the journal lacks, so there is none to accept",
-            where=str(found.state.path),
+            "state.json has no head that is newer than the journal, so there is none to accept",
+            where=str(diagnosis.state.path),
             hint="without --accept-head the last good record of the journal is used",
         )
-    if choice is Choice.HEAD and found.state.head is not None:
-        return found.state.head
-    if found.last is None:
+    if choice is Choice.HEAD and diagnosis.state.head is not None:
+        return diagnosis.state.head
+    if diagnosis.last is None:
         raise UsageRefused(
-            "the journal has no good record", where=folder, hint=" or ".join(options(found))
+            "the journal has no good record", where=folder, hint=" or ".join(options(diagnosis))
         )
-    return parse_head(found.last.data["head"], folder)
+    return parse_head(diagnosis.last.data["head"], folder)
 
 
-def options(found: Diagnosis) -> list[str]:
-    """Return the choices that `Action.CHOOSE` leaves, in words."""
-    head, last = found.state.head, found.last
-    said = []
-    if head is not None and found.is_head_ahead:
-        said.append(
+def options(diagnosis: Diagnosis) -> list[str]:
+    """Return a sentence for each choice that `Action.CHOOSE` allows."""
+    head, last = diagnosis.state.head, diagnosis.last
+    sentences = []
+    if head is not None and diagnosis.is_head_ahead:
+        sentences.append(
             f"--accept-head continues from state.json (revision {head.revision}, step_index "
-            f"{head.step_index}){_although(found, head)}"
+            f"{head.step_index}){_although(diagnosis, head)}"
         )
     if last is not None:
-        there = parse_head(last.data["head"], "journal")
-        said.append(
+        last_head = parse_head(last.data["head"], "journal")
+        sentences.append(
             f"--accept-journal continues from the last good record (revision {last.revision}, "
-            f"step_index {there.step_index}){_although(found, there)}"
+            f"step_index {last_head.step_index}){_although(diagnosis, last_head)}"
         )
-    return said
+    return sentences
 
 
-def _although(found: Diagnosis, head: Head) -> str:
-    """Return what a choice of *head* ignores, as the end of a sentence."""
-    return "" if found.shown is None else f", although {in_words(found.shown, head)}"
+def _although(diagnosis: Diagnosis, head: Head) -> str:
+    """Return the evidence against a choice of *head*, as the end of a sentence."""
+    return "" if diagnosis.shown is None else f", although {in_words(diagnosis.shown, head)}"
 
 
-def _keep_originals(found: Diagnosis) -> Path:
-    """Copy every file aside; what is no plain file is moved, because it is in the way."""
-    folder = found.state.path.parent
-    kept = folders.make_another(folder / f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    paths = [found.state.path, *(report.path for report in found.journals)]
+def _keep_originals(diagnosis: Diagnosis) -> Path:
+    """Copy all files to a new folder and return it; anything not a regular file is moved there."""
+    folder = diagnosis.state.path.parent
+    originals = folders.make_another(folder / f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    paths = [diagnosis.state.path, *(report.path for report in diagnosis.journals)]
     for path in paths:
         try:
             mode = path.lstat().st_mode
         except FileNotFoundError:
             continue
         if stat.S_ISREG(mode):
-            write_durably(kept / path.name, read_regular(path))
+            write_durably(originals / path.name, read_regular(path))
         else:
-            folders.move(path, kept / path.name)
-    sync_folder(kept)
+            folders.move(path, originals / path.name)
+    sync_folder(originals)
     sync_folder(folder)
-    return kept
+    return originals
 
 
-def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
-    """Write journal and head so that the run goes on from *base*; return the new head."""
-    folder, last = found.state.path.parent, found.last
+def _restore(diagnosis: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
+    """Write journal and head so that the run continues from *base*; return the new head."""
+    folder, last = diagnosis.state.path.parent, diagnosis.last
     journal = JournalFile(folder, MAX_COUNTER, 1)
     if is_head or last is None:
         source, lines = "state.json", []
     else:
-        source, lines = "the journal", [record.line + b"\n" for record in found.chain]
+        source, lines = "the journal", [record.line + b"\n" for record in diagnosis.chain]
     note = f"repair from {source} at revision {base.revision}; the originals are in {kept.name}"
-    is_appended = found.action is Action.RESTORE
+    is_appended = diagnosis.action is Action.RESTORE
     if is_appended:
-        there = found.journals[-1].found
-        size, is_torn = there.size, there.is_torn
+        journal_scan = diagnosis.journals[-1].found
+        size, is_torn = journal_scan.size, journal_scan.is_torn
         offset = size + len(CLOSING) if is_torn else size
     else:
         is_torn, offset = False, len(lines[-1]) if lines else 0
-    head = _repaired_head(found, base, offset, may_be_behind=found.action is Action.CHOOSE)
+    head = _repaired_head(diagnosis, base, offset, may_be_older=diagnosis.action is Action.CHOOSE)
     line = _line(head, base, note)
     if is_appended:
         data = CLOSING + line if is_torn else line
@@ -197,21 +197,21 @@ def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
             raise CorruptState("the journal changed while it was repaired", where=str(folder))
         journal.close()
     else:
-        _replace_journals(found, journal, lines or [line], [*lines[-1:], line])
-    write_head(found.state.path, head)
+        _replace_journals(diagnosis, journal, lines or [line], [*lines[-1:], line])
+    write_head(diagnosis.state.path, head)
     return head
 
 
-def _repaired_head(found: Diagnosis, base: Head, offset: int, *, may_be_behind: bool) -> Head:
+def _repaired_head(diagnosis: Diagnosis, base: Head, offset: int, *, may_be_older: bool) -> Head:
     update = {
         "revision": base.revision + 1,
         "journal_offset": offset,
-        "token": max(base.token, found.highest_token),
+        "token": max(base.token, diagnosis.highest_token),
         "last_update": utc_now(),
     }
     head = base.replace(**update)
-    if may_be_behind and head.claims:
-        # Whoever holds one may have ended it in a record that is lost.
+    if may_be_older and head.claims:
+        # The holder of a claim may have ended it in a record that is lost.
         head = head.replace(claims=())
         if head.status is Status.RUNNING:
             head = head.replace(status=resting_status(head))
@@ -231,26 +231,26 @@ def _line(head: Head, base: Head, note: str) -> bytes:
 
 
 def _replace_journals(
-    found: Diagnosis, journal: JournalFile, history: list[bytes], current: list[bytes]
+    diagnosis: Diagnosis, journal: JournalFile, history: list[bytes], current: list[bytes]
 ) -> None:
-    """Put *history* aside as a rotated journal, and *current* in the journal's place.
+    """Write *history* as a rotated journal and *current* as the journal.
 
-    That is what a rotation leaves: a journal that need not begin at revision 1, behind a
-    file that ends with the record that it begins with.
+    The same as after a rotation: the journal does not have to start at revision 1, because the
+    rotated file ends with the record that it starts with.
     """
     folder = journal.folder
-    old = [report.path for report in found.journals if report.path.name != NAME]
-    number = max((int(path.stem.rpartition("-")[2]) for path in old), default=0) + 1
+    old_paths = [report.path for report in diagnosis.journals if report.path.name != NAME]
+    number = max((int(path.stem.rpartition("-")[2]) for path in old_paths), default=0) + 1
     with _excluding_appends(journal.path):
         put(folder / f"journal-{number:06d}.jsonl", b"".join(history))
         put(journal.path, b"".join(current))
-    for path in old:
+    for path in old_paths:
         folders.remove(path)
 
 
 @contextlib.contextmanager
 def _excluding_appends(path: Path) -> Iterator[None]:
-    """Hold the lock that an append shares, so that no line lands in a file that goes."""
+    """Lock out appends for a block, so that no line lands in a file that is being replaced."""
     try:
         fd = folders.open_file(path, os.O_RDWR)
     except FileNotFoundError:

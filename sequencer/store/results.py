@@ -1,8 +1,8 @@
-"""Outputs that are too large for the journal, one folder an attempt.
+"""Outputs that are too large for the journal, in one folder per attempt.
 
-The folder's name holds the token, so that a worker that lost its claim can't overwrite
-what the next one writes, and a part that only the worker and its agent know. Folders of
-earlier versions have no such part; they are read and pruned as well.
+The folder's name has the token, so that a worker that lost its claim can't overwrite the output
+of the next worker, and a secret part that only the worker and its agent know. Folders of earlier
+versions have no secret part; they are read and pruned too.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from sequencer.store.folder import open_new, sync_folder, write_durably
 
 _NAME = re.compile(r"(\d{1,19})-(\d{1,19})(?:-[0-9a-f]{16})?")
 _SECRET = os.urandom(16)
-"""Of this process: nobody else can tell what its attempts' folders are called."""
+"""Key of this process, so that no other process can guess the names of its folders."""
 
 
 NAME = "results"
 OUTPUT = "output.txt"
-"""In an attempt's folder."""
+"""The output's name in an attempt's folder."""
 _OUTPUT_NAME = re.compile(f"{NAME}/([^/]+)/{re.escape(OUTPUT)}")
 _SEAL = re.compile(re.escape(OUTPUT) + r"\.[0-9a-f]{32}")
 
 
 def folder(results: Path, step_index: int, token: int) -> Path:
-    """Return where in *results* this process has the folder of an attempt of its own.
+    """Return the folder in *results* for an attempt of this process.
 
-    The folder is made by who writes there. Its name can't be guessed, so neither an agent of
-    another attempt nor a process that one has left behind can prepare or change what is in it.
+    The first writer makes the folder. Its name can't be guessed, so an agent of another attempt,
+    or a process that such an agent left running, can't prepare or change its content.
     """
     attempt = f"{step_index}-{token}"
     unguessable = blake2b(attempt.encode(), digest_size=8, key=_SECRET).hexdigest()
@@ -42,34 +42,34 @@ def folder(results: Path, step_index: int, token: int) -> Path:
 
 
 @contextlib.contextmanager
-def another(path: Path) -> Iterator[Path]:
-    """Give the place of a second agent's file in the attempt that has *path*, while it works.
+def separate_file(path: Path) -> Iterator[Path]:
+    """Yield a path for the file of a second agent in the attempt of *path*; removed at the end.
 
-    What one agent leaves behind must not be the other's answer.
+    A separate folder: a file that one agent leaves must not count as the other's answer.
     """
     attempt = "-".join(path.parent.name.split("-")[:2])
-    place = path.parent.with_name(f"{attempt}-{os.urandom(8).hex()}")
+    other_folder = path.parent.with_name(f"{attempt}-{os.urandom(8).hex()}")
     try:
-        yield place / path.name
+        yield other_folder / path.name
     finally:
-        folders.remove_tree(place)
+        folders.remove_tree(other_folder)
 
 
 def attempt_of(name: str) -> tuple[int, int] | None:
-    """Return step_index and token of the attempt whose folder is called *name*.
+    """Return step_index and token of the attempt whose folder is *name*; None: no such folder.
 
     >>> attempt_of("4-5-0123456789abcdef"), attempt_of("4-5"), attempt_of("../4-5")
     ((4, 5), (4, 5), None)
     """
-    found = _NAME.fullmatch(name)
-    return None if found is None else (int(found[1]), int(found[2]))
+    match = _NAME.fullmatch(name)
+    return None if match is None else (int(match[1]), int(match[2]))
 
 
-def kept(results: Path, name: str) -> Path:
-    """Return the folder in *results* of the attempt that is called *name*, by any process.
+def named_folder(results: Path, name: str) -> Path:
+    """Return the folder *name* in *results*, which an attempt of any process may have made.
 
     Raises:
-        CorruptState: no attempt's folder is called so.
+        CorruptState: *name* is not the name of an attempt's folder.
     """
     if attempt_of(name) is None:
         raise CorruptState(f"{name!r} is not an attempt at a step", where=str(results))
@@ -77,21 +77,21 @@ def kept(results: Path, name: str) -> Path:
 
 
 def name_in(output_file: object) -> str | None:
-    """Return the name of the attempt's folder that a record's *output_file* lies in.
+    """Return the name of the attempt's folder in a record's *output_file*; None: it has none.
 
     >>> name_in("results/4-5/output.txt"), name_in(None), name_in("/etc/passwd")
     ('4-5', None, None)
     """
-    found = _OUTPUT_NAME.fullmatch(output_file) if isinstance(output_file, str) else None
-    return found[1] if found is not None and attempt_of(found[1]) is not None else None
+    match = _OUTPUT_NAME.fullmatch(output_file) if isinstance(output_file, str) else None
+    return match[1] if match is not None and attempt_of(match[1]) is not None else None
 
 
 def output_path(run: Path, name: object) -> Path:
-    """Return the output that a record calls *name*, in the folder of its *run*.
+    """Return the path of the output *name* from a record, in the folder of its *run*.
 
     Raises:
-        CorruptState: *name* is not what an accepted step has written there; a record that
-            was forged could name any file of the machine.
+        CorruptState: *name* is not a path that a step can have; a forged record could name any
+            file of the machine.
     """
     if name_in(name) is None:
         raise CorruptState(
@@ -103,10 +103,10 @@ def output_path(run: Path, name: object) -> Path:
 
 
 def keep(attempt: Path, data: bytes) -> None:
-    """Keep *data* as the output in the folder of an *attempt*, so that it survives a power loss."""
+    """Write *data* durably as the output in the folder of an *attempt*."""
     folders.made(attempt)
     write_durably(attempt / OUTPUT, data)
-    # It has no content to lose: its name is kept with that of the output.
+    # The seal is an empty file, so syncing the folder is enough for it.
     with open_new(attempt / _seal(data)):
         pass
     for changed in (attempt, attempt.parent, attempt.parent.parent):
@@ -114,10 +114,10 @@ def keep(attempt: Path, data: bytes) -> None:
 
 
 def is_whole(output: Path, data: bytes) -> bool:
-    """Return whether *data*, read from *output*, is what was kept there.
+    """Return whether *data*, read from *output*, is the complete original content.
 
-    One that was kept by an earlier version has no seal, and is believed unless it is empty:
-    only an output with something in it is ever kept.
+    An output of an earlier version has no seal. It is believed unless it is empty, because no
+    version stores an empty output.
     """
     seals = [name for name in folders.names(output.parent) if _SEAL.fullmatch(name)]
     return _seal(data) in seals if seals else bool(data)

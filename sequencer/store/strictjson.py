@@ -1,7 +1,7 @@
-"""JSON from files that anybody may have written, read without surprises.
+"""Strict JSON, for files that anyone may have written.
 
-Python's own reader takes NaN, numbers beyond every float, duplicate keys and integers of
-any length, and runs out of stack on deep nesting; here each is a `ValueError` with a reason.
+Python's parser accepts NaN, numbers that are too large for a float, duplicate keys and integers of
+any length, and overflows its stack on deep nesting. Here each of these is a `ValueError`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _parse_int(digits: str) -> int:
 def _parse_float(digits: str) -> float:
     number = float(digits)
     if math.isinf(number):
-        # It would be written down again as null.
+        # Written again, it would become null.
         message = f"the number {digits[:20]} is too large"
         raise ValueError(message)
     return number
@@ -58,10 +58,10 @@ _DECODER = json.JSONDecoder(
 
 
 def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Return the JSON object that *data* holds.
+    """Return the JSON object in *data*.
 
     Raises:
-        ValueError: too large, not UTF-8, not an object, or what `parse_json` refuses.
+        ValueError: it is too large, not UTF-8, not an object, or refused by `parse_json`.
     """
     if len(data) > max_bytes:
         message = f"{len(data)} bytes, more than {max_bytes}"
@@ -74,10 +74,10 @@ def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value that *text* is.
+    """Return the value of the JSON *text*.
 
     Raises:
-        ValueError: too deep, or not strict JSON.
+        ValueError: it is nested too deeply, or not strict JSON.
     """
     try:
         value = _DECODER.decode(text)
@@ -85,9 +85,9 @@ def parse_json(text: str) -> Any:
         message = "nested too deeply"
         raise ValueError(message) from None
     if "\\u" in text:
-        # Half of a surrogate pair can be spelled in JSON and can't be written down again.
+        # JSON can escape half of a surrogate pair, which can't be encoded again; raises here.
         json.dumps(value, ensure_ascii=False).encode()
-    # So few brackets can't nest deeper; what they hold need not be looked at.
+    # With fewer brackets than the limit, the value can't be too deep, so don't walk it.
     may_be_deep = text.count("{") + text.count("[") > MAX_DEPTH
     if may_be_deep and _depth_exceeds(value, MAX_DEPTH):
         message = f"nested more than {MAX_DEPTH} deep"

@@ -20,10 +20,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def own_state(*parts: str) -> Path:
-    """Return the folder *parts* of this user's own records, as people write its path.
+    """Return the folder *parts* of this user's own records; links in the path are not resolved.
 
     Raises:
-        ConfigurationError: nobody knows the home folder.
+        ConfigurationError: the home folder is unknown.
     """
     given = os.environ.get(STATE_VARIABLE, "")
     if given.startswith("/"):
@@ -36,7 +36,7 @@ def own_state(*parts: str) -> Path:
 
 
 def make_own(*parts: str) -> Path:
-    """Make the folder *parts* of this user's own records, each for no one else; return it.
+    """Make the folder *parts* of this user's own records, closed to other users; return its path.
 
     Raises:
         ConfigurationError: see `own_state`.
@@ -60,7 +60,7 @@ def read_own(kind: str, name: str, max_bytes: int) -> bytes | None:
     """Return this user's own record *name* of *kind*; None: there is none.
 
     Raises:
-        CorruptState: it is no regular file.
+        CorruptState: it is not a regular file.
         UnsafeFolder: its folder is a link, or other users may write in it.
         ConfigurationError: see `own_state`. StorageFailed: the folder can't be used.
     """
@@ -73,30 +73,30 @@ def read_own(kind: str, name: str, max_bytes: int) -> bytes | None:
 def put_own(
     kind: str, name: str, data: bytes, *, durably: bool = True, may_tear: bool = False
 ) -> None:
-    """Make *data* this user's own record *name* of *kind*; see `put`.
+    """Write *data* as this user's own record *name* of *kind*; see `put`.
 
-    If it *may_tear*, a full disk has the present record overwritten.
+    With *may_tear*, the old record is overwritten in place if the disk is full.
 
     Raises:
         UnsafeFolder, ConfigurationError, StorageFailed: see `read_own`.
     """
-    path, fresh = make_own(kind), f"{name}.{os.urandom(8).hex()}.tmp"
+    shown, fresh = make_own(kind), f"{name}.{os.urandom(8).hex()}.tmp"
     try:
-        place = Path(_own(kind).path, name)
+        path = Path(_own(kind).path, name)
         try:
-            put(place, data, durably=durably, fresh=fresh)
+            put(path, data, durably=durably, fresh=fresh)
         except OSError as error:
             if not may_tear or error.errno not in _FULL:
                 raise
-            overwrite(place, data)
+            overwrite(path, data)
     except OSError as error:
-        raise _no_own(path, error) from error
+        raise _no_own(shown, error) from error
 
 
 def _own(kind: str) -> Folder:
     """Return the folder of this user's own records of *kind*.
 
-    The folders above `sequencer` are the user's: links are fine there.
+    The folders above `sequencer` are the user's own, so links are allowed there.
     """
     shown = own_state(kind)
     try:

@@ -1,11 +1,11 @@
-"""Sleep until a run that is kept in files has moved, without polling.
+"""Sleep until the files of a run have changed, without polling.
 
-Linux tells through inotify; elsewhere the watchdog package asks the system's own service.
-Where the system has no notification left to give (inotify instances are counted per user),
-a short sleep takes its place. The end of a claim's holder on this machine wakes as well.
+Linux notifies through inotify; on other systems the watchdog package uses the system's service.
+If the system has no notification left (the number of inotify instances per user is limited), a
+short sleep takes its place. The end of a claim's holder on this machine also wakes.
 
-Not promised: that every change wakes; the caller looks again by itself now and then. Whether
-a lease has run out is not decided here.
+Not promised: that every change wakes; the caller checks again from time to time. Whether a lease
+has expired is not decided here.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from sequencer.store.identity import is_proven_dead
 
 SLEEP_S = 0.25
 _ALL_EVENTS = 1024 * 1024
-"""More bytes than the kernel keeps events for one watch."""
+"""More bytes than the kernel's event queue can have."""
 
 
 class Watch(Protocol):
-    """Wakes when one file name in a folder appears, changes or goes."""
+    """Wakes when a file name in a folder appears, changes or disappears."""
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         """Sleep until a change or for *timeout_s* seconds; return whether one of *fds* woke."""
 
     def close(self) -> None:
-        """Free what the watch holds."""
+        """Release the descriptors and threads of the watch."""
 
 
 class Notifier(Watch, Protocol):
-    """A watch that can be slept on together with others."""
+    """A watch whose descriptor a caller can poll together with others."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when there is something to tell."""
+        """Return a descriptor that is readable when there are events."""
 
     def has_changed(self) -> bool:
-        """Take what there is to tell; return whether it is about what is watched."""
+        """Read the events; return whether one is about a watched file."""
 
 
 def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
-    """Wait until some of *fds* can be read, at most *timeout_s* seconds; return which.
+    """Wait at most *timeout_s* seconds for *fds*; return those that can be read.
 
-    `select` would do, but refuses descriptors above 1023, which a large program may have.
+    Not with `select`: it refuses descriptors above 1023, which a large program may have.
     """
     poller = select.poll()
     for fd in fds:
@@ -58,10 +58,7 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
 
 
 def watch(folder: Path, name: str | None, *more: Path) -> Watch:
-    """Start watching *name* in *folder*, or every file there; changes from now on count.
-
-    The same in *more* folders.
-    """
+    """Watch *name* in *folder* and in *more* folders from now on; None: all files in them."""
     try:
         return notifier(folder, name, *more)
     except OSError:
@@ -69,12 +66,12 @@ def watch(folder: Path, name: str | None, *more: Path) -> Watch:
 
 
 def notifier(folder: Path, name: str | None, *more: Path) -> Notifier:
-    """Start watching *name* in *folder*, or every file there; the same in *more* folders.
+    """Watch *name* in *folder* and in *more* folders from now on; None: all files in them.
 
-    All take one of the system's notifications, of which a user has about a hundred.
+    All folders together use one of the system's notifications; a user has about a hundred.
 
     Raises:
-        OSError: there is no such folder, or the system has no notification left to give.
+        OSError: there is no such folder, or the system has no notification left.
     """
     if sys.platform == "linux":
         return InotifyWatch(folder, name, *more)
@@ -85,29 +82,29 @@ class InotifyWatch:
     """The kernel's own notification; a wake-up costs about 0.1 ms."""
 
     def __init__(self, folder: Path, name: str | None, *more: Path) -> None:
-        """Watch *name* in *folder* and *more*; None: whatever is created or written there."""
-        # Only who waits needs it.
+        """Watch *name* in *folder* and *more*; None: all files that are created or written."""
+        # Imported here, because only a process that waits needs it.
         from inotify_simple import INotify, flags, parse_events  # noqa: PLC0415
 
         self._name = name
         self._end_of_name = os.fsencode(name or "") + b"\0"
-        """How the events of that name end, and those of few others."""
+        """The end of the events of that name, and of few others."""
         self._parse = parse_events
         self._inotify = INotify(nonblocking=True)
         mask = flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE | flags.MOVED_FROM
         if name is None:
             mask |= flags.CREATE | flags.MODIFY
         try:
-            for one in (folder, *more):
-                self._inotify.add_watch(one, mask | flags.DELETE_SELF | flags.MOVE_SELF)
+            for watched in (folder, *more):
+                self._inotify.add_watch(watched, mask | flags.DELETE_SELF | flags.MOVE_SELF)
         except OSError:
             self._inotify.close()
             raise
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         deadline = time.monotonic() + timeout_s
-        while (left := deadline - time.monotonic()) > 0:
-            ready = readable((self._inotify.fileno(), *fds), left)
+        while (left_s := deadline - time.monotonic()) > 0:
+            ready = readable((self._inotify.fileno(), *fds), left_s)
             if not ready.isdisjoint(fds):
                 return True
             if self.has_changed():
@@ -118,9 +115,9 @@ class InotifyWatch:
         return int(self._inotify.fileno())
 
     def has_changed(self) -> bool:
-        """Read all events; return whether one is about what is watched.
+        """Read all events; return whether one is about a watched file.
 
-        After a long time there are thousands, so the bytes are searched before they are parsed.
+        After a long time there are thousands, so this searches the bytes before it parses them.
         """
         try:
             data = os.read(self._inotify.fileno(), _ALL_EVENTS)
@@ -138,7 +135,7 @@ class WatchdogWatch:
     """The watchdog package, for systems without inotify."""
 
     def __init__(self, folder: Path, name: str | None, *more: Path) -> None:
-        """Watch *name* in *folder* and *more*; None: every file there."""
+        """Watch *name* in *folder* and *more*; None: all files in them."""
         from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415
         from watchdog.observers import Observer  # noqa: PLC0415
 
@@ -156,11 +153,11 @@ class WatchdogWatch:
                     try:
                         os.write(write_fd, b"x")
                     except (BlockingIOError, OSError):
-                        return  # a full pipe wakes as well as a written one
+                        return  # a full pipe wakes too
 
         self._observer = Observer()
-        for one in (folder, *more):
-            self._observer.schedule(Waker(), str(one))
+        for watched in (folder, *more):
+            self._observer.schedule(Waker(), str(watched))
         self._observer.start()
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
@@ -173,7 +170,7 @@ class WatchdogWatch:
         return self._read_fd
 
     def has_changed(self) -> bool:
-        """Empty the pipe; return whether it had a change, as only what is watched writes to it."""
+        """Empty the pipe; return whether it had data: only watched files cause writes to it."""
         try:
             return bool(os.read(self._read_fd, 65536))
         except BlockingIOError:
@@ -187,23 +184,23 @@ class WatchdogWatch:
 
 
 class SleepingWatch:
-    """Wakes by itself every quarter of a second."""
+    """Wakes every quarter of a second."""
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         return bool(readable(fds, min(timeout_s, SLEEP_S)))
 
     def close(self) -> None:
-        """Do nothing: this watch holds nothing."""
+        """Do nothing: this watch has no descriptors."""
 
 
 RECHECK_S = 5.0
-"""Safety net: how often the head is looked at without a notification."""
+"""How often to check the head without a notification, as a safety net."""
 LOOKS_PER_LEASE = 8
-"""How often a claim is looked at in the time of its lease, if that is more often."""
+"""How often to check a claim during its lease, if that is more often."""
 
 
 def pause_s(claim: Claim | None) -> float:
-    """Return how long to sleep at most before *claim*, or the head, is to be looked at."""
+    """Return the longest sleep before *claim*, or the head, must be checked again."""
     return RECHECK_S if claim is None else min(RECHECK_S, claim.ttl_s / LOOKS_PER_LEASE)
 
 
@@ -217,21 +214,21 @@ def wait_for_another(
     claim: Claim | None = None,
     holder: int | None = None,
 ) -> bool:
-    """Sleep until *newest* gives another revision than *revision*; return whether it does.
+    """Sleep until *newest* returns another revision than *revision*; return whether it does.
 
-    *watching* was begun before, so that no change slips through. One of *fds* ends the
-    sleep, and so does *holder*, a descriptor of the process that holds *claim*; for the rest
+    *watching* must have started before, so that no change is missed. A readable descriptor in *fds*
+    ends the sleep, and so does *holder*, a descriptor of the process that holds *claim*; otherwise
     see `Store.wait`.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     wakers, is_over = [*fds, *(() if holder is None else (holder,))], False
     pause = pause_s(claim)
     while newest() == revision:
-        left = pause if deadline is None else deadline - time.monotonic()
-        if is_over or left <= 0:
+        left_s = pause if deadline is None else deadline - time.monotonic()
+        if is_over or left_s <= 0:
             return False
         if claim is not None and holder is None and is_proven_dead(claim.owner):
             return False
-        # The lease of a claim may run out without any notification.
-        is_over = watching.wait(min(left, pause), wakers) or claim is not None
+        # The lease of a claim may expire without any notification.
+        is_over = watching.wait(min(left_s, pause), wakers) or claim is not None
     return True

@@ -364,7 +364,7 @@ class FleetStore(RemoteRun):
 
         If another machine ran it, its output is fetched from the server's history.
         """
-        folder = results.kept(self._results, name)
+        folder = results.named_folder(self._results, name)
         attempt = results.attempt_of(name)
         if attempt is not None and not (folder / results.OUTPUT).exists():
             output = self.connection.call(self.output(name, attempt[1]))

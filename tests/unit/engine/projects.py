@@ -100,7 +100,7 @@ def until_queued(folder: Path, number: int = 1, positions: Collection[str] = ())
 
 def _last_number(path: Path) -> int:
     with path.open("rb") as file:
-        return TicketQueue()._above(file.fileno(), 1) - 1
+        return TicketQueue()._next_free(file.fileno(), 1) - 1
 
 
 @dataclass

@@ -161,8 +161,8 @@ class Pushing(PlayedStore):
 
     def __init__(self) -> None:
         super().__init__(PlayedRun(), ttl_s=TTL_S)
-        self.tell: object = print
-        self.stopped: object = bool
+        self.notify: object = print
+        self.is_stopped: object = bool
         self.numbers: list[int] = []
 
     def beat(self, claim: Claim, number: int) -> None:

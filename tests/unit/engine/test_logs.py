@@ -280,7 +280,7 @@ def test_step_logs_that_nobody_may_look_at_are_a_refusal(
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(folders, "opened", denied)
-    with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as refused:
+    with pytest.raises(CorruptState, match="can't be read: Permission denied") as refused:
         list(progress_evidence_of(tmp_path, None)("a-run"))
     assert refused.value.where == str(tmp_path)
 

@@ -28,8 +28,8 @@ class Remote(PlayedStore):
         self.retry_for_s = 60.0
         self.away, self.is_denied = away, is_denied
         self.asked: list[Change] = []
-        self.tell: Callable[[str], None] = lambda _: None
-        self.stopped: Callable[[], bool] = lambda: False
+        self.notify: Callable[[str], None] = lambda _: None
+        self.is_stopped: Callable[[], bool] = lambda: False
 
     def update(self, change: Change) -> Head:
         self.asked.append(change)
@@ -70,7 +70,7 @@ def test_denied_credentials_end_it_before_a_step_and_not_behind_one(told: list[s
 def test_what_a_store_tells_while_it_waits_is_told_on(told: list[str]) -> None:
     store = Remote(0)
     _, stop = patient(store, told)
-    store.tell("it is away")
+    store.notify("it is away")
     assert told == ["it is away"]
     stop.close()
 
@@ -79,10 +79,10 @@ def test_a_store_that_waits_by_itself_hears_of_a_stop(told: list[str]) -> None:
     store = Remote(0)
     waiting, stop = patient(store, told)
     assert waiting.before_step(begin).revision == 1
-    assert not store.stopped()
+    assert not store.is_stopped()
     stop.set(StopReason.INTERRUPTED)
-    assert store.stopped()
-    store.tell("the remote is slow")
+    assert store.is_stopped()
+    store.notify("the remote is slow")
     assert told == ["the remote is slow"]
     stop.close()
 

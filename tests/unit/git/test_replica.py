@@ -26,7 +26,7 @@ from sequencer.plugins.git.state.store import GitOptions, GitStore
 from sequencer.project.store_requests import EVERYTHING
 from sequencer.store import results
 from sequencer.store.leases import Leases
-from sequencer.store.protocol import Liveness, Telling
+from sequencer.store.protocol import Liveness, ReportsWaiting
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.unit.git import remotes
@@ -361,12 +361,12 @@ def test_who_is_told_to_stop_does_not_wait_for_a_remote_that_hangs(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = shared.store("a")
-    assert isinstance(store, Telling)
+    assert isinstance(store, ReportsWaiting)
     cases.begin(store)
     held = cases.claim(store)
     hang(shared, "a")
     monkeypatch.setattr(command, "STOPPED_S", 0.3)
-    store.stopped = lambda: True
+    store.is_stopped = lambda: True
     began = time.monotonic()
     with pytest.raises(RemoteUnreachable, match="no answer in time"):
         cases.commit(store, held.token)

@@ -157,7 +157,7 @@ def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
     assert misfit(head, {**ended, "also": [asks]}) is None
     assert "grants token 10" in str(misfit(head, {**ended, "also": [{**asks, "token": 10}]}))
     assert misfit(head, {**by_person, "also": [{**asks, "event": "failed", "token": 6}]}) is None
-    assert "it is of run q" in str(misfit(head, {**ended, "head": {"run_id": "q"}}))
+    assert "it is from run q" in str(misfit(head, {**ended, "head": {"run_id": "q"}}))
 
 
 # Two more steps: the ends of a and b can be one record, and theirs has to be the longer one.

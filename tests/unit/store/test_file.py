@@ -106,7 +106,7 @@ def test_a_migrated_state_that_could_not_be_replaced_for_long(
     assert view.head == accepted
     later = FileStore(state, migrate=migrate)
     later.update(lambda _: None)
-    assert later.take_notices() == [f"{state} was migrated, but not replaced; that is done now"]
+    assert later.take_notices() == [f"{state} was migrated but not replaced; it is replaced now"]
     assert json.loads(state.read_text())["step_index"] == int(str(LEGACY["step_index"])) + 3
 
 

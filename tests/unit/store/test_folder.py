@@ -17,10 +17,10 @@ from sequencer.store import folder as folders
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run each test as on macOS, too: a folder that is passed is opened for reading there."""
     if request.param != "as here":
-        monkeypatch.setattr(folders, "_THROUGH", os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
-    folders._held.clear()
+        monkeypatch.setattr(folders, "_PASS", os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY)
+    folders._cache.clear()
     yield
-    folders._held.clear()
+    folders._cache.clear()
 
 
 @pytest.fixture

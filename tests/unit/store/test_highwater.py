@@ -244,7 +244,7 @@ def test_a_run_id_is_no_path(tmp_path: Path) -> None:
     mark = highwater.HighWaterMark(tmp_path / "p" / "state.json")
     head = call(project(tmp_path / "p"), "run", "--max-steps", "1")
     assert head.code == 0
-    assert list(mark.traces("../../../etc/passwd\0")) == []
+    assert list(mark.marks("../../../etc/passwd\0")) == []
 
 
 def test_old_records_of_what_is_gone_go_when_a_new_one_is_made(tmp_path: Path) -> None:

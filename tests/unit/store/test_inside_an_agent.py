@@ -197,7 +197,7 @@ def test_another_users_guard_is_seen_and_another_users_environment_counts_as_non
     )
 
 
-class Ancestry:
+class Looks:
     """Processes as /proc might show them, one look after the other."""
 
     def __init__(self, *looks: dict[int | str, tuple[int, bool] | None]) -> None:
@@ -212,7 +212,7 @@ class Ancestry:
 @pytest.fixture
 def among(monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool | None]:
     def look(*looks: dict[int | str, tuple[int, bool] | None]) -> bool | None:
-        monkeypatch.setattr(identity, "_ancestor", Ancestry(*looks))
+        monkeypatch.setattr(identity, "_ancestor", Looks(*looks))
         monkeypatch.setattr(identity, "pid_namespace", lambda: identity._FIRST_NAMESPACE)
         return identity._is_below_agent("self")
 
@@ -238,7 +238,7 @@ def test_what_is_hidden_is_unknown_and_what_has_no_end_is_an_agent(
 
 
 def test_a_top_of_another_namespace_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identity, "_ancestor", Ancestry({"self": (0, False)}))
+    monkeypatch.setattr(identity, "_ancestor", Looks({"self": (0, False)}))
     monkeypatch.setattr(identity, "pid_namespace", lambda: "pid:[4026532000]")
     assert identity._is_below_agent("self") is None
 

@@ -118,7 +118,7 @@ def test_a_refusal_says_who_owns_it_and_how_to_get_it_back(
     [
         (errno.ENOSPC, "free some; 'df -h' and 'df -i' show where there is none"),
         (errno.EDQUOT, "free some; 'df -h' and 'df -i' show where there is none"),
-        (errno.EROFS, "its file system takes no writes; mount it for writing, then start again"),
+        (errno.EROFS, "its file system is read-only; mount it for writing, then start again"),
         (errno.EIO, "look at it"),
     ],
 )

@@ -151,7 +151,7 @@ def test_a_journal_that_lost_its_end_leaves_two_choices(tmp_path: Path) -> None:
 def test_a_choice_that_is_not_there_is_refused(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 2)
     state_path.write_text("{")
-    with pytest.raises(UsageRefused, match="no head that the journal lacks"):
+    with pytest.raises(UsageRefused, match="no head that is newer than the journal"):
         repair(state_path, Choice.HEAD)
     state_path = begun(tmp_path / "other", 2)
     journal_of(state_path).unlink()
@@ -387,7 +387,7 @@ def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
         return real(path)
 
     monkeypatch.setattr(folders, "opened", refuse)
-    with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as caught:
+    with pytest.raises(CorruptState, match="can't be read: Permission denied") as caught:
         diagnose(state_path)
     assert caught.value.where == str(results)
     for name in ("state.json", "journal.jsonl"):

@@ -27,10 +27,10 @@ class Place:
         self.queue = TicketQueue() if queue is None else queue
 
     def ask(self) -> bool:
-        return self.queue.ask(self.fd)
+        return self.queue.join(self.fd)
 
     def stand(self) -> threading.Thread:
-        thread = threading.Thread(target=self.queue.stand, args=(self.fd,), daemon=True)
+        thread = threading.Thread(target=self.queue.wait, args=(self.fd,), daemon=True)
         thread.start()
         return thread
 
@@ -38,7 +38,7 @@ class Place:
         return TicketQueue().is_awaited(self.fd)
 
     def give_back(self) -> None:
-        self.queue.give_back(self.fd)
+        self.queue.leave(self.fd)
 
 
 class Places:
@@ -95,20 +95,20 @@ def test_who_stands_is_the_first_when_all_before_have_gone_in_any_order(place: P
 def test_who_was_slow_to_take_its_number_comes_after_those_who_drew_meanwhile(
     place: Places,
 ) -> None:
-    """Else two would be the first: who drew meanwhile, and the slow one with a lower number."""
+    """Otherwise the process that was faster and the slow one below it would both be first."""
     before, after = place(), place()
 
     class Slow(TicketQueue):
         has_looked = False
 
-        def _above(self, fd: int, number: int) -> int:
-            found = super()._above(fd, number)
+        def _next_free(self, fd: int, ticket: int) -> int:
+            free = super()._next_free(fd, ticket)
             if not self.has_looked:
                 self.has_looked = True
                 assert before.ask()
                 assert not after.ask()
                 before.give_back()
-            return found
+            return free
 
     slow = place(Slow())
     assert not slow.ask()
@@ -164,7 +164,7 @@ def serve(path: Path, rounds: int) -> None:
     one = Place(path)
     for _ in range(rounds):
         if not one.ask():
-            one.queue.stand(one.fd)
+            one.queue.wait(one.fd)
         # Fails if somebody is at the front already.
         os.close(os.open(path.with_name("front"), os.O_CREAT | os.O_EXCL))
         path.with_name("front").unlink()

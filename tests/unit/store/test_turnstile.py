@@ -152,7 +152,7 @@ def test_a_process_that_can_start_no_thread_does_not_queue(
 
 def until_no_thread_waits(but: Collection[threading.Thread]) -> None:
     deadline = time.monotonic() + 20
-    while any(one.name == "turnstile" for one in {*threading.enumerate()} - {*but}):
+    while any(one.name == "wait-queue" for one in {*threading.enumerate()} - {*but}):
         assert time.monotonic() < deadline
         time.sleep(0.01)
 

@@ -159,10 +159,10 @@ class GitStore:
         self.kept_result, self.result_folder = files.kept_result, files.result_folder
         self.keep_document, self.forget_documents = files.keep_document, files.forget_documents
         self._told: list[str] = []
-        self.tell: Callable[[str], None] = self._told.append
-        """Hears what becomes of the remote while somebody waits."""
-        self.stopped: Callable[[], bool] = lambda: False
-        git.stopped = lambda: self.stopped()  # noqa: PLW0108 - set later
+        self.notify: Callable[[str], None] = self._told.append
+        """Receives messages about the remote while a process waits for it."""
+        self.is_stopped: Callable[[], bool] = lambda: False
+        git.stopped = lambda: self.is_stopped()  # noqa: PLW0108 - set later
         self._beats = Heartbeats(remote, branch.objects, files.leases, refs)
         self._pace = PollPace(remote.name, fast_s=options.fast_s, slow_s=options.slow_s)
         self._slow_s, self._asked_at = options.slow_s, -math.inf
@@ -417,7 +417,7 @@ class GitStore:
             self._pace,
             shared=SharedLook(self.state_path.parent / LOOKED),
             refs=self._refs,
-            tell=lambda text: self.tell(text),  # noqa: PLW0108 - set later
+            tell=lambda text: self.notify(text),  # noqa: PLW0108 - set later
         )
 
     @cached_property
