@@ -47,7 +47,7 @@ from sequencer.executors.client_limits import as_utc, is_notice
 from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
 from sequencer.executors.tool_words import (
     CLAUDE,
     granted,
@@ -257,7 +257,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             found.append(Objection(f"agents, but nothing could start them: {gone}", hint))
         return found
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the entry's mode and lists; claude's own settings may add to them."""
         options = self.options
         said = [f"permission_mode {options.permission_mode}"] if options.permission_mode else []
@@ -271,13 +271,13 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         if has_said:
             reads = options.tools is not None and only_reads(options.tools, CLAUDE)
             can_write = options.permission_mode != "plan" and not reads
-            return Permits("; ".join(said), can_write=can_write)
+            return Permissions("; ".join(said), can_write=can_write)
         more = "".join(f"; {part}" for part in said)
         says = (
             f"no permission_mode: edits are refused unless claude's own settings allow them{more}"
         )
         lines = ("permission_mode: acceptEdits", 'allowed_tools: ["Bash(git *)"]')
-        return Permits(says, lines)
+        return Permissions(says, lines)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed.

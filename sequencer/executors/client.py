@@ -39,7 +39,7 @@ from sequencer.executors.protocol import (
     Objection,
     Piece,
     StepRequest,
-    is_of_a_provider,
+    is_provider_variable,
     tools_objection,
 )
 from sequencer.executors.pump import DONE, STUCK
@@ -231,7 +231,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         given = agent_environment(
             extra=self.options.env, passed=self._passed(environ), base=environ
         )
-        return sorted(name for name in environ if is_of_a_provider(name) and name not in given)
+        return sorted(name for name in environ if is_provider_variable(name) and name not in given)
 
     def _passed(self, environ: Mapping[str, str]) -> Iterable[str]:
         """Return the names of *environ* that its agent gets beside those that every agent gets."""

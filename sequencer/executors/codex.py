@@ -32,7 +32,7 @@ from sequencer.executors.client_events import (
 from sequencer.executors.client_limits import ErrorKind, classify
 from sequencer.executors.observation import TurnTable
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
 from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Usage
@@ -179,14 +179,14 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
             found.append(Objection(reason, f"set {where} to workspace-write"))
         return found
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the entry's sandbox."""
         words = self.options.said(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_said = bool(words) or "sandbox" in self.options.model_fields_set
         can_write = bool(words) or self.options.sandbox != "read-only"
         lines = () if is_said else ("sandbox: workspace-write",)
-        return Permits(says, lines, can_write)
+        return Permissions(says, lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `codex_argv` for what it raises."""

@@ -144,7 +144,7 @@ class CommandExecutor:
         missing = self.missing(None)
         return [] if missing is None else [missing]
 
-    def answering(self, project: Path) -> CommandExecutor:
+    def without_tools(self, project: Path) -> CommandExecutor:
         """Return the same command, ready for another folder; it can do there what it always can.
 
         It is the person's own program. An argument that names a file of *project* becomes the

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from sequencer.executors.answers import schema_of, with_answer, with_structured
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
+from sequencer.executors.protocol import Listener, Piece, StepRequest, timeout_message
 from sequencer.executors.samples import sample
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
@@ -238,7 +238,7 @@ def wait_like_an_agent(
         error = f"no progress for {idle:g} s\nraise idle_timeout_s of step {request.step.name!r}"
         return Outcome(status=OutcomeStatus.FAILED, error=error, usage=usage)
     if whole < seconds:
-        error = time_is_over(request, "nothing was done")
+        error = timeout_message(request, "nothing was done")
         return Outcome(status=OutcomeStatus.FAILED, error=error, usage=usage, is_timed_out=True)
     return None
 

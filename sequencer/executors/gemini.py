@@ -30,7 +30,7 @@ from sequencer.executors.client_events import (
 )
 from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
 from sequencer.files.textfile import expand_home
 from sequencer.frozen.fields import Field
@@ -131,16 +131,16 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
             found += plan_objections(step, f"agents.{self.name}.approval_mode")
         return found
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the entry's approval mode."""
         words = self.options.said(_PERMISSION_WORDS)
         mode = self.options.approval_mode
         says = "; ".join([f"approval_mode {mode}", *words])
         can_write = bool(words) or mode not in ("default", "plan")
         if words or "approval_mode" in self.options.model_fields_set:
-            return Permits(says, can_write=can_write)
+            return Permissions(says, can_write=can_write)
         lines = ("approval_mode: auto_edit",)
-        return Permits(f"{says}: there is no tool that writes", lines, can_write)
+        return Permissions(f"{says}: there is no tool that writes", lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `gemini_argv` for what it raises."""

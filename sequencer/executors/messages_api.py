@@ -22,7 +22,7 @@ from sequencer.executors.messages_loop import LISTENED_TO, Conversation, Message
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
-from sequencer.executors.protocol import Listener, Objection, Permits, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, StepRequest, words
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.tool_words import CHANGING, MESSAGES, granted, objections
 from sequencer.executors.wall import Wall
@@ -78,13 +78,13 @@ class MessagesExecutor:
             found.append(missing_price(self.options.model, where))
         return found
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the tools that the entry gives it."""
         says = f"tools {', '.join(self.options.tools) or 'none'}"
         can_write = not CHANGING.isdisjoint(self.options.tools)
         if "tools" in self.options.model_fields_set:
-            return Permits(says, can_write=can_write)
-        return Permits(says, ("tools: [read, glob, grep, edit, write]",), can_write)
+            return Permissions(says, can_write=can_write)
+        return Permissions(says, ("tools: [read, glob, grep, edit, write]",), can_write)
 
     def withheld(self, _environ: Mapping[str, str]) -> list[str]:
         """Return nothing: this process asks the model, and has all of its own variables."""

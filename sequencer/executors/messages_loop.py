@@ -27,7 +27,13 @@ from sequencer.executors.client_limits import DEFAULT_WAIT_S, TOO_MANY_REQUESTS,
 from sequencer.executors.observation import Observation, TurnTable, reason_of
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
-from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
+from sequencer.executors.protocol import (
+    Listener,
+    Piece,
+    StepRequest,
+    repetition_message,
+    timeout_message,
+)
 from sequencer.executors.tool_words import MESSAGES, taken
 from sequencer.executors.wall import Wall
 from sequencer.frozen.base import Frozen
@@ -218,7 +224,7 @@ class Conversation:
         reason = self._bench.cancellation.reason
         if reason is not None:
             return Outcome(status=OutcomeStatus.INTERRUPTED, error=f"stopped: {reason}")
-        message = time_is_over(self._request, "the call was broken off")
+        message = timeout_message(self._request, "the call was broken off")
         return Outcome(status=OutcomeStatus.FAILED, error=message, is_timed_out=True)
 
     async def _talk(self, client: anthropic.AsyncAnthropic) -> str:
@@ -237,7 +243,7 @@ class Conversation:
             if answer.stop_reason == "tool_use" and turn < self._max_turns:
                 messages.append({"role": "user", "content": self._use_tools(answer)})
                 if 0 < self._request.step.most_equal_calls <= self.observed.repeated_calls:
-                    raise NoAnswer(repeats_itself(self._request))
+                    raise NoAnswer(repetition_message(self._request))
             elif answer.stop_reason not in {"tool_use", "pause_turn"}:
                 return self.observed.said_last
         raise NoAnswer(

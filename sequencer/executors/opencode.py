@@ -31,7 +31,7 @@ from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
     Objection,
-    Permits,
+    Permissions,
     Piece,
     StepRequest,
     qualified_model,
@@ -243,16 +243,16 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
             found.append(Objection(reason, f"name one in the step, or in agents.{self.name}.model"))
         return found
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the entry's permissions; "ask" is refused where nobody is there to answer."""
         options = self.options
         rules = json.dumps(options.permission)
         if "permission" in options.model_fields_set:
             said = f"permission {rules}" if options.permission else "as its own configuration says"
-            return Permits(said, can_write=self._can_write)
+            return Permissions(said, can_write=self._can_write)
         lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
         said = f"permission {rules}: whatever it asks about is refused"
-        return Permits(said, lines, self._can_write)
+        return Permissions(said, lines, self._can_write)
 
     @property
     def _can_write(self) -> bool:

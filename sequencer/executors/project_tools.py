@@ -28,7 +28,7 @@ from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import Launch
-from sequencer.executors.process import ProcessCore, ProcessEnd, tell_left
+from sequencer.executors.process import ProcessCore, ProcessEnd, report_leftovers
 from sequencer.executors.protocol import Identity, Listener
 from sequencer.executors.pump import OutputConsumer
 from sequencer.executors.wall import Wall
@@ -63,7 +63,7 @@ class Workbench(Struct, frozen=True, kw_only=True):
     def ended_processes(self, listener: Listener) -> int:
         """Return how many processes the commands had left running, and tell *listener*."""
         for end in self._left:
-            tell_left(end, listener)
+            report_leftovers(end, listener)
         return sum(end.left_running for end in self._left)
 
     def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> tuple[ProcessEnd, _Capped]:

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import NamedTuple
 
-from sequencer.executors.protocol import Executor, Objection, Permitting
+from sequencer.executors.protocol import Executor, HasPermissions, Objection
 from sequencer.model.step import Step, ToolName
 
 
@@ -123,9 +123,9 @@ def cannot_write(step: Step, executor: Executor) -> Objection | None:
 
     Not promised: what a client's own settings or other servers add.
     """
-    words, permits = step.tools or {}, None
-    if isinstance(executor, Permitting) and not any(words.get(word) for word in CHANGING):
-        permits = executor.permits()
+    words, permissions = step.tools or {}, None
+    if isinstance(executor, HasPermissions) and not any(words.get(word) for word in CHANGING):
+        permissions = executor.permissions()
     if step.single_turn or step.disallow_all_tools:
         reason = "it has no tools in this step"
     elif all(words.get(word) is False for word in CHANGING):
@@ -135,8 +135,8 @@ def cannot_write(step: Step, executor: Executor) -> Objection | None:
     ):
         # These take the names of their own tools, and no others are there.
         reason = f"its tools in this step are {', '.join(step.allowed_tools) or 'none'}"
-    elif permits is not None and not permits.can_write:
-        reason = f"its entry says {permits.says}"
+    elif permissions is not None and not permissions.can_write:
+        reason = f"its entry says {permissions.says}"
     else:
         return None
     hint = "allow it to write, or expect text or nothing of the step"
