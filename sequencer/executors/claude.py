@@ -264,7 +264,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         for key in ("allowed_tools", "tools"):
             names = getattr(options, key)
             said += [] if names is None else [f"{key} {', '.join(names) or 'none'}"]
-        said += options.said(_PERMISSION_WORDS)
+        said += options.in_extra_args(_PERMISSION_WORDS)
         has_said = bool(said)
         if options.disallowed_tools:
             said.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")

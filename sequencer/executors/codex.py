@@ -181,7 +181,7 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
 
     def permissions(self) -> Permissions:
         """Return the entry's sandbox."""
-        words = self.options.said(_PERMISSION_WORDS)
+        words = self.options.in_extra_args(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
         is_said = bool(words) or "sandbox" in self.options.model_fields_set
         can_write = bool(words) or self.options.sandbox != "read-only"

@@ -133,7 +133,7 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
 
     def permissions(self) -> Permissions:
         """Return the entry's approval mode."""
-        words = self.options.said(_PERMISSION_WORDS)
+        words = self.options.in_extra_args(_PERMISSION_WORDS)
         mode = self.options.approval_mode
         says = "; ".join([f"approval_mode {mode}", *words])
         can_write = bool(words) or mode not in ("default", "plan")
