@@ -177,20 +177,20 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
     max_steps = 1 if step.single_turn else step.max_turns
     if max_steps is not None:
         agent["steps"] = max_steps
-    gone = dict.fromkeys(
+    removed = dict.fromkeys(
         (*options.disallowed_tools, *(step.disallowed_tools or ()), *taken(step, OPENCODE))
     )
-    tools = {**_offered(options, step), **dict.fromkeys(gone, False)}
+    tools = {**_offered(options, step), **dict.fromkeys(removed, False)}
     if tools:
         agent["tools"] = tools
     configuration: dict[str, Any] = {}
-    if everybodys := general(options.permission, gone):
-        configuration["permission"] = everybodys
-    if own := of_the_agent(options.permission, tools, step):
-        agent["permission"] = own
+    if general_rules := general(options.permission, removed):
+        configuration["permission"] = general_rules
+    if agent_rules := of_the_agent(options.permission, tools, step):
+        agent["permission"] = agent_rules
     if step.temperature is not None:
         agent["temperature"] = step.temperature
-        # Of a model that it does not know to take one, opencode would drop it in silence.
+        # Otherwise opencode silently drops the temperature for a model that it does not know.
         provider, _, model = (_model(options, step) or "").partition("/")
         configuration["provider"] = {provider: {"models": {model: {"temperature": True}}}}
     if agent:
@@ -199,7 +199,7 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
 
 
 def _offered(options: OpencodeOptions, step: Step) -> dict[str, bool]:
-    """Return which tools exist, where only some do."""
+    """Return the tools that exist; an empty result means all of them."""
     if step.single_turn or step.disallow_all_tools:
         return {"*": False}
     if step.allowed_tools is not None:
@@ -211,7 +211,7 @@ def _offered(options: OpencodeOptions, step: Step) -> dict[str, bool]:
 
 
 class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
-    """Runs ``opencode run`` under the process core."""
+    """Runs ``opencode run`` with the process core."""
 
     kind: ClassVar[str] = "opencode"
     install: ClassVar[str] = "npm install -g opencode-ai"

@@ -232,27 +232,27 @@ def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
 
 @cache
 def _parts() -> dict[bytes, bytes]:
-    """Return what may become a start, with what has to match where it begins."""
+    """Return each incomplete prefix, with the pattern that has to match in front of it."""
     borders: dict[bytes, set[bytes]] = {}
     for rule in RULES:
         for text in rule.starts:
             for length in range(1, len(text)):
                 borders.setdefault(text[:length], set()).add(_border(rule))
     marks = {_PEM_MARK[:n]: b"" for n in range(1, len(_PEM_MARK))}
-    return {part: b"|".join(sorted(some)) for part, some in borders.items()} | marks
+    return {part: b"|".join(sorted(forms)) for part, forms in borders.items()} | marks
 
 
 _STARTS = tuple(text for rule in RULES for text in rule.starts)
 _LONGEST_START = max(map(len, _STARTS))
 _SHORT = 256
-"""Bytes of a name or a line, for which alone no search is prepared: that takes 10 ms."""
+"""Shorter data needs no compiled search, which takes 10 ms to prepare."""
 
 
 HIDDEN = b"[secret]"
 MIN_VALUE = 8
-"""Characters; a shorter value ("test", "1") would hide ordinary words everywhere."""
+"""Fewest characters of a value; a shorter one ("test", "1") would hide ordinary words."""
 WINDOW = 32_768
-"""Bytes that a stream holds back at most, and the longest secret that it finds."""
+"""Most bytes that a stream holds back, and the length of the longest secret that it finds."""
 
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _PEM_MARK = b"-----BEGIN "
@@ -267,18 +267,18 @@ _ADDRESS_LENGTH = 600
 """Bytes of the longest login in an address."""
 _ADDRESS_BEGUN = re.compile(rb"://[^\s/?#@\"'<>\\]*\Z")
 _BLANK_HEAD = len(b"bearer ")
-"""Two beginnings end with a blank, where no other key goes on."""
+"""The longest prefix that ends with a blank; other keys have no blanks."""
 
 
 class Redaction:
-    """Knows the secrets of one process; safe to share between threads."""
+    """Hides the secrets of one process; safe to share between threads."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        """Hide *values* beside everything that is shaped like a key."""
+        """Hide *values* and everything that looks like a key."""
         forms = {form for value in values if len(value) >= MIN_VALUE for form in _forms(value)}
         self._values = tuple(sorted(form for form in forms if len(form) <= WINDOW))
         self.hide_name = lru_cache(256)(self.hide_text)
-        """`hide_text` of what each step says again."""
+        """`hide_text` with a cache, for texts that each step repeats."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Redaction:

@@ -139,8 +139,8 @@ def test_a_sequencer_from_before_an_upgrade_hears_the_word_that_it_knows(
     assert re.fullmatch(known, old), old
     monkeypatch.undo()
     new = last_word(tmp_path, asks=True, monkeypatch=monkeypatch)
-    assert pump._LAST_WORD.fullmatch(new), new
-    assert pump._LAST_WORD.fullmatch(old), "a guard from before is understood too"
+    assert pump._LAST_REPORT.fullmatch(new), new
+    assert pump._LAST_REPORT.fullmatch(old), "a guard from before is understood too"
     assert b'"left": 1' in new
 
 
