@@ -319,7 +319,7 @@ class ClaudeParser(JsonEventParser):
 
     client = "claude"
     turns = TURNS
-    gone = re.compile(r"No conversation found|Session ID \S+ is already in use")
+    lost_session = re.compile(r"No conversation found|Session ID \S+ is already in use")
     login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
     def __init__(self, rules: Rules, before: float | None = None) -> None:

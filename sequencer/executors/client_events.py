@@ -251,7 +251,7 @@ class JsonEventParser(Speaker, ABC):
     """The client's reasons for the end of a turn."""
     login: str = ""
     """The hint for a person if the service refuses the credentials."""
-    gone: ClassVar[re.Pattern[str]]
+    lost_session: ClassVar[re.Pattern[str]]
     """The client's messages for a conversation that it does not know or can't continue."""
     usage_codes: frozenset[int] = _USAGE_CODES
 
@@ -427,7 +427,7 @@ class JsonEventParser(Speaker, ABC):
         return not_before(error, now, default_wait_s=wait_s, epoch_s=epoch_s)
 
     def _is_about_session(self, error: str) -> bool:
-        return self.gone.search(error) is not None or _FULL.search(error) is not None
+        return self.lost_session.search(error) is not None or _FULL.search(error) is not None
 
     def _is_unexplained(self, end: ProcessEnd, kind: ErrorKind) -> bool:
         """Return whether the client may succeed if it is simply started again."""

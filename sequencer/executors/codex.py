@@ -219,7 +219,7 @@ class CodexParser(JsonEventParser):
 
     client = "codex"
     turns = TURNS
-    gone = re.compile(r"thread/(?:resume|read)\b.*(?:failed|not)|no rollout found for")
+    lost_session = re.compile(r"thread/(?:resume|read)\b.*(?:failed|not)|no rollout found for")
     login = "log in once by hand (codex login), or set the key variable of the model provider"
 
     def __init__(self, rules: Rules, before: Usage | None = None, *, is_json: bool = False) -> None:

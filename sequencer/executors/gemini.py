@@ -190,7 +190,7 @@ class GeminiParser(JsonEventParser):
 
     client = "gemini"
     turns = TURNS
-    gone = re.compile(r"Error resuming session|Invalid session identifier")
+    lost_session = re.compile(r"Error resuming session|Invalid session identifier")
     usage_codes = JsonEventParser.usage_codes | _HINTS.keys() | {52, 54, 55}
 
     def __init__(self, rules: Rules) -> None:

@@ -296,7 +296,7 @@ class OpencodeParser(JsonEventParser):
 
     client = "opencode"
     turns = TURNS
-    gone = re.compile(r"Session not found")
+    lost_session = re.compile(r"Session not found")
     login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:

@@ -220,14 +220,14 @@ def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
             back = text.rindex(anchor) + 1
             groups = by_anchor.setdefault(anchor, {}).setdefault(guard, [])
             groups.append((certain, _start(text, rule, back)))
-    found, parts = [], []
+    starts, parts = [], []
     for anchor, guards in by_anchor.items():
         ways = []
         for guard, group in guards.items():
-            found += [start for _, start in group]
+            starts += [start for _, start in group]
             ways.append(guard + b"(?:" + b"|".join(certain for certain, _ in group) + b")")
         parts.append(re.escape(bytes([anchor])) + b"(?:" + b"|".join(ways) + b")")
-    return re.compile(b"|".join(parts), re.ASCII), tuple(found)
+    return re.compile(b"|".join(parts), re.ASCII), tuple(starts)
 
 
 @cache
@@ -336,16 +336,16 @@ class Redaction:
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
         """Return the spans of secrets, in order; overlapping spans are merged."""
-        found = []
+        spans = []
         for value in self._values:
             place = data.find(value)
             while place >= 0:
-                found.append((place, place + len(value)))
+                spans.append((place, place + len(value)))
                 place = data.find(value, place + 1)
-        found += _shaped(data)
-        found += [(start, end) for start, end, _ in _pem_blocks(data)]
+        spans += _shaped(data)
+        spans += [(start, end) for start, end, _ in _pem_blocks(data)]
         merged: list[tuple[int, int]] = []
-        for start, end in sorted(found):
+        for start, end in sorted(spans):
             if merged and start < merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
             else:
@@ -408,9 +408,9 @@ def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
 def _shaped(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield the span of each key by its form; for some rules the prefix stays readable."""
     done = 0
-    search, found = _search(GUARD)
+    search, starts = _search(GUARD)
     for hit in search.finditer(data):
-        start = found[(hit.lastindex or 1) - 1]
+        start = starts[(hit.lastindex or 1) - 1]
         place = start.place(hit)
         # A key may contain the prefix of another one.
         key = _compiled(start.pattern).match(data, place) if place >= done else None
@@ -430,9 +430,9 @@ def _unfinished_shape(data: bytes) -> int:
         if border is not None and _compiled(border).match(data, size - length):
             cuts.append(size - length)
     word = first + len(data[first:].rstrip(LETTERS))
-    search, found = _search(0)
+    search, starts = _search(0)
     for hit in search.finditer(data, max(word - _BLANK_HEAD, first)):
-        start = found[(hit.lastindex or 1) - 1]
+        start = starts[(hit.lastindex or 1) - 1]
         if start.place(hit) + len(start.text) >= word:
             cuts.append(start.place(hit))
             break

@@ -28,7 +28,7 @@ WITHOUT_WALL = (
 
 
 class Wall(StrEnum):
-    """What keeps an agent away from the other processes of its user."""
+    """The kinds of walls between an agent and the other processes of its user."""
 
     SCOPES = "scopes"
     """A Landlock domain, if the system supports it: no signals to processes outside, no access

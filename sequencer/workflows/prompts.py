@@ -249,8 +249,8 @@ def names(text: str, roots: Collection[str] = ROOTS) -> Iterator[tuple[str, ...]
     >>> list(names("{{request.title}} {{ other }} {{output}}"))
     [('request', 'title'), ('output',)]
     """
-    for found in _TEMPLATE.finditer(text):
-        path = tuple(found[1].split("."))
+    for match in _TEMPLATE.finditer(text):
+        path = tuple(match[1].split("."))
         if path[0] in roots:
             yield path
 
@@ -269,15 +269,15 @@ def render(
         MissingValue: *value_of* raised KeyError.
     """
 
-    def fill(found: re.Match[str]) -> str:
-        path = tuple(found[1].split("."))
+    def fill(match: re.Match[str]) -> str:
+        path = tuple(match[1].split("."))
         if path[0] not in roots:
-            return found[0]
+            return match[0]
         try:
             return as_text(value_of(path))
         except KeyError as error:
             raise MissingValue(
-                f"the prompt asks for {{{{{found[1]}}}}}, but there is no such value",
+                f"the prompt asks for {{{{{match[1]}}}}}, but there is no such value",
                 hint=str(error.args[0]) if error.args else None,
             ) from None
 
@@ -336,7 +336,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads("\n".join(lines))
     except (ValueError, RecursionError):
-        found = last_read(text, dict)
-    if found is None:
+        value = last_read(text, dict)
+    if value is None:
         raise KeyError("the output is not JSON, so nothing can be looked up in it")
-    return found
+    return value

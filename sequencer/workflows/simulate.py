@@ -403,7 +403,7 @@ def simulate(
     return _Simulation(workflow, parts or {}, expander).run()
 
 
-def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None) -> Workflow:
+def overridden(workflow: Workflow, overrides: Overrides, where: str, size: int | None) -> Workflow:
     """Return a team's *workflow* with the overrides of a script.
 
     *size* tasks run at the same time if the list does not say how many.
@@ -411,28 +411,33 @@ def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None
     Raises:
         ConfigurationError: the script has keys that only a flowchart can have; *where* names it.
     """
-    charts = {"entry": said.entry, "onError": said.on_error, "maxIterations": said.max_iterations}
+    chart_keys = {
+        "entry": overrides.entry,
+        "onError": overrides.on_error,
+        "maxIterations": overrides.max_iterations,
+    }
     text = "is for the file of a flowchart, not for a team or a run"
-    wrong = [key for key, value in charts.items() if value is not None]
+    wrong = [key for key, value in chart_keys.items() if value is not None]
     raise_all([ConfigurationError(text, where=f"{where}: {key}") for key in wrong])
     graph = workflow.whole_graph
-    more = {"timeout_ms": said.timeout, "max_parallel": graph.max_parallel or size}
-    graph = graph.replace(**({key: value for key, value in more.items() if value}))
-    steps = tuple(_overridden(step, said) for step in workflow.steps)
+    limits = {"timeout_ms": overrides.timeout, "max_parallel": graph.max_parallel or size}
+    graph = graph.replace(**({key: value for key, value in limits.items() if value}))
+    steps = tuple(_overridden(step, overrides) for step in workflow.steps)
     return Workflow(workflow.name, steps, kind="graph", graph=graph)
 
 
-def _overridden(step: Step, said: Overrides) -> Step:
+def _overridden(step: Step, overrides: Overrides) -> Step:
     fields: dict[str, Any] = {}
-    if step.name in said.timeouts:
-        fields["timeout_s"] = said.timeouts[step.name] / 1000
-    if said.retry is not None and step.retry is None:
+    if step.name in overrides.timeouts:
+        fields["timeout_s"] = overrides.timeouts[step.name] / 1000
+    settings = overrides.retry
+    if settings is not None and step.retry is None:
         seconds = (("initialDelay", "initial_delay_s"), ("maxDelay", "max_delay_s"))
-        retry = {field: said.retry[key] / 1000 for key, field in seconds if key in said.retry}
-        if "maxAttempts" in said.retry:
-            retry["max_attempts"] = said.retry["maxAttempts"]
-        if "backoff" in said.retry:
-            retry["backoff"] = said.retry["backoff"]
+        retry = {field: settings[key] / 1000 for key, field in seconds if key in settings}
+        if "maxAttempts" in settings:
+            retry["max_attempts"] = settings["maxAttempts"]
+        if "backoff" in settings:
+            retry["backoff"] = settings["backoff"]
         fields["retry"] = Retry.model_validate(retry)
     return step.replace(**fields) if fields else step
 
@@ -515,22 +520,22 @@ def read_script(data: object, where: str) -> Script:
     if not isinstance(data, Mapping):
         raise ConfigurationError('a script is a mapping, {"nodes": {…}, …}', where=where)
     try:
-        said = _Script.model_validate({key: data[key] for key in data if key not in ABOUT})
+        script = _Script.model_validate({key: data[key] for key in data if key not in ABOUT})
     except ValidationError as refused:
         problems = problems_of(refused, _Script, lambda _: where)
         raise_all([problem.error for problem in problems])
         raise
     retry = None
-    if said.retry is not None:
-        retry = said.retry.model_dump(by_alias=True, exclude_none=True)
-    parts = {name: node.part for name, node in said.nodes.items()}
+    if script.retry is not None:
+        retry = script.retry.model_dump(by_alias=True, exclude_none=True)
+    parts = {name: node.part for name, node in script.nodes.items()}
     overrides = Overrides(
-        entry=said.entry,
-        on_error=said.on_error,
+        entry=script.entry,
+        on_error=script.on_error,
         retry=retry,
-        max_iterations=said.max_iterations,
-        timeout=said.timeout,
-        timeouts={n: node.timeout for n, node in said.nodes.items() if node.timeout is not None},
+        max_iterations=script.max_iterations,
+        timeout=script.timeout,
+        timeouts={n: node.timeout for n, node in script.nodes.items() if node.timeout is not None},
         agents=frozenset(name for name, part in parts.items() if part.out or part.ms),
     )
     return Script(overrides, parts, where)

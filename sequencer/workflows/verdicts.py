@@ -183,10 +183,10 @@ def _dangling(schema: Mapping[str, Any]) -> Iterator[str]:
     from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415 - same
 
     draft = specification_with(str(schema.get("$schema")), default=DRAFT202012)
-    whole = draft.create_resource(schema)
-    waiting = [(whole, Registry().resolver_with_root(whole))]
-    while waiting:
-        part, resolver = waiting.pop()
+    root = draft.create_resource(schema)
+    pending = [(root, Registry().resolver_with_root(root))]
+    while pending:
+        part, resolver = pending.pop()
         contents = part.contents
         names = ("$ref", "$dynamicRef") if isinstance(contents, Mapping) else ()
         for reference in (contents[name] for name in names if name in contents):
@@ -194,7 +194,7 @@ def _dangling(schema: Mapping[str, Any]) -> Iterator[str]:
                 resolver.lookup(reference)
             except (Unresolvable, ValueError):
                 yield reference
-        waiting += [(below, resolver.in_subresource(below)) for below in part.subresources()]
+        pending += [(below, resolver.in_subresource(below)) for below in part.subresources()]
 
 
 def _one_line(text: str) -> str:

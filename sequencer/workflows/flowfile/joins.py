@@ -50,7 +50,7 @@ def check_joins(flow: FlowGraph, diagnostics: Diagnostics, *, has_sections: bool
         detail += ", and together they fit no label"
         if takes_all:
             has_default = DEFAULT in groups(graph, name)
-            edge = f"the edge {DEFAULT!r}" if has_default else "the unlabelled edge"
+            edge = f"the edge {DEFAULT!r}" if has_default else "the unlabeled edge"
             detail += f", so the run {'takes' if join.is_certain else 'then takes'} {edge}"
         drawn = "" if graph.by_id[name].kind is NodeKind.DECISION else "draw it as {text} and "
         hint = f"{drawn}give it a section '### {name}' with a prompt, so that an agent decides"

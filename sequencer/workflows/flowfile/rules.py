@@ -73,7 +73,7 @@ def _check_labels(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
     labels = groups(graph, name)
     if DEFAULT in labels and "" in labels:
         second = max(labels[DEFAULT][0], labels[""][0])
-        detail = 'both a "default" edge and an unlabelled edge'
+        detail = 'both a "default" edge and an unlabeled edge'
         hint = "an edge without a label is for all other answers, just like default; keep one"
         diagnostics.add("E-DEFAULT", name, detail, flow.edge_positions[second], hint)
     is_marker = graph.by_id[name].kind is NodeKind.MARKER
@@ -83,7 +83,7 @@ def _check_labels(flow: FlowGraph, name: str, diagnostics: Diagnostics) -> None:
         detail = (
             f"the label {shown!r} is not a condition: it is the only one, so it is always taken"
         )
-        hint = "draw an edge with another label, or an unlabelled one for all other answers"
+        hint = "draw an edge with another label, or an unlabeled one for all other answers"
         diagnostics.add("W-LABEL", name, detail, flow.edge_positions[place], hint)
     if is_marker and len(labels) > 1:
         place = graph.outgoing[name][0]
