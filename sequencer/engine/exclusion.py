@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sequencer.engine.agents import Agents
 from sequencer.engine.records import decides
 from sequencer.errors import SequencerError
-from sequencer.executors.protocol import Walled
+from sequencer.executors.protocol import HasWall
 from sequencer.executors.wall import Wall, unavailable_reason
 from sequencer.model.graph.graph import Graph, NodeKind
 from sequencer.model.graph.marking import Marking
@@ -78,6 +78,6 @@ class Exclusion:
         except (SequencerError, KeyError):
             # Its attempt says what is wrong with it.
             return False
-        return isinstance(executor, Walled) and (
+        return isinstance(executor, HasWall) and (
             executor.wall is Wall.NONE or unavailable_reason() is not None
         )

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sequencer.engine.events import Noticed
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
-from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Particular
+from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, ValidatesSteps
 from sequencer.model.graph.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -95,7 +95,7 @@ def _without_objections(
     step: Step, executor: Executor, own: Iterable[str]
 ) -> tuple[Step, tuple[str, ...]]:
     """Return *step* without what *executor* objects to, as far as it is among *own*."""
-    if not isinstance(executor, Particular):
+    if not isinstance(executor, ValidatesSteps):
         return step, ()
     dropped: list[str] = []
     own = list(own)

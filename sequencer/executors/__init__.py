@@ -1,1 +1,1 @@
-"""Perform one step: one module an executor, all behind `protocol.Executor`."""
+"""Executors perform one step; each has its own module and implements `protocol.Executor`."""

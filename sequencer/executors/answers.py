@@ -1,8 +1,8 @@
 """An agent's answer in the form that its step's schema asks for.
 
-A client that knows schemas is told the step's, in its own dialect; whether the answer fits is
-checked elsewhere, for every executor alike. Where the answer decides the way, the result file
-is none: see `StepRequest.decides`.
+A client that supports schemas gets the step's schema in its own dialect. Whether the answer
+fits is checked elsewhere, the same way for every executor. If the answer decides which way the
+run goes, the result file is no answer: see `StepRequest.decides`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 
 MAX_ARGUMENT_BYTES = 100_000
-"""One argument of a program ends at 128 KiB."""
+"""Below 128 KiB, the system's limit for one argument of a program."""
 MAX_ANSWER_CHARS = 1024 * 1024
 
 
@@ -31,7 +31,7 @@ def schema_text(step: Step) -> str | None:
     """Return the schema of *step* as one argument of a program.
 
     Raises:
-        ValueError: it is too long for that.
+        ValueError: it is too long for an argument.
     """
     schema = schema_of(step)
     if schema is None:
@@ -43,9 +43,9 @@ def schema_text(step: Step) -> str | None:
 
 
 def closed(schema: Any) -> Any:
-    """Return *schema* as OpenAI's strict mode wants it: closed objects, every key required.
+    """Return *schema* for OpenAI's strict mode: closed objects, every key required.
 
-    An answer that fits it fits *schema* too, as long as that says nothing of other keys.
+    An answer that fits it fits *schema* too, unless *schema* has rules about other keys.
 
     >>> closed({"type": "object", "properties": {"pass": {"type": "boolean"}}})["required"]
     ['pass']
@@ -54,16 +54,16 @@ def closed(schema: Any) -> Any:
         return [closed(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: closed(value) for key, value in schema.items()}
+    strict = {key: closed(value) for key, value in schema.items()}
     properties = schema.get("properties")
-    # A property may itself be called "properties" or "type"; those hold no list of names.
+    # A property may itself be called "properties" or "type"; then the value is no list of names.
     if schema.get("type") == "object" and isinstance(properties, dict):
-        made |= {"additionalProperties": False, "required": list(properties)}
-    return made
+        strict |= {"additionalProperties": False, "required": list(properties)}
+    return strict
 
 
 def parsed(text: str) -> Any:
-    """Return the JSON that *text* is, or None."""
+    """Return *text* parsed as JSON, or None if it is not JSON."""
     if len(text) > MAX_ANSWER_CHARS:
         return None
     try:
@@ -73,9 +73,9 @@ def parsed(text: str) -> Any:
 
 
 def with_structured(outcome: Outcome, value: Any) -> Outcome:
-    """Return *outcome* with the answer as JSON, in its output too if that is empty.
+    """Return *outcome* with *value* as its structured answer, and as its output if that is empty.
 
-    What no JSON file could hold is left out (Infinity) or replaced (half a surrogate pair).
+    An answer that no JSON file can store (Infinity) is left out; half a surrogate pair is replaced.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -92,20 +92,20 @@ _DIGEST_BYTES = 8
 
 
 def digest_of(text: str) -> str:
-    """Return a short digest of *text*, to compare it with others."""
+    """Return a short digest of *text*, for comparisons."""
     return blake2b(text.encode("utf-8", "replace"), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def with_answer(outcome: Outcome) -> Outcome:
-    """Return *outcome*, its evidence completed by the answer as it is now."""
-    shown, answer = outcome.evidence, outcome.output.strip()
-    if shown is None or not answer:
+    """Return *outcome* with the digest of its answer in its evidence."""
+    evidence, answer = outcome.evidence, outcome.output.strip()
+    if evidence is None or not answer:
         return outcome
-    return outcome.replace(evidence=shown.replace(has_text=True, answer=digest_of(answer)))
+    return outcome.replace(evidence=evidence.replace(has_text=True, answer=digest_of(answer)))
 
 
 Ignored = Callable[[], None] | None
-"""Called where the result file says something that does not count; None: all of it counts."""
+"""Called if the result file says something that does not count; None: all of it counts."""
 _IGNORED = (
     b"[sequencer] the result file is ignored: the answer of this step decides the way, so it is "
     b"what the client itself says, or what a command prints\n"
@@ -113,5 +113,8 @@ _IGNORED = (
 
 
 def result_ignored(request: StepRequest, listener: Listener) -> Ignored:
-    """Return what tells *listener* that the result file is ignored; None: it counts."""
+    """Return a function that notifies *listener* that the result file is ignored.
+
+    None: the result file counts.
+    """
     return partial(listener.write, _IGNORED, Piece.NOTICE) if request.decides else None

@@ -1,13 +1,13 @@
-"""The kernel lock of one step's processes: held from an attempt's first to its last.
+"""The kernel lock of one step's processes, held while any process of an attempt runs.
 
-The sequencer takes it before it starts a process and hands it to the guard, so the kernel
-frees it only when both are gone. Agents don't get it: they could close it, or hold it in a
-service that they left behind. The file is removed when all of an attempt's processes have
-ended; who finds it looks for processes by the marks in it. What descends from a marked process
-belongs to it, whatever its environment.
+The sequencer takes it before it starts a process and passes it to the guard, so the kernel
+frees it only after both have ended. Agents don't get it: they could close it, or hold it in a
+service that keeps running. The file is removed when all of an attempt's processes have ended;
+a process that finds it looks for processes with the marks in it. Descendants of a marked process
+belong to the attempt, whatever their environment is.
 
-Not promised: that processes on another machine or of a run without claims are known here; nor
-those of another user or pid namespace, and orphans with an environment of their own.
+Not promised: processes on another machine, of a run without claims, of another user or pid
+namespace, and orphans with another environment are not found.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 MARK = "SEQUENCER_GUARD"
 """Environment variable that marks the processes of one attempt."""
 WAIT_S = 2.5
-"""A guard that lost its sequencer ends what ignores TERM after a second; one that takes
-longer is stopped, or has a sequencer that is."""
+"""A guard whose sequencer has ended kills the tree one second after TERM. A guard that takes
+longer is stopped (SIGSTOP), or its sequencer is stopped."""
 POLL_S = 0.01
 _NOTE = re.compile(rb"([0-9a-f]{32}) (\S*)\n")
 _MAX_BYTES = 65_536
@@ -44,35 +44,35 @@ _FLAGS = os.O_RDWR | os.O_APPEND
 
 
 def lock_path(state_path: Path, node: str | None = None) -> Path:
-    """Return the file for a line of steps, which has one agent at a time, or for one *node*."""
+    """Return the lock file of a sequence, which has one agent at a time, or of one *node*."""
     name = "line" if node is None else sha256(node.encode()).hexdigest()[:16]
     return state_path.parent / "beats" / f"agents-{name}"
 
 
 class AttemptLock:
-    """Held while processes of one attempt may live; nothing is opened before `take`."""
+    """Held while processes of one attempt may run; nothing is opened before `take`."""
 
-    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
-        """Use the file *path*; *tell* hears what is waited for."""
+    def __init__(self, path: Path, notify: Callable[[str], None]) -> None:
+        """Use the file *path*; *notify* gets a message when `take` has to wait."""
         self.path = path
-        self._tell = tell
+        self._notify = notify
         self._fd = -1
         self.is_clean = True
         """False: some processes could not be ended, and the next attempt looks for them."""
 
     def take(self, cancellation: Cancellation) -> bool:
-        """Hold the lock; return False if *cancellation* came first.
+        """Take the lock; return False if *cancellation* came first.
 
-        When it returns, no process of an earlier attempt is alive as far as this machine can
-        tell: those that outlast `WAIT_S`, or a guard that was killed, were ended.
+        Afterward no process of an earlier attempt runs, as far as this machine can see:
+        processes that outlive `WAIT_S` or a killed guard were ended.
 
         Raises:
-            MachineBusy: some could not be ended.
-            StorageFailed: the file can't be had.
+            MachineBusy: some processes could not be ended.
+            StorageFailed: the file can't be opened or locked.
         """
         if self._fd < 0:
-            found = self._taken(cancellation)
-            self._fd = -1 if found is None else found
+            fd = self._acquire(cancellation)
+            self._fd = -1 if fd is None else fd
         return self._fd >= 0
 
     @property
@@ -81,17 +81,17 @@ class AttemptLock:
         return self._fd
 
     def note(self, mark: str) -> None:
-        """Remember that processes with *mark* are about to start.
+        """Record in the file that processes with *mark* are about to start.
 
         Raises:
-            MachineBusy: this process was stopped for so long that another one has the step.
-            StorageFailed: there is no room for it, so that nothing may start.
+            MachineBusy: this process was stopped for so long that another one took the step over.
+            StorageFailed: there is no space for the record, so nothing may start.
         """
         if not os.fstat(self._fd).st_nlink:
             raise MachineBusy("another process has taken over the step in the meantime")
         left = memoryview(f"{mark} {pid_namespace()}\n".encode())
         try:
-            # A disk that is nearly full takes a part; the rest then says why.
+            # A disk that is nearly full accepts a part; writing the rest raises the reason.
             while left:
                 left = left[os.write(self._fd, left) :]
         except OSError as error:
@@ -103,31 +103,31 @@ class AttemptLock:
         if fd < 0:
             return
         try:
-            # Who took the step over has made a file of its own in this one's place.
+            # A process that took the step over has created its own file at this path.
             if self.is_clean and os.fstat(fd).st_nlink:
                 folders.remove(str(self.path))
             else:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError:
-            # Whoever finds the file looks for processes and finds none.
+            # The process that finds the file looks for processes and finds none.
             return
         finally:
             os.close(fd)
 
     def settle(self, cancellation: Cancellation) -> None:
-        """Wait until the processes of earlier attempts are gone, and hold nothing.
+        """Wait until the processes of earlier attempts have ended; do not keep the lock.
 
         Raises: see `take`.
         """
         self.take(cancellation)
         self.close()
 
-    def _taken(self, cancellation: Cancellation) -> int | None:
+    def _acquire(self, cancellation: Cancellation) -> int | None:
         while True:
-            fd, is_new = self._opened()
-            is_kept = False
+            fd, is_new = self._open()
+            is_acquired = False
             try:
-                is_free = _lock(fd) or self._waited(fd, cancellation)
+                is_free = _lock(fd) or self._wait_for_lock(fd, cancellation)
                 if cancellation.is_set():
                     return None
                 if os.fstat(fd).st_nlink:
@@ -136,19 +136,19 @@ class AttemptLock:
                         is_free = is_free or _lock(fd)
                         os.ftruncate(fd, 0)
                     if is_free:
-                        is_kept = True
+                        is_acquired = True
                         return fd
-                    # Only a sequencer without any process of its attempt can hold it now: one
-                    # that is stopped, or does not know yet that it lost its claim.
+                    # All processes of the attempt were ended, so only its sequencer can hold
+                    # the lock: it is stopped, or does not know yet that it lost its claim.
                     folders.remove(str(self.path))
             except OSError as error:
                 raise self._refused(error) from error
             finally:
-                if not is_kept:
+                if not is_acquired:
                     os.close(fd)
 
-    def _opened(self) -> tuple[int, bool]:
-        """Return a descriptor of the file, and whether it was made."""
+    def _open(self) -> tuple[int, bool]:
+        """Return a descriptor of the file, and whether the file is new."""
         while True:
             try:
                 folder = folders.made(self.path.parent)
@@ -156,7 +156,7 @@ class AttemptLock:
                     return folder.open(self.path.name, _FLAGS | os.O_CREAT | os.O_EXCL), True
                 return folder.open(self.path.name, _FLAGS), False
             except FileNotFoundError:
-                # Another one has removed the file meanwhile, or somebody the whole folder.
+                # Another process removed the file in the meantime, or the whole folder.
                 continue
             except OSError as error:
                 raise self._refused(error) from error
@@ -167,9 +167,9 @@ class AttemptLock:
         message = f"the lock of the step's processes can't be taken: {why}"
         return StorageFailed(message, where=str(self.path), hint=hint)
 
-    def _waited(self, fd: int, cancellation: Cancellation) -> bool:
-        """Return whether the lock was given within `WAIT_S`."""
-        self._tell("waiting for the last process of the earlier attempt")
+    def _wait_for_lock(self, fd: int, cancellation: Cancellation) -> bool:
+        """Return whether the lock became free within `WAIT_S`."""
+        self._notify("waiting for the last process of the earlier attempt")
         deadline = time.monotonic() + WAIT_S
         while not cancellation.wait(POLL_S):
             if _lock(fd):
@@ -179,26 +179,26 @@ class AttemptLock:
         return False
 
     def _end_earlier(self, fd: int, *, is_free: bool) -> None:
-        """End what is left of the attempts that are noted in the file.
+        """End the remaining processes of the attempts that are recorded in the file.
 
         Raises:
-            MachineBusy: something is left, or may be.
+            MachineBusy: processes are left, or may be.
         """
         notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0))
         if not notes:
             return
         left = end_marked(*(mark.decode() for mark, _ in notes))
-        here = pid_namespace().encode()
+        namespace = pid_namespace().encode()
         if left:
             message = f"{left} processes of an earlier attempt at the step could not be ended"
-        elif not is_free and any(where != here for _, where in notes):
-            message = "processes of an earlier attempt at the step live in another container"
+        elif not is_free and any(other != namespace for _, other in notes):
+            message = "processes of an earlier attempt at the step run in another container"
         else:
             return
         raise MachineBusy(
             message,
             where=str(self.path),
-            hint="end them, or remove this file if none is left; then start again",
+            hint="end them, or remove this file if no such process is left; then start again",
         )
 
 
@@ -213,22 +213,22 @@ def _lock(fd: int) -> bool:
 _ROUNDS = 100
 _PAUSE_S = 0.02
 _EMPTY_LOOKS = 2
-"""What forks all the time may pass one look by."""
+"""One look is not enough: it may miss a process that forks all the time."""
 
 
 def end_marked(*marks: str) -> int:
     """KILL every process with one of *marks* until none is found; return how many are left.
 
-    Used where a guard was killed or is stopped, and on systems without a subreaper. They are
-    stopped first: so nothing forks meanwhile, and no orphan loses its parent, by which it is
-    known. This process and those that it descends from are left alone.
+    Used if a guard was killed or is stopped, and on systems without a subreaper. All processes
+    get SIGSTOP first, so that none forks in the meantime and none loses the parent that
+    identifies it. This process and its ancestors are left alone.
     """
     if not marks:
         return 0
     import psutil  # noqa: PLC0415 - few attempts leave anything
 
-    here = psutil.Process()
-    spared = {here.pid, *(one.pid for one in here.parents())}
+    myself = psutil.Process()
+    spared = {myself.pid, *(ancestor.pid for ancestor in myself.parents())}
     left: list[psutil.Process] = []
     stopped: set[int] = set()
     empty = 0
@@ -242,7 +242,7 @@ def end_marked(*marks: str) -> int:
         else:
             is_still = {process.pid for process in ours} <= stopped
             for process in ours:
-                # Looks at the start time too: a number that has a new owner gets nothing.
+                # psutil checks the start time too: a new process with this number gets no signal.
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(SIGKILL if is_still else SIGSTOP)
             if not is_still:
@@ -256,20 +256,20 @@ def _marked(marks: frozenset[str]) -> list[psutil.Process]:
     import psutil  # noqa: PLC0415 - same
 
     parents: dict[psutil.Process, int] = {}
-    found: dict[int, psutil.Process] = {}
+    marked: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
             parents[process] = process.ppid()
             if process.environ().get(MARK) in marks:
-                found[process.pid] = process
+                marked[process.pid] = process
         except (psutil.Error, OSError):
             continue
     size = -1
-    while found and size != len(found):
-        size = len(found)
-        found |= {one.pid: one for one, parent in parents.items() if parent in found}
+    while marked and size != len(marked):
+        size = len(marked)
+        marked |= {child.pid: child for child, parent in parents.items() if parent in marked}
     alive = []
-    for process in found.values():
+    for process in marked.values():
         with contextlib.suppress(psutil.Error):
             if process.status() != psutil.STATUS_ZOMBIE:
                 alive.append(process)

@@ -1,4 +1,4 @@
-"""How a running step is told to end, by a signal handler or another thread."""
+"""How a signal handler or another thread asks a running step to end."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from enum import StrEnum
 
 
 class StopReason(StrEnum):
-    """Why a running step is to end now."""
+    """Why a running step has to end now."""
 
     INTERRUPTED = "interrupted"
     """SIGINT or SIGTERM reached the sequencer."""
     CLAIM_LOST = "claim-lost"
     """Another worker holds the step."""
     LEASE_LOST = "lease-lost"
-    """Heartbeats could not be written; others may believe that this worker is gone."""
+    """Heartbeats could not be written; others may think that this worker has ended."""
     BUDGET = "budget"
-    """A budget is used up."""
+    """A budget is exhausted."""
 
 
 class Cancellation:
@@ -34,7 +34,7 @@ class Cancellation:
         # Reentrant, because a signal handler interrupts the thread that may hold it.
         self._lock = threading.RLock()
         self._reason: StopReason | None = None
-        # The pipe is made when somebody asks for its descriptor: most steps never do.
+        # The pipe is created when its descriptor is first needed: most steps never need it.
         self._read_fd = self._write_fd = -1
         self._is_closed = False
 
@@ -44,7 +44,7 @@ class Cancellation:
 
     @property
     def reason(self) -> StopReason | None:
-        """Return why, or None while the step may go on."""
+        """Return why the step has to end, or None while it may continue."""
         return self._reason
 
     def is_set(self) -> bool:
@@ -52,7 +52,7 @@ class Cancellation:
         return self._reason is not None
 
     def set(self, reason: StopReason) -> None:
-        """Ask for the end of the step."""
+        """Ask the step to end."""
         with self._lock:
             if self._reason is None:
                 self._reason = reason
@@ -62,8 +62,8 @@ class Cancellation:
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the flag is set; return whether it is.
 
-        By the pipe and not by a `threading.Event`, whose own lock the thread that waits may
-        hold when a signal handler sets it.
+        It waits on the pipe and not on a `threading.Event`: the waiting thread may hold the
+        event's lock when a signal handler in the same thread sets it.
         """
         if self._reason is None and (fd := self.fileno()) >= 0:
             poller = select.poll()
@@ -88,7 +88,7 @@ class Cancellation:
         with self._lock:
             self._is_closed = True
             fds, self._write_fd, self._read_fd = (self._read_fd, self._write_fd), -1, -1
-            # A signal may still come, and the numbers may belong to other files by then.
+            # Forget them first: a signal may still come, and other files may get the numbers.
             for fd in fds:
                 if fd >= 0:
                     os.close(fd)

@@ -1,14 +1,14 @@
-"""Performs steps with Claude Code, the ``claude`` program, and understands its stream-json.
+"""Performs steps with Claude Code, the ``claude`` program, and reads its stream-json.
 
 Its own permission rules decide what the agent may do: without ``permission_mode`` and
-``allowed_tools`` it reads and refuses to write. Verified with 2.1.197 and 2.1.330; no
-flag is passed that the older one lacks, unless the session says that a newer one wrote it.
-Without tools means without those of MCP servers too, unless ``extra_args`` names their file.
+``allowed_tools`` it reads and refuses to write. Verified with 2.1.197 and 2.1.330; no flag is
+passed that the older one does not have, unless the session is from a newer one. Without tools
+means without tools of MCP servers too, unless ``extra_args`` names their file.
 
-Done is exit code 0 **and** a last `result` event without is_error: an API error ends with
+Success is exit code 0 **and** a last `result` event without is_error: an API error ends with
 subtype "success", an interrupted tool may end with exit code 0, and a refused edit ends with
-both and is a warning. Whether the turn ended by itself then is in `claude_turns`. Live usage is
-an estimate from list prices; the result's own replaces it.
+both and is a warning. `claude_turns` reads whether the turn ended by itself. Live usage is an
+estimate from list prices until the result reports the usage.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from sequencer.executors.client_limits import as_utc, is_notice
 from sequencer.executors.observation import richer
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
 from sequencer.executors.tool_words import (
     CLAUDE,
     granted,
@@ -61,15 +61,15 @@ from sequencer.model.outcome import Outcome, Quota, Usage
 from sequencer.model.step import Step
 
 STARTS_SUBAGENTS = ("Agent", "Task")
-"""The tool's name, now and before."""
+"""The tool's present name and its old one."""
 _LATEST_S = 2**37
-"""Since 1970: what datetime can hold."""
+"""The latest time that datetime supports, in seconds since 1970."""
 _PERMISSION_WORDS = words(
     "--dangerously-skip-permissions --permission-mode --permission-prompt-tool --allowedTools "
     "--allowed-tools --settings"
 )
 _SNAPSHOT_SINCE = (2, 1, 330)
-"""From here on a resumed session keeps its first system prompt unless told otherwise."""
+"""From this version on, a resumed session keeps its first system prompt by default."""
 
 
 class ClaudeOptions(ClientOptions):
@@ -77,28 +77,28 @@ class ClaudeOptions(ClientOptions):
 
     program: str = Field(default="claude", min_length=1, pattern=r"^[^\x00-\x1f]+$")
     permission_mode: str | None = Field(default=None, pattern=r"^[A-Za-z]{1,40}$")
-    """claude's own word (default, acceptEdits, plan, dontAsk, …); without it, its settings."""
+    """claude's name for it (default, acceptEdits, plan, dontAsk, …); None: claude's settings."""
     allowed_tools: tuple[str, ...] | None = None
-    """Run without asking, as in ``Bash(git *)``; a step's own list takes its place."""
+    """Tools that run without asking, as in ``Bash(git *)``; a step's own list replaces it."""
     disallowed_tools: tuple[str, ...] = ()
-    """Taken away; a step's own list is added."""
+    """Tools that are taken away; a step's own list is added."""
     tools: tuple[str, ...] | None = None
-    """The built-in tools that exist at all; without it, claude's own set."""
+    """The built-in tools that exist; None: claude's default set."""
     setting_sources: tuple[str, ...] | None = None
-    """Which settings claude loads (user, project, local); an empty list: none of them."""
+    """Which settings claude loads (user, project, local); an empty list: none."""
     stream_text: bool = True
     """Show text while it is written."""
 
 
 def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
-    """Return the program's arguments; the prompt is not among them, it goes to stdin.
+    """Return the program's arguments without the prompt, which goes to stdin.
 
-    Lists are one ``--opt=value`` each: as words of their own they would swallow what
-    follows. A step's ``allowed_tools`` both limits the built-in tools to those named and
-    lets them run unasked; its ``tools`` adds to the entry's lists.
+    Each list is one ``--opt=value``: as separate arguments, a list would swallow the arguments
+    after it. A step's ``allowed_tools`` both limits the built-in tools to that list and lets
+    them run without asking; its ``tools`` adds to the entry's lists.
 
     Raises:
-        ValueError: the session to continue has an id that no client would give, or the
+        ValueError: the session to continue has an id that no client would use, or the
             schema of the answer or the subagents are too long for an argument.
     """
     step = request.step
@@ -114,7 +114,7 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
     argv += _tool_arguments(options, request)
     argv += [f"--agents={subagents_text(step)}"] if step.agents else []
     schema = schema_text(step)
-    # The answer in its form is a tool call; a model that forgets it is reminded once.
+    # An answer with a schema is a tool call, and claude reminds a model once that forgets it.
     one_answer = 1 if schema is None else 2
     max_turns = one_answer if step.single_turn else step.max_turns
     argv += [f"--max-turns={max_turns}"] if max_turns else []
@@ -126,37 +126,39 @@ def subagents_text(step: Step) -> str:
     """Return the subagents of *step* as one argument.
 
     Raises:
-        ValueError: they are too long for that.
+        ValueError: they are too long for an argument.
     """
-    made = {
-        name: each.model_dump(mode="json", exclude_none=True)
-        for name, each in (step.agents or {}).items()
+    agents = {
+        name: agent.model_dump(mode="json", exclude_none=True)
+        for name, agent in (step.agents or {}).items()
     }
-    text = json.dumps(made, separators=(",", ":"))
+    text = json.dumps(agents, separators=(",", ":"))
     if len(text) > MAX_ARGUMENT_BYTES:
         message = f"agents are longer than {MAX_ARGUMENT_BYTES} bytes; shorten their prompts"
         raise ValueError(message)
     return text
 
 
-def subagents_gone(step: Step, options: ClaudeOptions, name: str) -> str | None:
-    """Return what takes from agent *name* the tool that starts subagents; None: nothing."""
-    taken_by = {
+def why_no_subagents(step: Step, options: ClaudeOptions, name: str) -> str | None:
+    """Return why agent *name* does not have the tool that starts subagents; None: it has it."""
+    reasons = {
         "single_turn takes all tools away": step.single_turn,
         "disallow_all_tools takes all tools away": step.disallow_all_tools,
         "task: false takes it away": (step.tools or {}).get("task") is False,
-        "disallowed_tools takes it away": _has_it(step.disallowed_tools or ()),
-        f"agents.{name}.disallowed_tools takes it away": _has_it(options.disallowed_tools),
+        "disallowed_tools takes it away": _starts_subagents(step.disallowed_tools or ()),
+        f"agents.{name}.disallowed_tools takes it away": _starts_subagents(
+            options.disallowed_tools
+        ),
     }
     if step.allowed_tools is not None:
-        kept = [tool.partition("(")[0] for tool in step.allowed_tools]
-        taken_by["allowed_tools does not name it"] = not _has_it(kept)
+        allowed = [tool.partition("(")[0] for tool in step.allowed_tools]
+        reasons["allowed_tools does not name it"] = not _starts_subagents(allowed)
     elif options.tools is not None and not (step.tools or {}).get("task"):
-        taken_by[f"agents.{name}.tools does not name it"] = not _has_it(options.tools)
-    return next((reason for reason, is_so in taken_by.items() if is_so), None)
+        reasons[f"agents.{name}.tools does not name it"] = not _starts_subagents(options.tools)
+    return next((reason for reason, is_true in reasons.items() if is_true), None)
 
 
-def _has_it(tools: Iterable[str]) -> bool:
+def _starts_subagents(tools: Iterable[str]) -> bool:
     return any(fnmatchcase(name, entry) for entry in tools for name in STARTS_SUBAGENTS)
 
 
@@ -176,7 +178,7 @@ def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
     disallowed = (*options.disallowed_tools, *(step.disallowed_tools or ()))
     disallowed = _joined(disallowed, taken(step, CLAUDE))
     argv = [] if tools is None else [f"--tools={','.join(tools)}"]
-    # --tools is about the built-in ones; without servers there are no others.
+    # --tools is about built-in tools; without MCP servers there are no others.
     argv += ["--strict-mcp-config"] if has_none else []
     argv += [f"--allowedTools={','.join(allowed)}"] if allowed else []
     return argv + ([f"--disallowedTools={','.join(disallowed)}"] if disallowed else [])
@@ -197,7 +199,7 @@ def _session_arguments(request: StepRequest) -> list[str]:
         if is_prompted and _version(facts.get("version", "")) >= _SNAPSHOT_SINCE:
             argv.append("--system-prompt-snapshot=off")
     if request.max_cost_usd is not None:
-        # Versions that carry the total over compare it, not this run's share, with the budget.
+        # Some versions compare the budget with the total of the session, not of this call.
         argv.append(f"--max-budget-usd={spent + request.max_cost_usd:.6f}")
     if request.system_prompt is not None:
         argv.append(f"--system-prompt-file={request.file(SYSTEM_PROMPT)}")
@@ -219,7 +221,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
-    """Runs ``claude -p`` under the process core."""
+    """Runs ``claude -p`` with the process core."""
 
     kind: ClassVar[str] = "claude"
     install: ClassVar[str] = (
@@ -233,7 +235,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         "CLAUDE_CONFIG_DIR"
     )
     switches: ClassVar[Mapping[str, frozenset[str]]] = SWITCHES
-    # Said and not left out, or the settings of the user would say it.
+    # Set and not left out, because otherwise the user's settings would apply.
     plain: ClassVar[Mapping[str, Any]] = {
         "permission_mode": "default",
         "allowed_tools": None,
@@ -247,48 +249,48 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
     )
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return what of the step's tools and subagents can't be had."""
-        found = objections(step, CLAUDE, self.name, self.options.disallowed_tools)
+        """Return an objection for each tool and subagent of the step that can't work."""
+        result = objections(step, CLAUDE, self.name, self.options.disallowed_tools)
         if self.options.permission_mode == "plan":
-            found += plan_objections(step, f"agents.{self.name}.permission_mode")
-        gone = subagents_gone(step, self.options, self.name) if step.agents else None
-        if gone is not None:
+            result += plan_objections(step, f"agents.{self.name}.permission_mode")
+        reason = why_no_subagents(step, self.options, self.name) if step.agents else None
+        if reason is not None:
             hint = f"give the agent the tool {STARTS_SUBAGENTS[0]}, or leave agents out"
-            found.append(Objection(f"agents, but nothing could start them: {gone}", hint))
-        return found
+            result.append(Objection(f"agents, but nothing could start them: {reason}", hint))
+        return result
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the entry's mode and lists; claude's own settings may add to them."""
         options = self.options
-        said = [f"permission_mode {options.permission_mode}"] if options.permission_mode else []
+        parts = [f"permission_mode {options.permission_mode}"] if options.permission_mode else []
         for key in ("allowed_tools", "tools"):
             names = getattr(options, key)
-            said += [] if names is None else [f"{key} {', '.join(names) or 'none'}"]
-        said += options.said(_PERMISSION_WORDS)
-        has_said = bool(said)
+            parts += [] if names is None else [f"{key} {', '.join(names) or 'none'}"]
+        parts += options.in_extra_args(_PERMISSION_WORDS)
+        has_permissions = bool(parts)
         if options.disallowed_tools:
-            said.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")
-        if has_said:
+            parts.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")
+        if has_permissions:
             reads = options.tools is not None and only_reads(options.tools, CLAUDE)
             can_write = options.permission_mode != "plan" and not reads
-            return Permits("; ".join(said), can_write=can_write)
-        more = "".join(f"; {part}" for part in said)
+            return Permissions("; ".join(parts), can_write=can_write)
+        more = "".join(f"; {part}" for part in parts)
         says = (
             f"no permission_mode: edits are refused unless claude's own settings allow them{more}"
         )
         lines = ("permission_mode: acceptEdits", 'allowed_tools: ["Bash(git *)"]')
-        return Permits(says, lines)
+        return Permissions(says, lines)
 
     def call(self, request: StepRequest) -> Call:
-        """Return how *request* is performed.
+        """Return the call that performs *request*.
 
         Raises:
-            ValueError: no budget is left, the session's id is none, or the schema too long.
+            ValueError: no budget is left, or see `claude_argv`.
         """
         if request.max_cost_usd is not None and request.max_cost_usd <= 0:
             raise ValueError("no budget is left for this step")
         argv = claude_argv(self.options, request)
-        # One step is one answer: a subagent in the background would outlive it.
+        # A step is over with its answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
         parser = ClaudeParser(self.rules(request), _cost_before(request))
         return Call(argv, self.environment(defaults), parser)
@@ -305,19 +307,19 @@ _OWN_WORDS = re.compile(
     r"|You(?:'|\u2019)re out of |(?:\d+-hour|daily|weekly|monthly|session|usage) limit reached",
     re.IGNORECASE,
 )
-"""How claude's own words about a limit begin, in versions that give no reason beside them."""
+"""How claude's messages about a limit start, in versions that give no separate reason."""
 _TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "tool_result", "web_search_tool_result"})
 
 
 class ClaudeParser(JsonEventParser):
     """Parser of ``claude -p --output-format=stream-json --verbose``.
 
-    *before* is what its session had cost already; None: nobody knows.
+    *before* is the earlier cost of its session in USD; None: unknown.
     """
 
     client = "claude"
     turns = TURNS
-    gone = re.compile(r"No conversation found|Session ID \S+ is already in use")
+    lost_session = re.compile(r"No conversation found|Session ID \S+ is already in use")
     login = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
     def __init__(self, rules: Rules, before: float | None = None) -> None:
@@ -333,9 +335,9 @@ class ClaudeParser(JsonEventParser):
         self._reset_epoch_s: float | None = None
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
-        """Take one event; return whether it has text, a tool call or its result.
+        """Process one event; return whether it has text, a tool call or its result.
 
-        Pieces of a text or of a call count, as they are streamed.
+        Streamed pieces of a text or of a call count too.
         """
         self.session_id = event.text("session_id") or self.session_id
         self._turns.take(event)
@@ -368,31 +370,31 @@ class ClaudeParser(JsonEventParser):
             return self.refused_or_failed(text, end, is_own=False, epoch_s=epoch_s)
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
-            # There only where a form was asked for, and only once claude has checked it.
+            # claude sets it only if there is a schema, and after it has checked the answer.
             structured = result.get("structured_output")
             self._turns.conclude(result)
             text, placeholder = result.text("result"), self._turns.placeholder
             if placeholder and not self.has_worked:
-                # The conversation may be the cause, and a new one is tried then.
+                # The conversation may be the cause, so the next attempt may start a new one.
                 text = f"claude has no answer of its model: {placeholder}"
                 return self.refused_or_failed(text, end, is_own=True)
             text = "" if text == placeholder else text
             if structured is None:
-                # Empty where its last message has nothing but a tool call, say.
+                # The result is empty if the last message has only a tool call, for example.
                 text = richer(text, self.observed.said_last)
             return self.answered(text, end, structured, is_over=self._turns.is_over)
         return self._judge_error(result, end)
 
     def marked_session(self) -> str | None:
-        """Return the session id with the cost so far, where the client counts by session."""
+        """Return the session id, with the cost so far if the client counts by session."""
         if self.session_id is None:
             return None
         facts: dict[str, float | str] = {}
         if self._results and _SINCE in self._results[-1]:
-            # Only a client that says what was used *since* counts its total by session;
-            # its budget is then compared with that total too.
+            # Only a client that reports the usage *since* the last result counts its total by
+            # session; its budget is then compared with that total too.
             total = self._results[-1].cost("total_cost_usd")
-            # More than was charged would be a budget for the next step that nobody gave.
+            # A larger number would raise the budget of the next step.
             most = total if self._before is None else self._before + self._charged.cost_usd
             facts["cost_usd"] = round(min(total, most), 6)
         if self._version:
@@ -426,7 +428,7 @@ class ClaudeParser(JsonEventParser):
         key = str(message.get("id"))
         self._count_call(key, message, listener)
         if key in self._calls and not event.get("parent_tool_use_id"):
-            # Of the conversation itself, and not of a subagent's.
+            # Only of the conversation itself, not of a subagent.
             self.last_sent = self._calls[key][1].sent
         for block in content:
             match block.get("type"):
@@ -467,13 +469,13 @@ class ClaudeParser(JsonEventParser):
                 self._count_call(self._current, raw, listener)
 
     def _take_rate_limit(self, info: ClientEvent, listener: Listener) -> None:
-        """Note what is left: the share that is used comes only near the limit."""
+        """Store the quota; claude reports the used share only near the limit."""
         resets, window = as_number(info.get("resetsAt")), info.text("rateLimitType")
         if resets is not None and resets < _LATEST_S and re.fullmatch(r"[a-z0-9_]{1,40}", window):
             used, at = as_number(info.get("utilization")), datetime.fromtimestamp(resets, UTC)
             self.quota = Quota(window=window, resets_at=as_utc(at), used=used and min(used, 1.0))
         is_rejected = info.get("status") == "rejected"
-        # "allowed" and "allowed_warning" take an earlier rejection back.
+        # "allowed" and "allowed_warning" cancel an earlier rejection.
         self._reset_epoch_s = as_number(info.get("resetsAt")) if is_rejected else None
         if info.get("status") not in (None, "allowed"):
             text = f"claude: limit {info.get('rateLimitType')}: {info.get('status')}"
@@ -492,14 +494,14 @@ class ClaudeParser(JsonEventParser):
             self._shares = self._shares.plus(_charged(event.sub(_SINCE)))
             charged = self._shares.replace(unpriced=min(self._shares.unpriced, 1))
         else:
-            # Older clients count by run: the last total, which is the largest, has everything.
+            # Older clients count by call: the last total is the largest and has everything.
             models = event.sub("modelUsage")
             charged = _charged(models) if models else _plainly_charged(event)
         self._charged = larger(self._charged, charged)
         self.count(listener, self._charged)
 
     def _count_call(self, key: str, message: ClientEvent, listener: Listener) -> None:
-        """Count one API call's usage; a call reports several times, the last one stands."""
+        """Count one API call's usage; a call reports several times, and the last report counts."""
         usage = message.sub("usage")
         if not usage:
             return
@@ -514,8 +516,8 @@ class ClaudeParser(JsonEventParser):
             cache_write_1h=hour,
         )
         self._calls[key] = (model, tokens)
-        own, calls = self.rules.prices, self._calls.values()
-        prices = [(price_of(name, own), used) for name, used in calls]
+        own_prices, calls = self.rules.prices, self._calls.values()
+        prices = [(price_of(name, own_prices), used) for name, used in calls]
         cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)
         self.seen = Usage(
             cost_usd=cost,
@@ -540,7 +542,7 @@ class ClaudeParser(JsonEventParser):
             return self.failed(text, end)
         is_own = status is not None or _is_clients_own(result)
         if not is_own:
-            # What is not claude's word is its agent's: it has worked.
+            # The text is not from claude but from its agent, so the agent has worked.
             self.observed.say(result.text("result"))
         return self.refused_or_failed(
             text, end, is_own=is_own, status=status, epoch_s=self._reset_epoch_s
@@ -555,7 +557,7 @@ def _says(block: ClientEvent) -> bool:
 
 
 def _charged(models: ClientEvent) -> Usage:
-    """Return the usage of all *models*, whatever the session used before."""
+    """Return the usage of all *models* together."""
     shares = [models.sub(name) for name in models]
     names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
     return sum_of_costs(share.get("costUSD") for share in shares).replace(
@@ -577,7 +579,7 @@ def _plainly_charged(result: ClientEvent) -> Usage:
 
 
 def _is_clients_own(result: ClientEvent) -> bool:
-    """Return whether the text of a result without a status is claude's own, and not its agent's."""
+    """Return whether the text of a result without a status is from claude, not from its agent."""
     reason = result.get("terminal_reason")
     if isinstance(reason, str):
         return reason == "api_error"
@@ -585,10 +587,10 @@ def _is_clients_own(result: ClientEvent) -> bool:
 
 
 def _error_of(result: ClientEvent) -> str:
-    """Return the most telling text of a result with an error."""
-    told = result.get("errors")
+    """Return the most helpful text of a result with an error."""
+    texts = result.get("errors")
     errors = "; ".join(
-        filter(lambda one: isinstance(one, str), told if isinstance(told, list) else ())
+        filter(lambda text: isinstance(text, str), texts if isinstance(texts, list) else ())
     )
     text = result.text("result") or errors or result.text("terminal_reason")
     return one_line(text or str(result.get("subtype")), ERROR_CHARS)

@@ -1,8 +1,8 @@
-"""By which variables claude finds a provider other than Anthropic, once its switch is set.
+"""The variables with which claude finds a provider other than Anthropic.
 
-The names are those of its documentation (Amazon Bedrock, Google Vertex AI, Microsoft Foundry),
-looked up in the program of 2.1.330. Credentials of a cloud go to an agent only with the switch,
-which a person has set: a project's own ``env`` is none.
+The names are from its documentation (Amazon Bedrock, Google Vertex AI, Microsoft Foundry) and
+from the program of 2.1.330. An agent gets the credentials of a cloud only if a person has set
+the cloud's switch in the environment; the ``env`` of a project does not count.
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ SWITCHES: Mapping[str, frozenset[str]] = {
     "CLAUDE_CODE_USE_ANTHROPIC_GOOGLE_CLOUD": _GOOGLE
     | words("ANTHROPIC_GOOGLE_CLOUD_* CLAUDE_CODE_SKIP_ANTHROPIC_GOOGLE_CLOUD_AUTH"),
 }
-"""By switch: what else passes while that is on. A name that ends with ``*`` is a prefix."""
+"""Switch -> variables that pass while it is on. A name that ends with ``*`` is a prefix."""

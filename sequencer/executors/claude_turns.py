@@ -1,4 +1,4 @@
-"""What claude's stream-json shows of a turn: its messages, its tool calls, why it has ended."""
+"""Reads the messages, the tool calls and the end of a turn from claude's stream-json."""
 
 from __future__ import annotations
 
@@ -26,53 +26,53 @@ TURNS = TurnTable(
         "tool_use": _AGAIN,
     },
 )
-"""Values of ``stop_reason`` (those of the Messages API, and two of claude's own) and of
-``terminal_reason``, as 2.1.332 has them. Behind ``stop_hook_prevented`` the agent has finished.
-What claude calls an error itself (api_error, prompt_too_long, …) is a failure without this."""
+"""Values of ``stop_reason`` (from the Messages API, and two from claude) and of
+``terminal_reason`` in 2.1.332. With ``stop_hook_prevented`` the agent has finished. What claude
+itself calls an error (api_error, prompt_too_long, …) is a failure without this table."""
 _TOO_PLAIN = frozenset({"completed", "stop_hook_prevented"})
-"""Beside these in ``terminal_reason``, ``stop_reason`` says more."""
+"""With these values of ``terminal_reason``, ``stop_reason`` says more."""
 _CALLED = frozenset({"tool_use", "tool_calls"})
-"""The reason behind a tool call, also by a gateway's word."""
+"""The reason after a tool call, from claude or from a gateway."""
 _CALLS = frozenset({"tool_use", "server_tool_use", "mcp_tool_use"})
 
 
 def _is_clients_own(event: ClientEvent) -> bool:
-    """Return whether claude has written a message itself: what an API error says, mostly."""
+    """Return whether a message is from claude and not from its model: mostly an API error."""
     is_error = bool(event.get("is_api_error_message") or event.get("error"))
     return is_error or event.sub("message").get("model") == "<synthetic>"
 
 
 _UNAUTHORIZED, _MOST_UNAUTHORIZED = 401, 2
-"""claude tries again ten times, for minutes; a wrong key does not become right by that."""
+"""claude tries ten times, for minutes; that does not fix a wrong key."""
 _LOG_IN = (
     "claude can't log in: the service has refused its key or login twice (HTTP 401)\n"
     "log in: run 'claude' once, as the user that runs this; or set a valid ANTHROPIC_API_KEY"
 )
 _NO_ANSWER = "No response requested."
-"""What claude writes in its model's place where it has asked it nothing, or has heard nothing."""
+"""What claude writes instead of an answer if it asked its model nothing, or got no answer."""
 
 
 class ClaudeTurns:
     """Gathers the facts of claude's messages."""
 
     def __init__(self, observed: Observation) -> None:
-        """Put them into *observed*."""
+        """Store the facts in *observed*."""
         self._observed = observed
         self._message = ""
         self.is_over = False
-        """A result has come, and no message behind it."""
+        """There is a result, and no message after it."""
         self.placeholder = ""
-        """What claude has put in the place of its last message, if that says nothing."""
+        """The text that claude wrote instead of a last message, if it did."""
         self.refused: str | None = None
-        """Why the service refuses whatever claude asks for, and what to do."""
+        """Why the service refuses every request of claude, and what to do."""
         self._unauthorized = 0
-        """How often in a row it has refused the credentials."""
+        """How many times in a row the service refused the credentials."""
 
     def take(self, event: ClientEvent) -> None:
-        """Take the facts of one event.
+        """Collect the facts of one event.
 
-        What a subagent says is not the agent's answer, and the call that waits is the one that
-        has started it.
+        A subagent's text is not the agent's answer, and the turn waits for the call that started
+        the subagent, not for the subagent's calls.
         """
         is_own = not event.get("parent_tool_use_id")
         if event.get("type") == "assistant" and not _is_clients_own(event):
@@ -82,12 +82,12 @@ class ClaudeTurns:
                 self._take_message(event.sub("message"), is_own=is_own)
             case "assistant" if is_own:
                 message = event.sub("message")
-                said = message.text("content") or [b.text("text") for b in message.each("content")]
-                self.placeholder = _NO_ANSWER if said in (_NO_ANSWER, [_NO_ANSWER]) else ""
+                text = message.text("content") or [b.text("text") for b in message.each("content")]
+                self.placeholder = _NO_ANSWER if text in (_NO_ANSWER, [_NO_ANSWER]) else ""
             case "user":
                 self._take_blocks(event.sub("message"), is_own=is_own)
                 if is_own:
-                    # Also where a gateway gives all messages the same id.
+                    # Needed if a gateway gives all messages the same id.
                     self._observed.next_message()
             case "system" if event.get("subtype") == "api_retry":
                 is_unknown = event.get("error_status") == _UNAUTHORIZED
@@ -100,14 +100,14 @@ class ClaudeTurns:
                 self._take_piece(event.sub("event"))
 
     def conclude(self, result: ClientEvent) -> None:
-        """Take the reason that *result* has; without one, that of the last message stays."""
+        """Use the reason in *result*; without one, the last message's reason stays."""
         observed, ended_by = self._observed, reason_of(result.get("terminal_reason"))
         if ended_by is not None and ended_by not in _TOO_PLAIN:
             observed.reason = ended_by
             return
         observed.reason = reason_of(result.get("stop_reason")) or observed.reason or ended_by
         if observed.reason in _CALLED and result.get("structured_output") is not None:
-            # An answer in a form is a tool call, and claude ends the turn behind it.
+            # An answer with a schema is a tool call, and claude ends the turn after it.
             observed.reason = ended_by
 
     def _take_message(self, message: ClientEvent, *, is_own: bool) -> None:
@@ -129,7 +129,7 @@ class ClaudeTurns:
                 self._observed.result(block.text("tool_use_id"), given)
 
     def _take_piece(self, raw: ClientEvent) -> None:
-        """Take a piece of a message; its text comes again as a whole."""
+        """Process a piece of a message; its whole text comes again later."""
         match raw.get("type"):
             case "message_start":
                 self._begin(raw.sub("message"))
@@ -140,7 +140,7 @@ class ClaudeTurns:
                 self._note_reason(raw.sub("delta"))
 
     def _begin(self, message: ClientEvent) -> None:
-        """Begin another message, which claude asks for only with the results of all calls."""
+        """Start another message: claude requests one only after all calls have results."""
         self.is_over, self.placeholder = False, ""
         key = message.text("id")
         if not key or key != self._message:
@@ -149,5 +149,5 @@ class ClaudeTurns:
             self._observed.settle()
             self._observed.reason = None
 
-    def _note_reason(self, said: ClientEvent) -> None:
-        self._observed.reason = reason_of(said.get("stop_reason")) or self._observed.reason
+    def _note_reason(self, message: ClientEvent) -> None:
+        self._observed.reason = reason_of(message.get("stop_reason")) or self._observed.reason

@@ -1,10 +1,10 @@
-"""The part that the executors of all command-line clients share.
+"""The code that the executors of all command-line clients share.
 
-A client's own module says how its program is called and how its events are understood;
-here an attempt is put together from that: the keys of the entry, the lines of a JSON event
-stream, the session that a later step continues. A line that is no JSON object is passed
-through, and an unknown event is ignored, because clients gain new ones every week. Nothing
-here has a default that would switch a client's permission checks off.
+A client's module says how to call its program and how to read its events. This module makes
+an attempt from that: the keys of the entry, the lines of a JSON event stream, the session that
+a later step continues. A line that is not a JSON object is passed through, and an unknown event
+is ignored, because clients add new events every week. No default here switches off a client's
+permission checks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sequencer.executors.protocol import (
     Objection,
     Piece,
     StepRequest,
-    is_of_a_provider,
+    is_provider_variable,
     tools_objection,
 )
 from sequencer.executors.pump import DONE, STUCK
@@ -58,39 +58,41 @@ class ClientOptions(Frozen):
     program: str = Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")
     """Name on PATH, or a path."""
     model: ModelName | None = None
-    """For steps that name none; without it the client's own default."""
+    """The model of steps that name none; None: the client's default."""
     extra_args: tuple[str, ...] = ()
-    """Arguments for the client, before those that the step asks for."""
+    """Arguments for the client, in front of the arguments for the step."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Variables for the agent, beside the allow-listed ones."""
+    """Variables for the agent, in addition to the ones on the allowlist."""
     pass_env: tuple[str, ...] = ()
     """Names of further variables of this process that the agent gets."""
     fail_on_denial: bool = False
-    """A refused tool call fails the step; otherwise it is a warning."""
+    """True: a refused tool call fails the step; False: it is only a warning."""
     limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
-    """When to ask again after a limit whose end the client does not tell."""
+    """How long to wait after a usage limit if the client does not say when it ends."""
     wall: Wall = Wall.SCOPES
-    """What keeps it away from other processes of its user."""
+    """The wall between the agent and other processes of its user."""
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
-    """By model, in USD per million tokens; those of the project are added."""
+    """By model, in USD per million tokens; the project's prices are added."""
 
-    def said(self, arguments: Collection[str]) -> list[str]:
-        """Return the names of those of *arguments* that stand in `extra_args`: they say it already.
+    def in_extra_args(self, arguments: Collection[str]) -> list[str]:
+        """Return the names of the *arguments* that `extra_args` contains.
 
-        Not their values, which may be settings with secrets.
+        Values are left out: they may be settings with secrets.
         """
         names = [argument.partition("=")[0] for argument in self.extra_args]
         return [name for name in names if name in arguments]
 
 
 _OFF = ("", "0", "false", "no", "off")
-"""Values of a switch that do not switch anything on; clients read them so."""
+"""Values with which a variable switches nothing on; clients read them the same way."""
 SYSTEM_PROMPT = "system-prompt.md"
 APPENDED_PROMPT = "append-system-prompt.md"
 
 
 def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
-    """Write the request's system prompts, and *more* by name, to where `StepRequest.file` says.
+    """Write the request's system prompts and the texts of *more* to files for the agent.
+
+    *more* maps names to texts; `StepRequest.file` gives the paths.
 
     Raises:
         StorageFailed: the folder of the run's results can't be written.
@@ -115,27 +117,28 @@ OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 
 
 class Call(Struct, frozen=True):
-    """One attempt as its client's module wants it."""
+    """One call of a client's program, as the client's module makes it."""
 
     argv: list[str]
     environment: dict[str, str]
     parser: JsonEventParser
     files: Mapping[str, str] = field(default_factory=dict)
-    """Texts by name that the program reads, for where `StepRequest.file` says."""
+    """Texts that the program reads, by name; `StepRequest.file` gives their paths."""
 
 
 class ClientExecutor(ABC, Generic[OptionsT]):
-    """Runs one client's program under the process core."""
+    """Runs one client's program with the process core."""
 
     kind: ClassVar[str]
     supported_fields: ClassVar[frozenset[str]]
     install: ClassVar[str]
     """How to get the program."""
     passed: ClassVar[frozenset[str]]
-    """Variables without which the program could not find its account."""
+    """Variables that the program needs to find its account."""
     switches: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """By variable: those that pass as well while it is on in this process's environment."""
+    """Variable -> more variables that pass while this process's environment switches it on."""
     plain: ClassVar[Mapping[str, Any]] = {}
+    """Options that allow nothing, for an agent without tools."""
 
     def __init__(self, name: str, options: OptionsT, core: ProcessCore) -> None:
         self.name = name
@@ -148,10 +151,10 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def call(self, request: StepRequest) -> Call:
-        """Return how *request* is performed.
+        """Return the call that performs *request*.
 
         Raises:
-            ValueError: the program can't be asked for that, as its message says.
+            ValueError: the program does not support it; the message says why.
         """
 
     def missing(self, folder: Path | None) -> str | None:
@@ -160,8 +163,8 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         A path in `program` is relative to *folder*.
         """
         program = self.options.program
-        found = program if folder is None else located(program, folder)
-        if shutil.which(found, path=self.options.env.get("PATH")):
+        path = program if folder is None else located(program, folder)
+        if shutil.which(path, path=self.options.env.get("PATH")):
             return None
         where = "is not a program" if "/" in program else "is not on PATH"
         return f"agents.{self.name}: {program!r} {where}; {self.install}"
@@ -170,10 +173,10 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         """Return what is missing before a step could run."""
         return [*filter(None, [self.missing(None)])]
 
-    def answering(self, project: Path) -> Executor | Objection:
-        """Return the same client as one that only answers, or why it can't be that.
+    def without_tools(self, project: Path) -> Executor | Objection:
+        """Return a copy of this executor that only answers, or the reason why there can't be one.
 
-        The options in `plain`, which allow nothing, replace those of the entry.
+        The options in `plain`, which allow nothing, replace the entry's.
         """
         program = located(self.options.program, project)
         options = self.options.replace(program=program, **self.plain)
@@ -208,7 +211,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         )
 
     def rules(self, request: StepRequest) -> Rules:
-        """Return how the entry wants outcomes of *request* judged."""
+        """Return the rules of this entry for the outcome of *request*."""
         options = self.options
         return Rules(
             fail_on_denial=options.fail_on_denial,
@@ -222,19 +225,25 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         defaults: Mapping[str, str] | None = None,
         fixed: Mapping[str, str] | None = None,
     ) -> dict[str, str]:
-        """Return the agent's environment; the entry's ``env`` goes before *defaults* only."""
+        """Return the agent's environment.
+
+        The entry's ``env`` overrides *defaults*; *fixed* overrides both.
+        """
         extra = {**(defaults or {}), **self.options.env, **(fixed or {})}
         return agent_environment(extra=extra, passed=self._passed(os.environ))
 
     def withheld(self, environ: Mapping[str, str]) -> list[str]:
-        """Return the names in *environ* that look like a provider's and that it does not get."""
-        given = agent_environment(
+        """Return the variables of model providers in *environ* that the agent does not get."""
+        passed = agent_environment(
             extra=self.options.env, passed=self._passed(environ), base=environ
         )
-        return sorted(name for name in environ if is_of_a_provider(name) and name not in given)
+        return sorted(name for name in environ if is_provider_variable(name) and name not in passed)
 
     def _passed(self, environ: Mapping[str, str]) -> Iterable[str]:
-        """Return the names of *environ* that its agent gets beside those that every agent gets."""
+        """Yield the variables that this agent gets in addition to `EVERY_AGENT`.
+
+        *environ* decides which switches are on.
+        """
         yield from self.passed
         yield from self.options.pass_env
         for switch, names in self.switches.items():
@@ -244,7 +253,8 @@ class ClientExecutor(ABC, Generic[OptionsT]):
 
 
 LINE_CAP = 6 * 1024 * 1024
-"""An image in an event has 5 MB; a line is held several times, at up to 4 bytes a letter."""
+"""An image in an event has 5 MB; memory holds several copies of a line, at up to 4 bytes a
+letter."""
 _STDERR_LINE_CAP = 65_536
 
 
@@ -273,7 +283,7 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
 
 
 class _Lines:
-    """Cuts stdout into lines for a parser; stderr goes to the listener as it comes."""
+    """Splits stdout into lines for a parser; passes stderr to the listener unchanged."""
 
     def __init__(self, parser: JsonEventParser, listener: Listener) -> None:
         self._listener = listener
@@ -290,7 +300,7 @@ class _Lines:
     def stderr(self, data: bytes) -> bool:
         self._listener.write(data, Piece.ERROR)
         self._err.feed(data)
-        # Warnings and retries of the client; the agent speaks on stdout.
+        # No progress: stderr has the client's warnings and retries, stdout has the agent.
         return False
 
     def _take_line(self, line: bytes) -> None:
@@ -298,7 +308,7 @@ class _Lines:
             self._has_progressed = True
 
     def _take_raw(self, raw: bytes) -> None:
-        # Of an event of megabytes, which is a tool's result.
+        # An event of megabytes is a tool's result.
         self._has_progressed = True
         self._parser.skip()
         self._listener.write(raw, Piece.OUTPUT)
@@ -309,16 +319,16 @@ class _Lines:
 
 
 class LineSplitter(Struct):
-    """Gives whole lines to one function and overlong ones, in pieces, to another."""
+    """Passes whole lines to one function, and overlong lines in pieces to another."""
 
     take_line: Callable[[bytes], None]
     take_raw: Callable[[bytes], None]
     cap: int
-    _kept: bytearray = field(default_factory=bytearray)
+    _line: bytearray = field(default_factory=bytearray)
     _is_overlong: bool = False
 
     def feed(self, data: bytes) -> None:
-        """Take the next piece of the stream."""
+        """Process the next piece of the stream."""
         head, *rest = data.split(b"\n")
         self._extend(head)
         for piece in rest:
@@ -326,27 +336,27 @@ class LineSplitter(Struct):
             self._extend(piece)
 
     def finish(self) -> None:
-        """Take the stream's end; a last line may lack its newline."""
-        if self._kept:
-            self.take_line(bytes(self._kept))
-            self._kept.clear()
+        """Process the end of the stream; the last line may have no newline."""
+        if self._line:
+            self.take_line(bytes(self._line))
+            self._line.clear()
 
     def _extend(self, piece: bytes) -> None:
         if self._is_overlong:
             if piece:
                 self.take_raw(piece)
             return
-        self._kept += piece
-        if len(self._kept) > self.cap:
+        self._line += piece
+        if len(self._line) > self.cap:
             self._is_overlong = True
-            self.take_raw(bytes(self._kept))
-            self._kept = bytearray()
+            self.take_raw(bytes(self._line))
+            self._line = bytearray()
 
     def _end_line(self) -> None:
         if self._is_overlong:
             self._is_overlong = False
             self.take_raw(b"\n")
             return
-        line = bytes(self._kept)
-        self._kept.clear()
+        line = bytes(self._line)
+        self._line.clear()
         self.take_line(line)

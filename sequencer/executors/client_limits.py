@@ -1,13 +1,12 @@
-"""What a client's error means: a limit, an outage, a refusal, or nothing that is known.
+"""Classifies a client's errors: a limit, an outage, a refusal, or unknown.
 
-Written for the texts and error bodies of claude, codex, gemini and opencode and of the services
-behind them: Anthropic, OpenAI, Google, Amazon Bedrock, Azure, z.ai. `classify` is the one place
-that decides; the table of real wordings with their sources is tests/data/client_wordings.json.
-Pure: the clock is an argument, and its time zone is the one in which a clock time without a zone
-is read.
+Written for the texts and error bodies of claude, codex, gemini and opencode and of their
+services: Anthropic, OpenAI, Google, Amazon Bedrock, Azure, z.ai. Only `classify` decides; the
+table of real messages with their sources is tests/data/client_wordings.json. Pure: the clock is
+an argument, and a clock time without a zone is in the clock's time zone.
 
-Not promised: that a client's next wording is understood. Then `default_wait_s` decides,
-so that a run asks again rather than waits for ever.
+Not promised: that future messages are understood. Then `default_wait_s` decides, so that a run
+asks again instead of waiting forever.
 """
 
 from __future__ import annotations
@@ -19,33 +18,33 @@ from enum import StrEnum
 from zoneinfo import ZoneInfo
 
 Clock = Callable[[], datetime]
-"""Returns the present time with a time zone."""
+"""Returns the current time with a time zone."""
 
 DEFAULT_WAIT_S = 300.0
 TOO_MANY_REQUESTS = 429
 _LONGEST = timedelta(days=32)
-"""A reset further away than a month is a misread number, not a date."""
+"""A reset that is more than a month away is a misread number, not a date."""
 _FURTHEST = timedelta(days=8)
-"""The longest window of a subscription is a week. Later dates are asked about then: an agent
-could write one as its client, to keep its run waiting."""
+"""The longest window of a subscription is a week. For later dates the run asks again after this
+time: an agent could write one in the name of its client, to keep its run waiting."""
 _JUST_OVER = timedelta(hours=1)
-"""A time of day that passed so recently is the reset that was meant, not tomorrow's: a client
-takes its time to say it, and clocks differ."""
+"""A time of day that passed this recently means today's reset, not tomorrow's: a message may be
+late, and clocks differ."""
 
 
 class ErrorKind(StrEnum):
-    """What an error of a client means for the step."""
+    """The meaning of a client's error for the step."""
 
     LIMIT = "limit"
-    """A subscription, quota or rate limit is reached: try after the reset."""
+    """A subscription, quota or rate limit is reached: try again after the reset."""
     OUTAGE = "outage"
-    """The service is overloaded, failing or out of reach: it may be gone by itself in a while."""
+    """The service is overloaded, failing or out of reach: it may recover by itself."""
     REFUSAL = "refusal"
-    """The request, the account or the entry is wrong: the same again would end the same."""
+    """The request, the account or the entry is wrong: another try would fail the same way."""
     UNKNOWN = "unknown"
 
 
-# Said of a subscription or an account: believed even if the client reports another status.
+# Messages about a subscription or an account count even if the client reports another status.
 _LIMIT = re.compile(
     r"""usage[ _-]limit[ _-]reached | usage[ ]limit[ ]has[ ]been[ ]reached
       | (?:hit|reached)[ ](?:your|the)[ ](?:\S+[ ]){0,3}limit\b
@@ -60,7 +59,7 @@ _LIMIT = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# Also said in passing by a server that is merely busy: believed without a status only.
+# A busy server also uses these words, so they count only without a status.
 _RATE = re.compile(r"rate[ _-]?limit|too many requests|quota exceeded|\b429\b", re.IGNORECASE)
 
 _REFUSED_FROM = 400
@@ -68,7 +67,7 @@ _SERVER_ERROR = 500
 _REQUEST_TIMEOUT = 408
 # Names of errors that a proxy may pass on under the status of a wrong request.
 _AWAY = re.compile(r"ServiceUnavailableException|ModelNotReadyException", re.IGNORECASE)
-# How clients say that they did not reach their service, or that it broke off or is too busy.
+# Messages of clients that did not reach their service, or whose service broke off or is busy.
 _TEMPORARY = re.compile(
     r"""unable[ ]to[ ]connect | can(?:'|\u2019)?(?:not|t)[ ]connect
       | connection[ ](?:error|refused|reset|closed|timed[ ]out|terminated)
@@ -85,7 +84,7 @@ _TEMPORARY = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-# What no second try would change, where the client names no status.
+# Errors that a second try would not change, for clients that report no status.
 _REFUSED = re.compile(
     r"""authenticat | unauthorized | forbidden | api[ _-]?key | not[ ]logged[ ]in | /login\b
       | credit[ ]balance | billing | permission[ _]denied | access[ ]?denied | not[ ]supported
@@ -114,7 +113,7 @@ _ISO = re.compile(
 )
 _BEIJING = timezone(timedelta(hours=8))
 _IN_BEIJING = re.compile(r"\b13(?:08|10)\b")
-"""z.ai's codes of a limit: its dates have no zone and are those of its own clock."""
+"""z.ai's codes for a limit: its dates have no zone and are in Beijing time."""
 _IN = (
     r"(?:\b(?:again|retry(?:ing)?|resets?|available|wait)\s+"
     r"(?:in|after|for)?:?\s*(?:about\s+)?"
@@ -147,7 +146,7 @@ _CLOCK = re.compile(
 
 
 def local_clock() -> datetime:
-    """Return the present time in this machine's zone."""
+    """Return the current time in this machine's zone."""
     return datetime.now(UTC).astimezone()
 
 
@@ -159,25 +158,25 @@ def as_utc(when: datetime) -> str:
     """
     rounded = when.astimezone(UTC)
     if rounded.microsecond:
-        # Rounded down, the next attempt would come a moment before the reset.
+        # Rounded down, the next attempt would start a moment before the reset.
         rounded = rounded.replace(microsecond=0) + timedelta(seconds=1)
     return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def status_in(text: str) -> int | None:
-    """Return the HTTP status that an error *text* names; None: it names none.
+    """Return the HTTP status in an error *text*; None: there is none.
 
     >>> status_in("API Error: 529 Overloaded"), status_in("last status: 429"), status_in("at 500")
     (529, 429, None)
     """
-    found = _STATUS.search(text)
-    return int(found[1]) if found else None
+    match = _STATUS.search(text)
+    return int(match[1]) if match else None
 
 
 def classify(text: str, status: int | None = None) -> ErrorKind:
-    """Return what an error *text* with its HTTP *status* means; without one, as the text says it.
+    """Return the kind of an error *text*; default for *status*: the HTTP status in the text.
 
-    A status decides where there is one: the text of a wrong request may hold any word.
+    If there is a status, it decides: the text of a wrong request may contain any word.
 
     >>> [str(classify(text)) for text in ("You've hit your limit", "API Error: 529 Overloaded")]
     ['limit', 'outage']
@@ -217,12 +216,12 @@ _NOTICE = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-"""Clients' own words where an answer should be. The whole answer has to be one of them: an agent
-may well say something about limits."""
+"""Clients' messages in place of an answer. The whole answer has to match: an agent may well write
+about limits."""
 
 
 def is_notice(answer: str) -> bool:
-    """Return whether an *answer* is not an agent's but its client's word on why there is none.
+    """Return whether an *answer* is the client's message about why there is no answer.
 
     >>> is_notice("You've hit your limit \u00b7 resets 3pm"), is_notice("Limits now reset at 3pm.")
     (True, False)
@@ -241,9 +240,9 @@ def not_before(
 ) -> str:
     """Return when to try again, as ISO 8601 UTC.
 
-    *epoch_s* is a reset time that the client gave as a number; it is believed before the
-    *text*. What lies in the past, or more than a month ahead, is not believed; what lies
-    more than eight days ahead is asked about in eight days.
+    *epoch_s* is a reset time that the client gave as a number; it wins over the *text*. Times
+    in the past or more than a month ahead are ignored; times more than eight days ahead become
+    eight days.
     """
     candidates = [_from_epoch(epoch_s), *_read(text, now)]
     for when in candidates:
@@ -253,13 +252,13 @@ def not_before(
 
 
 def _read(text: str, now: datetime) -> list[datetime | None]:
-    """Return what the *text* may say, the least ambiguous form first."""
+    """Return the times that *text* may mean, the least ambiguous form first."""
     epoch = _EPOCH.search(text)
     bare = _BARE_SECONDS.search(text)
     duration = _DURATION.search(text)
     return [
         _from_epoch(float(epoch[1])) if epoch else None,
-        *(_from_date(found, text, now) for found in _ISO.finditer(text)),
+        *(_from_date(match, text, now) for match in _ISO.finditer(text)),
         _after(now, _seconds(duration[1])) if duration else None,
         _after(now, float(bare[1])) if bare else None,
         _from_clock(text, now),
@@ -269,7 +268,7 @@ def _read(text: str, now: datetime) -> list[datetime | None]:
 def _after(now: datetime, seconds: float) -> datetime | None:
     if seconds > _LONGEST.total_seconds():
         return None
-    # By way of UTC: adding across a change of daylight saving time would be an hour off.
+    # In UTC: across a change of daylight saving time, the sum would be an hour off.
     return now.astimezone(UTC) + timedelta(seconds=seconds)
 
 
@@ -279,9 +278,9 @@ def _from_epoch(seconds: float | None) -> datetime | None:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def _from_date(found: re.Match[str], text: str, now: datetime) -> datetime | None:
-    """Return the moment of a date; without a zone it is z.ai's, or this machine's."""
-    day, time, offset, utc = found.groups()
+def _from_date(match: re.Match[str], text: str, now: datetime) -> datetime | None:
+    """Return the time of a date; without a zone it is in z.ai's zone or in this machine's."""
+    day, time, offset, utc = match.groups()
     zone = (offset or "").upper().replace("Z", "+00:00")
     try:
         when = datetime.fromisoformat(f"{day}T{time}{'+00:00' if utc else zone}")
@@ -308,14 +307,14 @@ def _zone(name: str | None, fallback: tzinfo | None) -> tzinfo | None:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        # Not in the zone data base: read as local time, at most a day off.
+        # An unknown zone counts as local time, which is at most a day off.
         return fallback
 
 
 def _from_clock(text: str, now: datetime) -> datetime | None:
-    """Return the moment at which a clock shows what *text* names, for example ``3pm``.
+    """Return the time that a clock time in *text* means, for example ``3pm``.
 
-    That is the next such moment, or one that is just over.
+    It is the next such time, or one that has just passed.
     """
     for match in _CLOCK.finditer(text):
         when = _moment(match, now)
@@ -329,18 +328,18 @@ def _moment(match: re.Match[str], now: datetime) -> datetime | None:
     if match["word"]:
         hour = 12 if match["word"].lower() == "noon" else 0
     elif half is None and match["minute"] is None:
-        return None  # "reset 5 sessions": a bare number is no time of day
+        return None  # "reset 5 sessions": a number alone is not a time of day
     if half is not None:
         hour = hour % 12 + (12 if half.lower().startswith("p") else 0)
-    here = now.astimezone(_zone("UTC" if match["utc"] else match["zone"], now.tzinfo))
+    local = now.astimezone(_zone("UTC" if match["utc"] else match["zone"], now.tzinfo))
     try:
-        when = here.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        when = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
         if match["month"]:
             month = _MONTHS.index(match["month"].lower()) + 1
             when = when.replace(
-                year=int(match["year"] or here.year), month=month, day=int(match["day"])
+                year=int(match["year"] or local.year), month=month, day=int(match["day"])
             )
-            is_next_year = match["year"] is None and when <= here
+            is_next_year = match["year"] is None and when <= local
             return when.replace(year=when.year + 1) if is_next_year else when
     except ValueError:
         return None  # no such date or time
@@ -350,7 +349,7 @@ def _moment(match: re.Match[str], now: datetime) -> datetime | None:
     if match["weekday"]:
         when += timedelta(days=(_DAYS.index(match["weekday"].lower()) - when.weekday()) % 7)
         period = timedelta(days=7)
-    earliest = here - _JUST_OVER
+    earliest = local - _JUST_OVER
     if when - period > earliest:
         return when - period
     return when if when > earliest else when + period

@@ -1,14 +1,14 @@
 """Performs steps with Codex, the ``codex`` program.
 
-Its sandbox decides what the agent may do; without ``sandbox`` in the agent's entry that is
-read-only. Verified with 0.169.0. Not available: a limit of turns or cost (it counts tokens
-only), a list of allowed tools, a step without tools. It reads, searches and writes with its
+Its sandbox decides what the agent may do; the default of ``sandbox`` in the agent's entry is
+read-only. Verified with 0.169.0. Not available: a limit of turns or cost (it counts only
+tokens), a list of allowed tools, a step without tools. It reads, searches and writes with its
 shell, so a step's ``tools`` can take reading away only together with the shell, and writing
-only as a whole, by the sandbox.
+only as a whole, with the sandbox.
 
-Done is exit code 0 and a turn.completed without a turn.failed after it, for codex gives no
-reason; the answer is the last agent_message. An item of type error may be a mere warning, and an
-error event may be a retry: neither decides. Refused commands appear on stderr only.
+Success is exit code 0 and a turn.completed without a turn.failed after it, because codex gives
+no reason; the answer is the last agent_message. An item of type error may be only a warning, and
+an error event may be a retry: neither decides. Refused commands appear only on stderr.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sequencer.executors.client_events import (
 from sequencer.executors.client_limits import ErrorKind, classify
 from sequencer.executors.observation import TurnTable
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
 from sequencer.frozen.fields import Field
 from sequencer.model.outcome import Outcome, Usage
@@ -40,7 +40,7 @@ from sequencer.model.step import Step, ToolName
 
 OUTPUT_SCHEMA = "output-schema.json"
 _MAX_APPENDED_BYTES = 100_000
-"""The appended prompt is an argument, and one argument ends at 128 KiB."""
+"""The appended prompt is an argument, and the limit for one argument is 128 KiB."""
 _READING: tuple[ToolName, ...] = ("read", "glob", "grep", "list")
 _WRITING: tuple[ToolName, ...] = ("write", "edit")
 _READ_ONLY = "read-only"
@@ -52,15 +52,15 @@ class CodexOptions(ClientOptions):
 
     program: str = Field(default="codex", min_length=1, pattern=r"^[^\x00-\x1f]+$")
     sandbox: Literal["read-only", "workspace-write", "danger-full-access"] = "read-only"
-    """What commands of the agent may write; codex's own words."""
+    """What the agent's commands may write, in codex's terms."""
     profile: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,100}$")
-    """A profile of codex's own configuration."""
+    """A profile in codex's configuration."""
     disallowed_tools: tuple[str, ...] = ()
     """Features to disable (shell_tool, unified_exec, …); a step's own list is added."""
 
 
 def _toml(text: str) -> str:
-    """Return *text* as a TOML string; JSON's escapes are TOML's, but for DEL."""
+    """Return *text* as a TOML string; JSON has the same escapes, except for DEL."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -68,14 +68,14 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     """Return the program's arguments; ``-`` stands for the prompt on stdin.
 
     Raises:
-        ValueError: the session to continue has an id that no client would give, or the
+        ValueError: the session to continue has an id that no client would use, or the
             appended system prompt is too long for an argument.
     """
     step = request.step
     argv = [options.program, "exec"]
     if request.resume_session is not None:
         argv.append("resume")
-    # The check is about trust in a folder, which the user has said before any step of it.
+    # The check asks whether the user trusts the folder; the user trusted it before this step.
     argv += ["--json", "--skip-git-repo-check", *options.extra_args]
     # As a configuration value, because `exec resume` has no --sandbox.
     argv.append(f"--config=sandbox_mode={_toml(_sandbox(options, step))}")
@@ -101,7 +101,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     if schema_of(step) is not None:
         argv.append(f"--output-schema={request.file(OUTPUT_SCHEMA)}")
     if request.resume_session is not None:
-        # Checked to be no option: it can't follow `--`, which would make "-" a prompt.
+        # `split_mark` ensures that it is no option. After `--`, codex would take "-" as the prompt.
         argv.append(split_mark(request.resume_session)[0])
     return [*argv, "-"]
 
@@ -112,13 +112,13 @@ def _sandbox(options: CodexOptions, step: Step) -> str:
 
 
 def _switches(step: Step) -> list[str]:
-    """Return the arguments that switch tools on and off as the step's words say."""
+    """Return the arguments for the step's ``tools``."""
     argv: list[str] = []
     for word, is_on in (step.tools or {}).items():
-        behind = CODEX[word]
+        tools = CODEX[word]
         if word in {"bash", "task"}:
-            argv += [f"--enable={feature}" for feature in behind.granted if is_on]
-            argv += [f"--disable={feature}" for feature in behind.taken if not is_on]
+            argv += [f"--enable={feature}" for feature in tools.granted if is_on]
+            argv += [f"--disable={feature}" for feature in tools.taken if not is_on]
         elif word == "websearch":
             argv.append(f"--config=web_search={_toml('live' if is_on else 'disabled')}")
         elif word == "todowrite":
@@ -127,12 +127,13 @@ def _switches(step: Step) -> list[str]:
 
 
 def usage_before(request: StepRequest) -> Usage:
-    """Return what the session had used before this attempt; codex counts by session."""
+    """Return the session's usage before this attempt; codex counts by session."""
     if request.resume_session is None:
         return Usage()
     facts = split_mark(request.resume_session)[1]
     sent = int(number(facts, "input_tokens"))
-    # A mark that does not say how much was cached: rather too little is then taken for cached.
+    # A mark may have no number of cached tokens. Assume all: then too few tokens of this attempt
+    # count as cached, rather than too many.
     cached = int(number(facts, "cached_input_tokens")) if "cached_input_tokens" in facts else sent
     return Usage(
         input_tokens=sent,
@@ -142,7 +143,7 @@ def usage_before(request: StepRequest) -> Usage:
 
 
 class CodexExecutor(ClientExecutor[CodexOptions]):
-    """Runs ``codex exec`` under the process core."""
+    """Runs ``codex exec`` with the process core."""
 
     kind: ClassVar[str] = "codex"
     install: ClassVar[str] = "npm install -g @openai/codex"
@@ -157,39 +158,39 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     )
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return what of the step's tools can't be had."""
-        found = objections(step, CODEX, self.name, self.options.disallowed_tools)
+        """Return an objection for each of the step's tools that can't work as asked."""
+        result = objections(step, CODEX, self.name, self.options.disallowed_tools)
         words = step.tools or {}
         for word in _READING:
             if words.get(word) is False and words.get("bash") is not False:
                 reason = (
                     f"tools: {word}: false, but it does that with its shell, which it still has"
                 )
-                found.append(Objection(reason, f"add bash: false, or leave {word} out"))
-        given = {word: words[word] for word in _WRITING if word in words}
-        if len(set(given.values())) > 1:
+                result.append(Objection(reason, f"add bash: false, or leave {word} out"))
+        writing = {word: words[word] for word in _WRITING if word in words}
+        if len(set(writing.values())) > 1:
             reason = "tools: write and edit differ, but its sandbox has one switch for both"
-            found.append(Objection(reason, "give write and edit the same value"))
-        elif False in given.values() and step.expects == "change":
+            result.append(Objection(reason, "give write and edit the same value"))
+        elif False in writing.values() and step.expects == "change":
             reason = "expects: change, but tools: write: false takes all writing from its sandbox"
-            found.append(Objection(reason, "leave write and edit out"))
-        elif any(given.values()) and self.options.sandbox == _READ_ONLY:
-            where, word = f"agents.{self.name}.sandbox", next(iter(given))
+            result.append(Objection(reason, "leave write and edit out"))
+        elif any(writing.values()) and self.options.sandbox == _READ_ONLY:
+            where, word = f"agents.{self.name}.sandbox", next(iter(writing))
             reason = f"tools: {word}: true, but {where} is {_READ_ONLY}"
-            found.append(Objection(reason, f"set {where} to workspace-write"))
-        return found
+            result.append(Objection(reason, f"set {where} to workspace-write"))
+        return result
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the entry's sandbox."""
-        words = self.options.said(_PERMISSION_WORDS)
+        words = self.options.in_extra_args(_PERMISSION_WORDS)
         says = "; ".join([f"sandbox {self.options.sandbox}", *words])
-        is_said = bool(words) or "sandbox" in self.options.model_fields_set
+        is_decided = bool(words) or "sandbox" in self.options.model_fields_set
         can_write = bool(words) or self.options.sandbox != "read-only"
-        lines = () if is_said else ("sandbox: workspace-write",)
-        return Permits(says, lines, can_write)
+        lines = () if is_decided else ("sandbox: workspace-write",)
+        return Permissions(says, lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
-        """Return how *request* is performed; see `codex_argv` for what it raises."""
+        """Return the call that performs *request*; see `codex_argv` for what it raises."""
         argv = codex_argv(self.options, request)
         schema = schema_of(request.step)
         parser = CodexParser(self.rules(request), usage_before(request), is_json=schema is not None)
@@ -203,22 +204,22 @@ _QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
 _NO_CALLS = _QUIET_ITEMS | {"todo_list", "plan"}
 _MAY_GO_ON = frozenset({"command_execution"})
-"""The model has heard of it as running, and may end its turn before the command."""
+"""The model knows that it runs in the background, and may end its turn before it ends."""
 _AWAY = frozenset({ErrorKind.LIMIT, ErrorKind.OUTAGE})
 TURNS = TurnTable(clean=frozenset())
-"""It gives no reasons: a length limit and a refusal are a turn.failed, and a turn that was
-interrupted has no end at all."""
+"""It gives no reasons: a length limit and a refusal are a turn.failed, and an interrupted turn
+has no end event."""
 
 
 class CodexParser(JsonEventParser):
-    """Parser of ``codex exec --json``; *before* is what its thread had used already.
+    """Parser of ``codex exec --json``; *before* is the earlier usage of its thread.
 
-    With *is_json* the answer is JSON, because a schema was sent.
+    With *is_json* the answer is JSON, because the request has a schema.
     """
 
     client = "codex"
     turns = TURNS
-    gone = re.compile(r"thread/(?:resume|read)\b.*(?:failed|not)|no rollout found for")
+    lost_session = re.compile(r"thread/(?:resume|read)\b.*(?:failed|not)|no rollout found for")
     login = "log in once by hand (codex login), or set the key variable of the model provider"
 
     def __init__(self, rules: Rules, before: Usage | None = None, *, is_json: bool = False) -> None:
@@ -228,18 +229,18 @@ class CodexParser(JsonEventParser):
         self._total = self._charged = Usage()
         self._failure: str | None = None
         self._complaint = ""
-        """What its last event about an error says."""
+        """The text of the last error event."""
         self._is_completed = False
 
     def feed_stderr(self, line: bytes) -> None:
-        """Keep the line; a refused command is reported nowhere else."""
+        """Store the line; a refused command is reported only here."""
         super().feed_stderr(line)
         match = _REFUSED.search(line.decode("utf-8", "replace"))
         if match:
             self.denials.append(one_line(match["what"], 160))
 
     def take(self, event: ClientEvent, listener: Listener) -> bool:
-        """Take one event; return whether it shows progress, as each item but an error does."""
+        """Process one event; return whether it shows progress, as each item but an error does."""
         item = event.sub("item")
         kind = item.get("type")
         if isinstance(kind, str) and kind not in _NO_CALLS:
@@ -256,9 +257,9 @@ class CodexParser(JsonEventParser):
             case "turn.failed":
                 self._failure = str(event.sub("error").get("message"))
             case "error":
-                # Shown again by turn.failed if it was final.
+                # If it was final, turn.failed repeats it.
                 text = event.text("message")
-                # What it tries again by itself is over where the turn is completed.
+                # codex retries these by itself, and a completed turn says that it worked.
                 self._complaint = "" if text.startswith("Reconnecting") else text
                 self.say(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
             case "item.started" if kind not in _QUIET_ITEMS:
@@ -274,7 +275,7 @@ class CodexParser(JsonEventParser):
         if end.exit_code == 0 and self._is_completed and self._failure is None:
             answer = self.observed.said_last
             if not self.has_worked and classify(self._complaint) in _AWAY:
-                # It calls a turn done in which a limit or an outage was all there was.
+                # codex calls a turn completed even if it ended with only a limit or an outage.
                 error = f"codex ended with exit code 0: {self._complaint}"
                 return self.refused_or_failed(error, end, is_own=True)
             structured = parsed(answer) if self._is_json else None
@@ -284,10 +285,10 @@ class CodexParser(JsonEventParser):
         return self.refused_or_failed(error, end, is_own=self._failure is not None)
 
     def marked_session(self) -> str | None:
-        """Return the thread's id with what it has used in all."""
+        """Return the thread's id with its total usage."""
         if self.session_id is None:
             return None
-        newest = max(self._total, self._before, key=lambda one: one.input_tokens)
+        newest = max(self._total, self._before, key=lambda usage: usage.input_tokens)
         facts = {
             "input_tokens": max(self._total.input_tokens, self._before.input_tokens),
             "output_tokens": max(self._total.output_tokens, self._before.output_tokens),
@@ -303,7 +304,7 @@ class CodexParser(JsonEventParser):
         )
         self._total = larger(self._total, total)
         before = self._before
-        # Less than before: a version that counts by run, or a thread that began anew.
+        # Less than before: this version counts by call, or the thread started again.
         is_by_thread = (
             total.input_tokens >= before.input_tokens
             and total.output_tokens >= before.output_tokens
@@ -319,12 +320,12 @@ class CodexParser(JsonEventParser):
         self.count_tokens(listener, self._charged)
 
     def _observe(self, event: str, item: ClientEvent, *, may_wait: bool) -> None:
-        """Take a tool call and its result; some items are told of only when they are done."""
-        key, given = item.text("id"), {**item, "id": None}
-        self.observed.call(key, given, may_wait=may_wait)
+        """Record a tool call and its result; codex reports some items only when they are done."""
+        key, content = item.text("id"), {**item, "id": None}
+        self.observed.call(key, content, may_wait=may_wait)
         if event == "item.completed":
-            # As a whole: what is searched for is told only with the result.
-            self.observed.result(key, given)
+            # The whole item: a search, for example, names its query only with the result.
+            self.observed.result(key, content)
 
     def _take_completed(self, item: ClientEvent, listener: Listener) -> None:
         match item.get("type"):
@@ -352,7 +353,7 @@ def _described(item: ClientEvent) -> str:
     if item.get("type") == "command_execution":
         return f"command {one_line(item.get('command'))}"
     if item.get("type") == "file_change":
-        changes = (f"{one.get('kind')} {one.get('path')}" for one in item.each("changes"))
+        changes = (f"{change.get('kind')} {change.get('path')}" for change in item.each("changes"))
         return f"file_change {', '.join(changes)}"
     rest = {key: value for key, value in item.items() if key not in _BOOKKEEPING}
     return f"{item.get('type')} {one_line(rest)}"

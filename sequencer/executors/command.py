@@ -1,7 +1,7 @@
-"""Any program as an agent: the prompt on its standard input, its answer on stdout.
+"""Runs any program as an agent: the prompt is its standard input, the answer is its stdout.
 
-No shell is involved: ``argv`` is a list, and a placeholder stands for one whole argument
-or for one whole value behind ``--option=``, whatever the value holds.
+No shell is involved: ``argv`` is a list, and a placeholder is replaced by one whole argument
+or by one whole value after ``--option=``, whatever the value contains.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from sequencer.model.step import Step
 from sequencer.store import folder as folders
 
 LAST_LINES, LINE_CHARS = 2, 300
-"""Of its output that an error quotes, as `describe_exit` does of standard error."""
+"""How much of stdout an error quotes, like `describe_exit` quotes stderr."""
 ANSWER_BYTES = 65_536
-"""How much of the end of stdout is kept as the answer; the log has all of it."""
+"""Most bytes from the end of stdout that become the answer; the log has all of it."""
 PLACEHOLDERS = ("model", "prompt_file", "python", "system_prompt")
 _FIELD = re.compile(r"(?P<option>--?[A-Za-z0-9][\w-]*=)?\{(?P<field>[a-z_]+)\}")
 Pattern = Annotated[
     str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", min_length=2, max_length=200)
 ]
-"""``NAME``, or ``PREFIX_*`` for all that begin so; ``*`` alone is refused."""
+"""``NAME``, or ``PREFIX_*`` for all names with that prefix; ``*`` alone is refused."""
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
@@ -51,15 +51,15 @@ VariableValue = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 def _with_known_placeholders(argv: tuple[str, ...]) -> tuple[str, ...]:
     if not argv[0]:
         raise ValueError("the program's name is empty")
-    for place, argument in enumerate(argv):
-        found = _FIELD.fullmatch(argument)
-        if found is None:
+    for index, argument in enumerate(argv):
+        match = _FIELD.fullmatch(argument)
+        if match is None:
             continue
-        field = found["field"]
+        field = match["field"]
         if field not in PLACEHOLDERS:
             known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
             raise ValueError(f"unknown placeholder {argument!r}; known: {known}")
-        if (field == "python") != (place == 0):
+        if (field == "python") != (index == 0):
             message = "{python} is for the program, the other placeholders for its arguments"
             raise ValueError(message)
     return argv
@@ -72,26 +72,26 @@ class CommandOptions(Frozen):
         tuple[VariableValue, ...], Field(min_length=1), AfterValidator(_with_known_placeholders)
     ]
     """Program and arguments; an argument may be ``{model}``, ``{system_prompt}``,
-    ``{prompt_file}`` or ``--option={…}``, the program ``{python}``. A model whose provider
-    the step names comes as ``provider/model``."""
+    ``{prompt_file}`` or ``--option={…}``, the program ``{python}``. If the step names a
+    provider, ``{model}`` is ``provider/model``."""
     env: dict[VariableName, VariableValue] = Field(default_factory=dict)
-    """Variables for the program, beside the allow-listed ones."""
+    """Variables for the program, in addition to the ones on the allowlist."""
     pass_env: tuple[Pattern, ...] = ()
     """Names (or ``PREFIX_*``) of further variables of this process that it gets."""
     grace_s: float = Field(default=GRACE_S, ge=0, le=600)
-    """Seconds between TERM and KILL where it has to be ended."""
+    """Seconds between TERM and KILL if it has to be ended."""
     wall: Wall = Wall.SCOPES
-    """What keeps it away from other processes of its user."""
+    """The wall between the program and other processes of its user."""
     free: bool = False
-    """It pays nobody: where it tells no cost there is none, instead of an unknown one."""
+    """It costs nothing: if it reports no cost, the cost is 0 and not unknown."""
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
-    """By model, in USD per million tokens; those of the project are added."""
+    """By model, in USD per million tokens; the project's prices are added."""
 
     @property
     def placeholders(self) -> frozenset[str]:
-        """Return the placeholders that argv holds."""
-        found = map(_FIELD.fullmatch, self.argv)
-        return frozenset(match["field"] for match in found if match)
+        """Return the names of the placeholders in argv."""
+        matches = map(_FIELD.fullmatch, self.argv)
+        return frozenset(match["field"] for match in matches if match)
 
 
 class CommandExecutor:
@@ -108,16 +108,16 @@ class CommandExecutor:
 
     @property
     def supported_fields(self) -> frozenset[str]:
-        """Return the fields that reach the program: those that its argv asks for."""
-        asked = self.options.placeholders & {"model", "system_prompt"}
-        return asked | {"idle_timeout_s"} | ({"provider"} if "model" in asked else set())
+        """Return the fields that reach the program because its argv has their placeholders."""
+        fields = self.options.placeholders & {"model", "system_prompt"}
+        return fields | {"idle_timeout_s"} | ({"provider"} if "model" in fields else set())
 
     @property
     def wall(self) -> Wall:
         return self.options.wall
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return why the program would not get to know the provider."""
+        """Return an objection if the provider would not reach the program."""
         if step.provider is None or step.model is not None:
             return []
         reason = f"provider: {step.provider}, but the step names no model"
@@ -126,12 +126,12 @@ class CommandExecutor:
     def missing(self, folder: Path | None) -> str | None:
         """Return why `argv` can't be started, and what to do; None: nothing is missing.
 
-        A path in `argv` is relative to *folder*; None: that is not known yet.
+        A path in `argv` is relative to *folder*; None: the folder is not known yet.
         """
         program, at = _program(self.options.argv[0]), f"agents.{self.name}.argv"
         if os.sep not in program or Path(program).is_absolute():
-            found = shutil.which(program, path=self._environment().get("PATH"))
-            return None if found else f"{at}: {program!r} is not a program on PATH; {self._hint}"
+            path = shutil.which(program, path=self._environment().get("PATH"))
+            return None if path else f"{at}: {program!r} is not a program on PATH; {self._hint}"
         if folder is None or shutil.which(folder / program):
             return None
         at = f"{at}: {program!r} in {folder}"
@@ -144,21 +144,21 @@ class CommandExecutor:
         missing = self.missing(None)
         return [] if missing is None else [missing]
 
-    def answering(self, project: Path) -> CommandExecutor:
-        """Return the same command, ready for another folder; it can do there what it always can.
+    def without_tools(self, project: Path) -> CommandExecutor:
+        """Return the same command for another folder; its permissions stay the same.
 
         It is the person's own program. An argument that names a file of *project* becomes the
         path of that file, whose content `trust` has compared.
         """
         first, *others = self.options.argv
-        found = [str(project / one) if os.path.isfile(project / one) else one for one in others]  # noqa: PTH113 - of any text
-        options = self.options.replace(argv=(located(first, project), *found))
+        arguments = [str(project / arg) if os.path.isfile(project / arg) else arg for arg in others]  # noqa: PTH113 - of any text
+        options = self.options.replace(argv=(located(first, project), *arguments))
         return CommandExecutor(self.name, options, self._core)
 
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
-        """Run the program; exit code 0 is success."""
+        """Run the program; exit code 0 means success."""
         prompt_file = request.result_path.with_name("prompt.md")
         try:
             argv = self._argv(request, prompt_file)
@@ -167,7 +167,7 @@ class CommandExecutor:
         has_file = "prompt_file" in self.options.placeholders
         make_folder(request.result_path)
         if has_file:
-            # For this user alone; a link in its place is not followed.
+            # Only this user can read it; a link at its path is not followed.
             with folders.open_new(prompt_file) as file:
                 file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
@@ -183,7 +183,7 @@ class CommandExecutor:
         outcome = conclude(end, request, listener, answer.judge)
         if end.spawn_error is not None or self.options.free or outcome.usage.cost_usd:
             return outcome
-        # What it wrote to its result file was all that could have been told, and 0 says nothing.
+        # Only the result file can report a cost, and 0 is no report: the cost is unknown.
         usage = outcome.usage.replace(unpriced=1)
         if request.step.model is not None:
             usage = estimated(usage, request.step.model, self.options.prices)
@@ -204,22 +204,22 @@ class CommandExecutor:
         }
         argv = [_program(self.options.argv[0])]
         for argument in self.options.argv[1:]:
-            found = _FIELD.fullmatch(argument)
-            if found is None:
+            match = _FIELD.fullmatch(argument)
+            if match is None:
                 argv.append(argument)
                 continue
-            value, option = values[found["field"]], found["option"]
+            value, option = values[match["field"]], match["option"]
             if value is not None:
                 argv.append(f"{option or ''}{value}")
             elif option is None:
                 message = f"agents.{self.name}.argv has {argument}, but step "
-                message += f"{request.step.name!r} sets none\nset {found['field']} in the step"
+                message += f"{request.step.name!r} sets none\nset {match['field']} in the step"
                 raise ValueError(message)
         return argv
 
 
 class _Answer:
-    """Hands everything on and keeps the end of stdout."""
+    """Passes all output to the listener and stores the end of stdout as the answer."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -241,14 +241,14 @@ class _Answer:
         cut = self._bytes if self._bytes > ANSWER_BYTES else None
         status, error = OutcomeStatus.OK, None
         if end.exit_code != 0:
-            # Many a program says on standard output what went wrong.
+            # Many programs print their errors to standard output.
             lines = [line.strip() for line in output.splitlines() if line.strip()]
-            said = (line[:LINE_CHARS] for line in lines[-LAST_LINES:])
-            status, error = OutcomeStatus.FAILED, "\n".join([describe_exit(end), *said])
-        # Its exit code is all that it says of how it ended.
-        shown = Evidence(has_text=bool(output))
+            quoted = (line[:LINE_CHARS] for line in lines[-LAST_LINES:])
+            status, error = OutcomeStatus.FAILED, "\n".join([describe_exit(end), *quoted])
+        # A command says nothing about the end of its turn but its exit code.
+        evidence = Evidence(has_text=bool(output))
         return Outcome(
-            status=status, output=output, cut_from_bytes=cut, error=error, evidence=shown
+            status=status, output=output, cut_from_bytes=cut, error=error, evidence=evidence
         )
 
 

@@ -1,10 +1,10 @@
-"""Executors without a model and without a process: a rehearsal, and canned outcomes.
+"""Fake agents: executors without a model and without a process.
 
-A rehearsal says what an agent would have been asked, and succeeds with an answer of the form
-that the step asks for: one of its labels, or a plain value of its schema. Every step field is
-accepted, because nothing is done with any of them, and the log says so. Canned outcomes are
-for tests and simulations: entries without a condition on step_index or attempt are used up in
-order, for each step on its own; this is the one executor that remembers earlier calls.
+A rehearsal shows the input of an agent and succeeds with an answer in the form that the step
+asks for: one of its labels, or a simple value of its schema. It accepts every step field,
+because it does nothing with them, and the log says so. The scripted executor returns outcomes
+from its entry, for tests and simulations. Outcomes without a condition on step_index or attempt
+are used in order, separately for each step; only this executor remembers earlier calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 from sequencer.executors.answers import schema_of, with_answer, with_structured
 from sequencer.executors.cancellation import Cancellation
-from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
+from sequencer.executors.protocol import Listener, Piece, StepRequest, timeout_message
 from sequencer.executors.samples import sample
 from sequencer.frozen.base import Frozen
 from sequencer.frozen.fields import Field
@@ -38,7 +38,7 @@ class RehearsalOptions(Frozen):
 
 
 class RehearsalExecutor:
-    """Succeeds without doing anything, and says that."""
+    """Succeeds without doing any work, and says so in the log."""
 
     kind: ClassVar[str] = "rehearsal"
     supported_fields: ClassVar[frozenset[str]] = frozenset(Step.model_fields)
@@ -46,11 +46,11 @@ class RehearsalExecutor:
     def __init__(
         self, name: str, options: RehearsalOptions, *, is_for_command: bool = False
     ) -> None:
-        """Use *name*, the agent's name, in what is written."""
+        """Use *name*, the agent's name, in the log."""
         self.name = name
         self.options = options
         self.is_for_command = is_for_command
-        """It stands in for a command, whose step needs no prompt."""
+        """It replaces a command, whose step needs no prompt."""
 
     def problems(self) -> list[str]:
         """Return nothing: a rehearsal needs nothing."""
@@ -59,8 +59,8 @@ class RehearsalExecutor:
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
-        """Write what was asked, wait, and succeed."""
-        listener.write(self._said(request).encode("utf-8", "surrogateescape"), Piece.NOTICE)
+        """Write the request to the log, wait, and succeed."""
+        listener.write(self._describe(request).encode("utf-8", "surrogateescape"), Piece.NOTICE)
         seconds = self.options.seconds
         if seconds or cancellation.is_set():
             stopped = wait_like_an_agent(seconds, request, cancellation)
@@ -70,22 +70,22 @@ class RehearsalExecutor:
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
         outcome = Outcome(status=OutcomeStatus.OK, usage=usage, evidence=Evidence())
-        # A step that wants an answer in a form would otherwise never get past its check.
+        # Without a value of its schema, the step would never pass its check.
         if (schema := schema_of(request.step)) is not None:
-            made = sample(schema, request.label, f"{request.step.name}-a")
-            return with_answer(with_structured(outcome.replace(output=output), made))
+            value = sample(schema, request.label, f"{request.step.name}-a")
+            return with_answer(with_structured(outcome.replace(output=output), value))
         if request.label is not None:
             output = f"{output}\n\n{request.label}"
         return with_answer(outcome.replace(output=output))
 
-    def _said(self, request: StepRequest) -> str:
+    def _describe(self, request: StepRequest) -> str:
         lines = request.prompt.splitlines()
         shown = [f"    {line[:_SHOWN_CHARS]}" for line in lines[:_SHOWN_LINES]]
         if len(lines) > _SHOWN_LINES:
             shown.append(f"    … and {len(lines) - _SHOWN_LINES} more lines")
         size = len(request.prompt.encode("utf-8", "surrogateescape"))
-        asked = request.step.model_dump(exclude_defaults=True, exclude={"name"}, mode="json")
-        fields = ", ".join(f"{name}: {_as_written(value)}" for name, value in asked.items())
+        values = request.step.model_dump(exclude_defaults=True, exclude={"name"}, mode="json")
+        fields = ", ".join(f"{name}: {_as_written(value)}" for name, value in values.items())
         return "\n".join(
             (
                 f"Rehearsal ({self.name}): no agent runs, and nothing is changed.",
@@ -100,7 +100,7 @@ class RehearsalExecutor:
 
 
 def _as_written(value: object) -> str:
-    """Return *value* as orchestration.yaml has it, on one line.
+    """Return *value* on one line, in the form of orchestration.yaml.
 
     >>> _as_written({"max_attempts": 3, "backoff": "fixed", "tags": ["a", None, True]})
     '{max_attempts: 3, backoff: fixed, tags: [a, null, true]}'
@@ -114,29 +114,29 @@ def _as_written(value: object) -> str:
 
 
 class ScriptedOutcome(Frozen):
-    """One entry of the script: when it applies, and what then happens."""
+    """One entry of the script: when it applies, and the outcome."""
 
     step: Name | None = None
-    """Only for this step; None is any."""
+    """Only for this step; None: for any step."""
     step_index: int | None = Field(default=None, ge=0)
     attempt: int | None = Field(default=None, ge=1)
     status: OutcomeStatus = OutcomeStatus.OK
     output: str = ""
     """The final answer; also written to the listener."""
     structured: Any = None
-    """The answer as JSON, as a client gives it that was asked for a form."""
+    """The answer as JSON, like from a client that got a schema."""
     error: str | None = None
     delay_s: float = Field(default=0.0, ge=0, le=86_400)
     usage: Usage = Usage()
     session_id: str | None = None
     denials: tuple[str, ...] = ()
     evidence: Evidence | None = None
-    """What the attempt shows, in addition to its answer; None: its word is enough."""
+    """Evidence in addition to the answer; None: the answer is enough."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
 
     def fits(self, step: str, step_index: int, attempt: int) -> bool:
-        """Return whether every condition that is set holds."""
+        """Return whether all conditions of the entry are met."""
         return (
             self.step in (None, step)
             and self.step_index in (None, step_index)
@@ -145,7 +145,7 @@ class ScriptedOutcome(Frozen):
 
     @property
     def is_placed(self) -> bool:
-        """Return whether it is bound to a step_index or an attempt."""
+        """Return whether the entry has a condition on step_index or attempt."""
         return self.step_index is not None or self.attempt is not None
 
 
@@ -153,11 +153,11 @@ class ScriptedOptions(Frozen):
     """Keys of ``agents: {NAME: {kind: scripted, …}}``."""
 
     outcomes: tuple[ScriptedOutcome, ...] = Field(min_length=1)
-    """The first placed entry that fits, else the next of the others; their last repeats."""
+    """The first placed entry that fits wins, or else the next of the others; the last repeats."""
 
 
 class ScriptedExecutor:
-    """Returns what its script says."""
+    """Returns the outcomes of its script."""
 
     kind: ClassVar[str] = "scripted"
     supported_fields: ClassVar[frozenset[str]] = frozenset(Step.model_fields)
@@ -176,7 +176,7 @@ class ScriptedExecutor:
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
-        """Wait as long as the entry says and return its outcome."""
+        """Wait for the delay of the entry and return its outcome."""
         entry = self._entry(request)
         if entry is None:
             missing = f"agents.{self.name}.outcomes has no entry for step {request.step.name!r}"
@@ -208,9 +208,9 @@ class ScriptedExecutor:
         step = request.step.name
         identity = request.identity
         fitting = [
-            each
-            for each in self.options.outcomes
-            if each.fits(step, identity.step_index, identity.attempt)
+            entry
+            for entry in self.options.outcomes
+            if entry.fits(step, identity.step_index, identity.attempt)
         ]
         placed = next((entry for entry in fitting if entry.is_placed), None)
         others = [entry for entry in fitting if not entry.is_placed]
@@ -225,20 +225,20 @@ class ScriptedExecutor:
 def wait_like_an_agent(
     seconds: float, request: StepRequest, cancellation: Cancellation
 ) -> Outcome | None:
-    """Be busy and silent for *seconds*; return how that was ended early, if it was."""
+    """Wait *seconds* without output; return an outcome if a limit or a stop ends the wait."""
     started = time.monotonic()
-    whole = _least(request.timeout_s, seconds)
+    timeout = _least(request.timeout_s, seconds)
     idle = _least(request.idle_timeout_s, seconds)
-    cancellation.wait(min(whole, idle))
+    cancellation.wait(min(timeout, idle))
     usage = Usage(seconds=round(time.monotonic() - started, 6))
     if cancellation.reason is not None:
         error = f"stopped: {cancellation.reason}"
         return Outcome(status=OutcomeStatus.INTERRUPTED, error=error, usage=usage)
-    if idle < min(whole, seconds):
+    if idle < min(timeout, seconds):
         error = f"no progress for {idle:g} s\nraise idle_timeout_s of step {request.step.name!r}"
         return Outcome(status=OutcomeStatus.FAILED, error=error, usage=usage)
-    if whole < seconds:
-        error = time_is_over(request, "nothing was done")
+    if timeout < seconds:
+        error = timeout_message(request, "nothing was done")
         return Outcome(status=OutcomeStatus.FAILED, error=error, usage=usage, is_timed_out=True)
     return None
 

@@ -10,46 +10,46 @@ from pathlib import Path
 LOOK_S = 0.2
 """Seconds between two looks."""
 SETTLED_S = 0.5
-"""Seconds for which the file has to stay as it is."""
+"""Seconds for which the file has to stay unchanged."""
 
-_Seen = tuple[int, int, int, int] | None
+_FileState = tuple[int, int, int, int] | None
 
 
 class FileWatch:
-    """Looks for one file, from now on."""
+    """Watches for one file that appears after the watch was created."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        """Remember what is at *name* below *folder* now."""
+        """Start to watch for *name* below *folder*; a file that is there already does not count."""
         self._folder = folder
         self._parts = name.split("/")
         self._before = self._last = self._look()
         self._since = self._next = time.monotonic()
 
     def has_appeared(self) -> bool:
-        """Return whether the file is there, is not the one of before, and rests."""
+        """Return whether the file is there, differs from an old one, and no longer changes."""
         now = time.monotonic()
         if now < self._next:
             return False
         self._next = now + LOOK_S
-        seen = self._look()
-        if seen != self._last:
-            self._last, self._since = seen, now
-        return seen not in (None, self._before) and now - self._since >= SETTLED_S
+        state = self._look()
+        if state != self._last:
+            self._last, self._since = state, now
+        return state not in (None, self._before) and now - self._since >= SETTLED_S
 
     def wait_s(self) -> float:
         """Return the seconds until the next look."""
         return max(self._next - time.monotonic(), 0.0)
 
-    def _look(self) -> _Seen:
+    def _look(self) -> _FileState:
         path = str(self._folder)
         try:
             for part in self._parts[:-1]:
                 path = os.path.join(path, part)  # noqa: PTH118 - looked at five times a second
                 if not stat.S_ISDIR(os.lstat(path).st_mode):
                     return None
-            found = os.lstat(os.path.join(path, self._parts[-1]))  # noqa: PTH118 - same
+            info = os.lstat(os.path.join(path, self._parts[-1]))  # noqa: PTH118 - same
         except OSError:
             return None
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(info.st_mode):
             return None
-        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns

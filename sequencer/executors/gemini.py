@@ -1,14 +1,14 @@
 """Performs steps with Gemini CLI, the ``gemini`` program.
 
-Its approval mode decides what the agent may do; in ``default`` no tool that writes exists.
-Verified with 0.61.0. A model is always named: without one, a router asks a model which
-model to ask. Not available: limits of turns and cost, tool lists in gemini's own names
-(they are in its settings), an added system prompt (a given one replaces gemini's).
+Its approval mode decides what the agent may do; in ``default`` there is no tool that writes.
+Verified with 0.61.0. A model is always named: without one, gemini asks a model which model to
+use. Not available: limits of turns and cost, tool lists in gemini's own names (they are in its
+settings), an added system prompt (a given one replaces gemini's).
 
-Done is exit code 0 and a result event with status success: ended by TERM, gemini exits
-with 0 and without a result. It gives no reason, except where it stops the model itself, in an
-error event; that the model came to its length limit it does not tell. A tool that the approval
-mode does not allow is not offered; a call of it is "not registered" and counts as refused.
+Success is exit code 0 and a result event with status success: after TERM, gemini exits with 0
+and without a result. It gives a reason only in an error event, if it stops the model itself; it
+does not report that the model reached its length limit. A tool that the approval mode does not
+allow is not offered; a call of it is "not registered" and counts as refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sequencer.executors.client_events import (
 )
 from sequencer.executors.observation import Observation, TurnTable
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, Piece, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
 from sequencer.files.textfile import expand_home
 from sequencer.frozen.fields import Field
@@ -40,8 +40,8 @@ from sequencer.model.step import ModelName, Step
 POLICY = "tools-policy.toml"
 _PERMISSION_WORDS = ("--allowed-tools", "--policy", "--yolo", "-y")
 _HIGHEST, _LOWEST = 999, 1
-"""Priorities of rules. A tool that is taken away stays away; one that is granted is still
-subject to what the user's own policies say."""
+"""Priorities of rules. A tool that is taken away stays away; for a tool that is granted, the
+user's own policies still apply."""
 
 
 class GeminiOptions(ClientOptions):
@@ -50,18 +50,18 @@ class GeminiOptions(ClientOptions):
     program: str = Field(default="gemini", min_length=1, pattern=r"^[^\x00-\x1f]+$")
     model: ModelName = "gemini-2.5-pro"
     approval_mode: Literal["default", "auto_edit", "yolo", "plan"] = "default"
-    """gemini's own word for what runs without asking."""
+    """gemini's name for what runs without asking."""
 
 
 def gemini_argv(options: GeminiOptions, request: StepRequest) -> list[str]:
-    """Return the program's arguments; the prompt is not among them, it goes to stdin.
+    """Return the program's arguments without the prompt, which goes to stdin.
 
     Raises:
-        ValueError: the session to continue has an id that no client would give.
+        ValueError: the session to continue has an id that no client would use.
     """
     argv = [options.program, "--output-format=stream-json"]
-    # The user has trusted the project before any step of it is performed, and nobody could
-    # answer gemini's own question; the approval mode still rules.
+    # The user trusted the project before this step, and no person is there to answer gemini's
+    # question; the approval mode still applies.
     argv.append("--skip-trust")
     argv += options.extra_args
     argv.append(f"--model={request.step.model or options.model}")
@@ -72,13 +72,13 @@ def gemini_argv(options: GeminiOptions, request: StepRequest) -> list[str]:
 
 
 def tools_policy(step: Step) -> str | None:
-    """Return the policy, as gemini reads one, that the step's ``tools`` make; None without any.
+    """Return the step's ``tools`` as a policy file of gemini; None: the step has no ``tools``.
 
-    A tool that a policy denies is not even told to the model; one that needs no leave is.
+    gemini does not offer denied tools to the model, and offers tools that need no approval.
     """
     rules = [
         f"[[rule]]\ntoolName = {json.dumps(names)}\n"
-        # Without that leave it would ask about `>`, and nobody is there to answer.
+        # Without allowRedirection it would ask about `>`, and no person is there to answer.
         f'decision = "{decision}"\npriority = {priority}\nallowRedirection = true\n'
         for names, decision, priority in (
             (taken(step, GEMINI), "deny", _HIGHEST),
@@ -92,25 +92,24 @@ def tools_policy(step: Step) -> str | None:
 def policy_arguments(
     options: GeminiOptions, request: StepRequest, environment: Mapping[str, str]
 ) -> list[str]:
-    """Return the arguments by which gemini finds the step's policy beside the user's own.
+    """Return the arguments with which gemini reads the step's policy and the user's policies.
 
     Raises:
-        ValueError: gemini would take the policy's path for two.
+        ValueError: a path has a comma, at which gemini would split it.
     """
-    path = str(request.file(POLICY))
-    own = expand_home(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or "~")
-    paths = [path]
-    # Any --policy replaces the user's folder; an entry that has one has done so already.
+    home = expand_home(environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or "~")
+    paths = [str(request.file(POLICY))]
+    # Any --policy replaces the user's folder. If the entry has one, that has happened already.
     if not any(argument.startswith("--policy") for argument in options.extra_args):
-        paths.append(str(Path(own, ".gemini", "policies")))
-    if any("," in each for each in paths):
+        paths.append(str(Path(home, ".gemini", "policies")))
+    if any("," in path for path in paths):
         message = f"gemini can't read a policy whose path has a comma: {', '.join(paths)}"
         raise ValueError(f"{message}\nmove the project, or leave tools out")
-    return [f"--policy={each}" for each in paths]
+    return [f"--policy={path}" for path in paths]
 
 
 class GeminiExecutor(ClientExecutor[GeminiOptions]):
-    """Runs ``gemini`` under the process core."""
+    """Runs ``gemini`` with the process core."""
 
     kind: ClassVar[str] = "gemini"
     install: ClassVar[str] = "npm install -g @google/gemini-cli"
@@ -125,30 +124,30 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
     )
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return what of the step's tools can't be had."""
-        found = objections(step, GEMINI, self.name)
+        """Return an objection for each of the step's tools that can't work as asked."""
+        result = objections(step, GEMINI, self.name)
         if self.options.approval_mode == "plan":
-            found += plan_objections(step, f"agents.{self.name}.approval_mode")
-        return found
+            result += plan_objections(step, f"agents.{self.name}.approval_mode")
+        return result
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return the entry's approval mode."""
-        words = self.options.said(_PERMISSION_WORDS)
+        words = self.options.in_extra_args(_PERMISSION_WORDS)
         mode = self.options.approval_mode
         says = "; ".join([f"approval_mode {mode}", *words])
         can_write = bool(words) or mode not in ("default", "plan")
         if words or "approval_mode" in self.options.model_fields_set:
-            return Permits(says, can_write=can_write)
+            return Permissions(says, can_write=can_write)
         lines = ("approval_mode: auto_edit",)
-        return Permits(f"{says}: there is no tool that writes", lines, can_write)
+        return Permissions(f"{says}: there is no tool that writes", lines, can_write)
 
     def call(self, request: StepRequest) -> Call:
-        """Return how *request* is performed; see `gemini_argv` for what it raises."""
+        """Return the call that performs *request*; see `gemini_argv` for what it raises."""
         argv = gemini_argv(self.options, request)
         fixed = {}
         if request.system_prompt is not None:
             fixed["GEMINI_SYSTEM_MD"] = str(request.file(SYSTEM_PROMPT))
-        # Its launcher would start a second gemini that a TERM does not end.
+        # Without this, its launcher starts a second gemini that TERM does not end.
         defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
         environment = self.environment(defaults, fixed)
         policy = tools_policy(request.step)
@@ -167,16 +166,16 @@ TURNS = TurnTable(
         "error": "try again, or make the step smaller",
     },
 )
-"""Names for what its error events say; see `_STOPS`."""
+"""Our names for the messages of its error events; see `_STOPS`."""
 _STOPS = (
     ("Loop detected", "loop-detected"),
     ("Maximum session turns exceeded", "max-session-turns"),
     ("Agent execution blocked", "execution-blocked"),
 )
-"""How the message of an error event begins, and its reason. What a hook has blocked is not in
-the table: the agent may have been sent on by it and have finished."""
+"""The start of an error event's message, and our name. A block by a hook is not in `TURNS`: the
+agent may have continued after it and have finished."""
 _STATUSES = {code % 256: code for code in (400, 401, 403, 404, 408, 413, 429, 500, 502, 503, 504)}
-"""By exit code: gemini makes it of the HTTP status, where it says nothing else."""
+"""Exit code -> HTTP status from which gemini made it, if it reports nothing else."""
 _REFUSALS = frozenset({"tool_not_registered", "policy_violation", "permission_denied"})
 _HINTS = {
     41: "choose how to log in once by hand (gemini), or set GEMINI_API_KEY",
@@ -191,7 +190,7 @@ class GeminiParser(JsonEventParser):
 
     client = "gemini"
     turns = TURNS
-    gone = re.compile(r"Error resuming session|Invalid session identifier")
+    lost_session = re.compile(r"Error resuming session|Invalid session identifier")
     usage_codes = JsonEventParser.usage_codes | _HINTS.keys() | {52, 54, 55}
 
     def __init__(self, rules: Rules) -> None:
@@ -208,7 +207,7 @@ class GeminiParser(JsonEventParser):
                 self.session_id = event.text("session_id") or None
             case "message" if event.get("role") == "assistant":
                 text = str(event.get("content", ""))
-                self._go_on()
+                self._continue_turn()
                 self.observed.say(text)
                 self.stream(listener, text, Piece.RESPONSE)
                 return bool(event.get("content"))
@@ -239,23 +238,23 @@ class GeminiParser(JsonEventParser):
         hint, status = _HINTS.get(end.exit_code or 0, ""), None
         is_own = self._result is not None
         if not is_own and not self.has_worked:
-            # Its errors go to stderr then; without a tool call they are nobody else's.
+            # Then its errors are on stderr; without a tool call they are not from a tool.
             status = _STATUSES.get(end.exit_code or 0)
             is_own = status is not None
         return self.refused_or_failed(error, end, is_own=is_own, status=status, hint=hint)
 
     def _take_call(self, event: ClientEvent, listener: Listener) -> None:
-        # What was said before a tool call is not the final answer.
+        # Text before a tool call is not the final answer.
         self.observed.next_message()
-        self._go_on()
-        given = [event.get("tool_name"), event.get("parameters")]
-        self.observed.call(str(event.get("tool_id")), given)
+        self._continue_turn()
+        request = [event.get("tool_name"), event.get("parameters")]
+        self.observed.call(str(event.get("tool_id")), request)
         call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
         self._tools[str(event.get("tool_id"))] = one_line(call, 160)
         self.say(listener, f"-> {call}", Piece.ACTION)
 
-    def _go_on(self) -> None:
-        """Take it that the model works, which it does only with the results of all calls."""
+    def _continue_turn(self) -> None:
+        """Record that the model continues, which it does only with the results of all calls."""
         self.observed.reason = None
         if self._has_results:
             self.observed.settle()
@@ -264,8 +263,8 @@ class GeminiParser(JsonEventParser):
     def _take_tool_result(self, event: ClientEvent, listener: Listener) -> None:
         error = event.sub("error")
         self._has_results = True
-        given = [event.get("status"), event.get("output"), event.get("error")]
-        self.observed.result(str(event.get("tool_id")), given)
+        result = [event.get("status"), event.get("output"), event.get("error")]
+        self.observed.result(str(event.get("tool_id")), result)
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
         self.say(listener, f"{sign} {output}", Piece.ACTION)
@@ -289,9 +288,9 @@ class GeminiParser(JsonEventParser):
 
 
 def _stop_of(event: ClientEvent) -> str | None:
-    """Return why gemini has stopped the model, as far as an error *event* says so."""
+    """Return why gemini stopped the model, according to an error *event*; None: it did not."""
     message = event.text("message")
-    for beginning, reason in _STOPS:
-        if message.startswith(beginning):
+    for prefix, reason in _STOPS:
+        if message.startswith(prefix):
             return reason
     return None if event.get("severity") == "warning" else "error"

@@ -1,14 +1,14 @@
-"""The guard: starts one agent, outlives it, and leaves none of its processes behind.
+"""The guard: starts one agent, outlives it, and ends all of its processes.
 
-Run as a separate program, ``python -I -S guard.py STDIN_FD STDOUT_FD left``; the sequencer imports
+It is a separate program, ``python -I -S guard.py STDIN_FD STDOUT_FD left``; the sequencer imports
 only the kernel's switches from it. Standard input is the control socket: first the launch record
-with the lock of the attempt, then a byte to stop, and end of file if the sequencer is gone.
+with the lock of the attempt, then a byte to stop, or end of file if the sequencer has ended.
 Standard output is the status socket, standard error the agent's. Without ``left`` an older
 sequencer started it. The agent starts in a Landlock domain, the guard stays outside: `Domain`.
 
-Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only the
-agent itself does then), and, outside Linux, that processes which left the agent's process group
-are found; a sequencer looks for those by their mark.
+Not promised: that descendants end if both the guard and the sequencer get SIGKILL (then only the
+agent itself ends), and, outside Linux, that the guard finds processes which left the agent's
+process group; a sequencer looks for those by their mark.
 """
 
 # pathlib would take longer to import than the rest of the start takes:
@@ -27,14 +27,14 @@ import sys
 import time
 
 EOF_GRACE_S = 1.0
-"""Seconds between TERM and KILL when no one is left to read the agent's output."""
+"""Seconds between TERM and KILL after the sequencer, which read the output, has ended."""
 LEFTOVER_GRACE_S = 0.5
-"""The same for what an agent left running when it ended by itself."""
+"""The same for processes that an agent left running when it ended by itself."""
 KILL_LIMIT_S = 5.0
-"""Seconds after which processes that can't be killed (another user's) are given up."""
+"""Seconds after which the guard gives up on processes that it can't kill (another user's)."""
 
 COMMAND_BYTES = 600
-"""How much of a command line is told."""
+"""Most bytes of a command line in a report."""
 EXEC_LOOKS, EXEC_LOOK_S = 50, 0.001
 """How often, and with what pause, the guard looks for the command line of a process in an exec."""
 _ENDED = (b"Z", b"X")
@@ -46,21 +46,21 @@ _STOPPING = (_SIGHUP, _SIGINT, _SIGTERM)
 _CONTROL, _STATUS, _STDERR = 0, 1, 2
 _PDEATHSIG, _SUBREAPER, _NO_NEW_PRIVS = 1, 36, 38
 DUMPABLE = 4
-"""Switched off, only root can read the environment, memory and open files of a process."""
+"""If it is off, only root can read the environment, memory and open files of a process."""
 _INT_BYTES = 4
 _WALLED = b"walled "
-"""What an agent's process says before exec when it is inside the wall."""
+"""What an agent's process reports before exec if it is inside the wall."""
 
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446
-"""Numbers of the system calls, the same on every machine that is not in `_OTHER_NUMBERS`."""
+"""Numbers of the system calls, the same on every architecture but `_OTHER_NUMBERS`."""
 _OTHER_NUMBERS = ("alpha", "ia64", "mips")
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
 DEPTH = 3
-"""So many domains inside one another are the wall: sandboxes of others have one or two."""
+"""How many nested domains make the wall: other programs' sandboxes have one or two."""
 _NO_WALL = (errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL, errno.E2BIG)
-"""What a system answers that can't build the wall: it lacks Landlock, has it switched off,
-or a seccomp filter refuses it; its Landlock is older than scopes (ABI 6, Linux 6.12); or
-this is the 17th domain inside one another."""
+"""Errors of a system that can't build the wall: it has no Landlock or has it switched off,
+a seccomp filter refuses it, its Landlock is older than scopes (ABI 6, Linux 6.12), or
+this would be the 17th nested domain."""
 
 
 _NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
@@ -80,7 +80,7 @@ class Prctl:
             self._errno, self._long = ctypes.get_errno, ctypes.c_long
 
     def set(self, option: int, value: int) -> None:
-        """Set *option*; without it the guard still works, on the process group alone."""
+        """Set *option*; if that fails, the guard still works, with the process group alone."""
         if self.is_there and self._call(option, value, 0, 0, 0) != 0:
             self.is_there = False
 
@@ -90,8 +90,8 @@ class Prctl:
         Raises:
             OSError: it failed.
         """
-        passed = (self._long(one) if isinstance(one, int) else one for one in arguments)
-        result: int = self._syscall(self._long(number), *passed)
+        values = (self._long(value) if isinstance(value, int) else value for value in arguments)
+        result: int = self._syscall(self._long(number), *values)
         if result < 0:
             code = self._errno()
             raise OSError(code, os.strerror(code))
@@ -99,22 +99,22 @@ class Prctl:
 
 
 class Domain:
-    """Landlock domains with scopes only: nothing in them reaches processes outside of them.
+    """Landlock domains with scopes only: nothing inside reaches processes outside.
 
-    They are the same, `DEPTH` times inside one another: so what is in them is known as an
-    agent's even where it has outlived its guard, see `store.identity`.
+    The same domain is nested `DEPTH` times. The depth identifies an agent's process even after
+    its guard has ended, see `store.identity`.
 
-    Denied are signals, ptrace, what /proc shows by the right to trace (the environment, the
-    memory, the open files; to root the environment and the memory map stay readable) and
-    abstract Unix sockets. There are no rules for files or the network: with file rules an
-    agent could not mount, and what a file rule would keep out is the sandbox's work.
+    The domain denies signals, ptrace, abstract Unix sockets, and what /proc shows only with the
+    right to trace (the environment, the memory, the open files; root can still read the
+    environment and the memory map). It has no rules for files or the network: with file rules
+    an agent could not mount, and to protect files is the sandbox's work.
     """
 
     def __init__(self, prctl: Prctl) -> None:
-        """Make the domain's rules, or none where the system has no such thing.
+        """Create the domain's rules, or no rules if the system does not support domains.
 
         Raises:
-            OSError: this machine lacks a descriptor or memory for them.
+            OSError: this machine has no descriptor or memory for them.
         """
         self._prctl = prctl
         self._rules = -1
@@ -134,12 +134,12 @@ class Domain:
         return self._rules >= 0
 
     def enter(self) -> bool:
-        """Put this process, and all that it starts, inside the wall; return whether it is.
+        """Put this process and all that it starts inside the wall; return whether that worked.
 
-        It can gain no privileges any more, by sudo, say: the kernel asks for that.
+        Afterward it can't gain privileges, for example by sudo: the kernel requires that.
 
         Raises:
-            OSError: this machine lacks memory for it.
+            OSError: this machine has no memory for it.
         """
         if not self.is_there:
             return False
@@ -150,24 +150,24 @@ class Domain:
             except OSError as error:
                 if error.errno not in _NO_WALL:
                     raise
-                # The outermost one does all of the work.
+                # The outermost domain does all of the work; the others only mark the process.
                 return depth > 0
         return True
 
     def close(self) -> None:
-        """Forget the rules; the processes inside the wall stay there."""
+        """Close the descriptor of the rules; processes inside the wall stay inside."""
         if self.is_there:
             os.close(self._rules)
             self._rules = -1
 
 
 def read_record() -> tuple[list[bytes], int] | None:
-    """Return the fields of the launch record and the lock that came with it, or -1.
+    """Return the fields of the launch record, and the descriptor of the lock that came with it.
 
-    None: the sequencer ended before it.
+    The descriptor is -1 if there is no lock. None: the sequencer ended before it sent a record.
 
-    Eight hexadecimal digits give the length; the fields are separated by NUL, which none
-    of them can hold. JSON would cost as much time as the rest of the start.
+    Eight hexadecimal digits give the length; the fields are separated by NUL, which no field
+    can contain. JSON would take as long as the rest of the start.
     """
     first, lock = _receive(8)
     size = _read_exactly(8, first)
@@ -176,7 +176,7 @@ def read_record() -> tuple[list[bytes], int] | None:
 
 
 def _receive(size: int) -> tuple[bytes, int]:
-    """Wait for the first at most *size* bytes and the lock that comes with them."""
+    """Wait for the first bytes, at most *size*, and the lock that comes with them."""
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, _CONTROL)
     data, sent, flags, _ = control.recvmsg(size, _socket.CMSG_SPACE(_INT_BYTES))
     control.detach()
@@ -207,7 +207,7 @@ def report(line: str) -> None:
 
 
 def report_refused(code: int, stage: str) -> None:
-    """Tell that no agent was started: *code* is the system's word for why."""
+    """Report that no agent was started; *code* is the system's error number."""
     report(f'{{"event": "refused", "errno": {code}, "stage": "{stage}"}}')
 
 
@@ -215,7 +215,7 @@ class Order:
     """The fields of a launch record: wall, grace, folder, counts, arguments, environment."""
 
     def __init__(self, fields: list[bytes], lock: int) -> None:
-        """Take the *fields* apart; *lock* is the attempt's, or -1."""
+        """Parse the *fields*; *lock* is the descriptor of the attempt's lock, or -1."""
         self.lock = lock
         self.has_wall = fields[0] == b"scopes"
         self.grace_s = float(fields[1])
@@ -227,7 +227,7 @@ class Order:
 
 
 def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | None:
-    """Start the agent and return its process id, or report why it can't be."""
+    """Start the agent and return its process id; if that fails, report why and return None."""
     domain = Domain(prctl) if launch.has_wall else None
     trouble_r, trouble_w = os.pipe()
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -245,21 +245,21 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
             if domain is not None and domain.enter():
                 os.write(trouble_w, _WALLED)
             stage = b"program"
-            _become_plain(stdin_fd, stdout_fd)
+            _set_up_agent(stdin_fd, stdout_fd)
             os.execvpe(launch.argv[0], launch.argv, launch.environment)  # noqa: S606
         except OSError as error:
             os.write(trouble_w, b"%d %s" % (error.errno or 0, stage))
         finally:
             os._exit(127)
     os.close(trouble_w)
-    said = _read_to_end(trouble_r)
+    output = _read_to_end(trouble_r)
     os.close(trouble_r)
     if domain is not None:
         domain.close()
-    _let_go(stdin_fd, stdout_fd, nothing)
-    trouble = said.removeprefix(_WALLED)
+    _close_copies(stdin_fd, stdout_fd, nothing)
+    trouble = output.removeprefix(_WALLED)
     if not trouble:
-        is_walled = "true" if said else "false"
+        is_walled = "true" if output else "false"
         report(f'{{"event": "started", "pid": {pid}, "is_walled": {is_walled}}}')
         return pid
     os.waitpid(pid, 0)
@@ -269,27 +269,27 @@ def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | N
 
 
 def _read_to_end(fd: int) -> bytes:
-    """Return what the agent's process says before exec, which closes its end of the pipe."""
+    """Return the output of the agent's process before exec, which closes its end of the pipe."""
     data = b""
     while piece := os.read(fd, 100):
         data += piece
     return data
 
 
-def _become_plain(stdin_fd: int, stdout_fd: int) -> None:
-    """Give the agent its three descriptors and the signal settings of a fresh login."""
+def _set_up_agent(stdin_fd: int, stdout_fd: int) -> None:
+    """Give the agent its three descriptors and the signal settings of a new login."""
     os.dup2(stdin_fd, 0)
     os.dup2(stdout_fd, 1)
     os.close(stdin_fd)
     os.close(stdout_fd)
-    # Python ignores SIGPIPE, a shell SIGQUIT of what it starts in the background, and exec
-    # keeps what is ignored: `yes | head` would not end.
+    # Python ignores SIGPIPE, a shell ignores SIGQUIT in background jobs, and exec keeps signals
+    # ignored: `yes | head` would not end.
     for number in (*_STOPPING, _SIGQUIT, _SIGPIPE, _SIGCHLD, _SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
 
 
-def _let_go(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
-    """Close the guard's copies, so that the end of the agent is the end of its streams."""
+def _close_copies(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
+    """Close the guard's copies, so that the agent's streams end with the agent."""
     os.close(stdin_fd)
     os.close(stdout_fd)
     os.dup2(nothing, _STDERR)
@@ -297,34 +297,34 @@ def _let_go(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of all threads of *pid*; none if it is gone.
+    """Return the children of all threads of *pid*; none if the process has ended.
 
     Raises:
-        OSError: this process can open nothing, so it can't look.
+        OSError: this process has no free descriptor, so it can't look.
     """
-    found: list[int] = []
+    children: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
-                found += map(int, file.read().split())
+                children += map(int, file.read().split())
     except OSError as error:
         if error.errno in _NO_DESCRIPTOR:
             raise
-    return found
+    return children
 
 
 def children_by_scan() -> dict[int, list[int]]:
     """Return all processes by their parent, for kernels without the ``children`` files."""
-    found: dict[int, list[int]] = {}
+    by_parent: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", "rb") as file:
-                # The command's name may hold blanks and brackets; the last one closes it.
+                # The name may have blanks and brackets; the last bracket closes it.
                 parent = int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, IndexError):
             continue
-        found.setdefault(parent, []).append(int(name))
-    return found
+        by_parent.setdefault(parent, []).append(int(name))
+    return by_parent
 
 
 def descendants() -> list[int]:
@@ -338,17 +338,18 @@ def descendants() -> list[int]:
         def look_up(pid: int) -> list[int]:
             return by_parent.get(pid, [])
 
-    found = list(look_up(guard))
-    for pid in found:
-        found += look_up(pid)
-    return found
+    pids = list(look_up(guard))
+    for pid in pids:
+        # The list grows while it is read, so that every generation is visited.
+        pids += look_up(pid)
+    return pids
 
 
 def command_line(pid: int) -> bytes:
-    """Return the beginning of the command line of *pid*; empty if it has ended by now.
+    """Return the beginning of the command line of *pid*; empty if the process has ended.
 
-    During an exec a process has none for a moment, and it may have cleared its own: then this is
-    its short name.
+    During an exec a process has no command line for a moment, and a process may clear its own:
+    then this is its short name.
     """
     name = b""
     for _ in range(EXEC_LOOKS):
@@ -356,7 +357,7 @@ def command_line(pid: int) -> bytes:
             with open(f"/proc/{pid}/cmdline", "rb", buffering=0) as file:
                 line = file.read(COMMAND_BYTES)
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # The name may hold blanks and brackets; the last one closes it.
+                # The name may have blanks and brackets; the last bracket closes it.
                 before, _, after = file.read().rpartition(b")")
         except OSError:
             return b""
@@ -370,19 +371,22 @@ def command_line(pid: int) -> bytes:
 
 
 def left_running() -> str:
-    """Return how many processes the agent has left, and the first of them, for the last word."""
+    """Return the fields of the final report that say which processes the agent left running."""
     lines = [line for line in map(command_line, descendants()) if line]
     first = lines[0].hex() if lines else ""
     return f', "left": {len(lines)}, "first": "{first}"'
 
 
 def clear(lock: int) -> None:
-    """Empty the lock file: no one has to look for leftover processes, whichever side ends first."""
+    """Empty the lock file, so that the next attempt need not look for leftover processes.
+
+    The guard does it too because the sequencer may end first.
+    """
     if lock >= 0:
         try:
             os.ftruncate(lock, 0)
         except OSError:
-            # The next reader looks and finds none.
+            # The next attempt looks for leftover processes and finds none.
             return
 
 
@@ -390,7 +394,7 @@ class Tree:
     """The agent and everything that it started."""
 
     def __init__(self, agent: int, prctl: Prctl) -> None:
-        """Watch the tree below *agent*."""
+        """Take *agent* as the root of the tree."""
         self.agent = agent
         self.exit_code: int | None = None
         self.has_ended = False
@@ -398,7 +402,7 @@ class Tree:
         self._has_children = True
 
     def reap(self) -> None:
-        """Collect what has ended; orphans come to a subreaper as its own children."""
+        """Collect processes that have ended; a subreaper gets orphans as its own children."""
         while self._has_children:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -411,8 +415,8 @@ class Tree:
                 self.has_ended = True
                 self.exit_code = os.waitstatus_to_exitcode(status)
 
-    def is_gone(self) -> bool:
-        """Return whether nothing is left: a subreaper without children has no descendants."""
+    def is_empty(self) -> bool:
+        """Return whether no process is left: a subreaper without children has no descendants."""
         self.reap()
         if self._has_children or self._is_subreaper:
             return not self._has_children
@@ -431,7 +435,7 @@ class Tree:
 
     def count(self) -> int:
         """Return how many processes are left."""
-        if self.is_gone():
+        if self.is_empty():
             return 0
         return len(descendants()) if self._is_subreaper else 1
 
@@ -447,7 +451,7 @@ def _send(kill: object, pid: int, number: int) -> bool:
 
 
 class AgentWatch:
-    """Waits for the agent's end or for a reason to end it, whichever comes first."""
+    """Waits until the agent ends or there is a reason to end it."""
 
     def __init__(self) -> None:
         """Listen to the control pipe and to signals."""
@@ -468,11 +472,11 @@ class AgentWatch:
         timeout_ms = None if seconds is None else max(int(seconds * 1000) + 1, 0)
         for fd, _ in self._poll.poll(timeout_ms):
             if fd == _CONTROL:
-                self._hear_control()
+                self._read_control()
             elif any(number in _STOPPING for number in os.read(self._signals, 4096)):
                 self.stopped_by = self.stopped_by or "signal"
 
-    def _hear_control(self) -> None:
+    def _read_control(self) -> None:
         if os.read(_CONTROL, 64):
             self.stopped_by = self.stopped_by or "control"
             return
@@ -482,28 +486,28 @@ class AgentWatch:
 
 
 def _nothing(*_: object) -> None:
-    """Let the wake-up pipe speak."""
+    """Handle a signal by doing nothing: the wake-up pipe reports it."""
 
 
 def end_tree(tree: Tree, watch: AgentWatch, grace_s: float) -> None:
     """TERM everything, wait, then KILL until nothing is left."""
     tree.signal(_SIGTERM)
     started = time.monotonic()
-    while not tree.is_gone():
+    while not tree.is_empty():
         allowed_s = min(grace_s, EOF_GRACE_S) if watch.is_orphan else grace_s
         left = started + allowed_s - time.monotonic()
         if left <= 0:
             break
         watch.wait(left)
     give_up = time.monotonic() + KILL_LIMIT_S
-    # Again and again: what forks while it is being killed shows up in the next round.
-    while not tree.is_gone() and time.monotonic() < give_up:
+    # In rounds: a process that forks while it is killed shows up in the next round.
+    while not tree.is_empty() and time.monotonic() < give_up:
         tree.signal(_SIGKILL)
         watch.wait(0.005)
 
 
 def main() -> None:
-    """Wait for a record, perform it, report, and leave."""
+    """Wait for a launch record, run its agent, report, and exit."""
     stdin_fd, stdout_fd = int(sys.argv[1]), int(sys.argv[2])
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     try:
@@ -516,7 +520,7 @@ def main() -> None:
         watch = AgentWatch()
         agent = start(launch, stdin_fd, stdout_fd, prctl)
     except OSError as error:
-        # No process or no descriptor for what comes before the agent.
+        # There was no process or descriptor for the work before the agent's start.
         report_refused(error.errno or 0, "guard")
         return
     if agent is None:
@@ -524,14 +528,14 @@ def main() -> None:
     try:
         guard_agent(agent, launch, watch, prctl)
     except OSError:
-        stay()
+        wait_for_sequencer()
 
 
-def stay() -> None:
-    """Stop speaking, and stay as long as something is left: its parent tells whose it is.
+def wait_for_sequencer() -> None:
+    """Stop reporting, and stay while processes are left: they are known by their parent.
 
-    An agent can take a guard's descriptors by a limit, and then the guard can't look for what it
-    should end. Its sequencer does it instead, and ends the guard as well.
+    An agent can use up a guard's descriptors through a limit. Then the guard can't find the
+    processes that it should end; its sequencer ends them, and the guard too.
     """
     os.close(_STATUS)
     give_up = time.monotonic() + 2 * KILL_LIMIT_S
@@ -544,7 +548,7 @@ def stay() -> None:
 
 
 def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> None:
-    """Wait for the end of *agent* or a reason to end it, end all of it, and report."""
+    """Wait for the end of *agent* or a reason to end it, end all its processes, and report."""
     tree = Tree(agent, prctl)
     tree.reap()
     while not tree.has_ended and watch.stopped_by is None:
@@ -552,7 +556,7 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
         tree.reap()
     stopped_by = None if tree.has_ended else watch.stopped_by
     left = ""
-    if not tree.is_gone():
+    if not tree.is_empty():
         if stopped_by is None and sys.argv[3:] == ["left"] and prctl.is_there:
             left = left_running()
         end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
@@ -569,5 +573,5 @@ def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> N
 
 if __name__ == "__main__":
     main()
-    # Nothing needs the interpreter's own end, which costs milliseconds of every step.
+    # Skip the interpreter's shutdown, which would cost every step milliseconds.
     os._exit(0)

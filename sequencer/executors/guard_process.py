@@ -1,9 +1,9 @@
 """Starts the guard process of an agent and talks to it.
 
-Relied on: every descriptor that Python opens is closed on exec, so that no other child of
-the sequencer holds a control pipe open and hides the sequencer's death from the guard.
+Relied on: every descriptor that Python opens is closed on exec. So no other child of the
+sequencer holds a control pipe open, which would hide the sequencer's end from the guard.
 
-Not promised: anything against a program of the same user that debugs the guard (ptrace).
+Not promised: protection from a program of the same user that debugs the guard (ptrace).
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from sequencer.executors.launch import Launch, loader_environment, marked_enviro
 
 _PROGRAM = Path(__file__).with_name("guard.py")
 _LEFT = "left"
-"""Asks it to tell what an agent has left running."""
+"""Argument that asks the guard to report which processes an agent left running."""
 _REPORT_S = 7.0
-"""Seconds in which a guard without a control pipe must have swept: 1 + 5 and some."""
+"""Seconds in which a guard without a control pipe must end the tree: 1 + 5, and a reserve."""
 _WRITE_S = 10.0
 _PIPE_BYTES = 2**20
-"""What a pipe holds at most, unless root says otherwise."""
+"""The largest capacity of a pipe, unless root raised it."""
 
 
 class GuardUnreachable(StorageFailed):
-    """A guard could not be started, or ended before its record was sent: no agent has run."""
+    """A guard could not be started, or ended before it got its record: no agent has run."""
 
 
 class Guard:
-    """One guard process, idle until `run` sends it a record."""
+    """One guard process; it waits until `run` sends it a record."""
 
     def __init__(self) -> None:
         """Start the process.
 
-        The prompt's file is opened here although its content comes later: a descriptor
-        can't be handed over to a process that already runs.
+        The prompt's file is opened here although its content comes later, so that the guard
+        inherits its descriptor.
 
         Raises:
-            MachineBusy: the system refuses another process or descriptor.
+            MachineBusy: the system has no more processes or descriptors.
             GuardUnreachable: it can't be started for another reason.
         """
         self.owner_pid = os.getpid()
@@ -57,7 +57,7 @@ class Guard:
         try:
             self._prompt, prompt_read = _prompt_file(ends)
             control_read, self._control = _pair(ends)
-            # An agent could open a pipe of its guard by way of /proc, and speak as the guard.
+            # Sockets: an agent could open a pipe of its guard through /proc and send reports.
             self.status, status_write = _pair(ends)
             self.stdout, stdout_write = _pipe(ends)
             self.stderr, stderr_write = _pipe(ends)
@@ -67,8 +67,8 @@ class Guard:
                 stdout=status_write,
                 stderr=stderr_write,
                 pass_fds=(prompt_read, stdout_write),
-                # No secret: every process of this user can read it. With the mark it is found
-                # when it is stopped and its sequencer is gone.
+                # The mark is no secret: every process of this user can read it. It identifies
+                # a guard that is stopped (SIGSTOP) and whose sequencer has ended.
                 env={**loader_environment(), MARK: self.mark},
                 cwd="/",
                 start_new_session=True,
@@ -92,66 +92,66 @@ class Guard:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it still runs."""
+        """Return whether the guard still runs."""
         return self._process.poll() is None
 
     @property
     def exit_code(self) -> int | None:
-        """Return how it ended, negative for a signal; None while it runs."""
+        """Return the guard's exit code, negative for a signal; None while it runs."""
         return self._process.returncode
 
     @property
     def pid(self) -> int:
-        """Return the guard's own process id."""
+        """Return the guard's process id."""
         return self._process.pid
 
     def run(self, launch: Launch) -> None:
-        """Have the agent of *launch* started.
+        """Ask the guard to start the agent of *launch*.
 
-        The lock of the attempt goes with the record: from then on it is held until the guard
-        and this process are done with it, whatever becomes of either.
+        The attempt's lock goes with the record: from then on the kernel holds it until both the
+        guard and this process have closed it or ended.
 
         Raises:
-            GuardUnreachable: the guard is gone or does not read; nothing was started.
-            MachineBusy, StorageFailed: see `AttemptLock.note`; or there is no room for the
+            GuardUnreachable: the guard has ended or does not read; nothing was started.
+            MachineBusy, StorageFailed: see `AttemptLock.note`; or there is no space for the
                 prompt.
         """
-        held = []
+        descriptors = []
         if launch.lock is not None and (fd := launch.lock.fd) >= 0:
             launch.lock.note(self.mark)
-            held.append(fd)
+            descriptors.append(fd)
         try:
-            self._forget()
+            self._discard_foreign_data()
             _write_file(self._prompt, launch.prompt)
             self._close(self._prompt)
-            self._send(record_of(launch, self.mark), held)
+            self._send(record_of(launch, self.mark), descriptors)
         except OSError as error:
             if (busy := out_of_resources(error)) is not None and error.errno != errno.EAGAIN:
                 raise busy from error
             raise GuardUnreachable(
-                f"can't send the order to the guard process: {error.strerror}",
-                hint="start again; if it stays so, look at the disk of the temporary folder",
+                f"can't send the launch record to the guard process: {error.strerror}",
+                hint="start again; if it fails again, check the disk of the temporary folder",
             ) from error
 
-    def _forget(self) -> None:
-        """Empty what an agent of another step could fill through /proc while this one waited."""
+    def _discard_foreign_data(self) -> None:
+        """Empty the prompt and the pipes: another step's agent can write to them through /proc."""
         os.ftruncate(self._prompt, 0)
         for fd in (self.stdout, self.stderr):
             with suppress(BlockingIOError):
                 os.read(fd, _PIPE_BYTES)
 
     def stop(self) -> None:
-        """Ask for the end of the agent and of all that it started."""
+        """Ask the guard to end the agent and all processes that it started."""
         try:
             os.write(self._control, b"s")
         except OSError:
             return
 
     def close(self) -> bool:
-        """End what runs, free everything; return whether the guard could do its work.
+        """End the guard and free its descriptors; return whether the guard could do its work.
 
-        Without its control pipe a guard ends the tree by itself within 6 s; one that does
-        not (stopped with SIGSTOP, say) is killed, and the kernel kills its agent.
+        Without its control pipe a guard ends the tree within 6 s. A guard that does not (for
+        example after SIGSTOP) is killed, and the kernel kills its agent.
         """
         self._close(self._control)
         if self.owner_pid != os.getpid():
@@ -173,11 +173,11 @@ class Guard:
                 os.close(fd)
 
     def _send(self, record: bytes, descriptors: list[int]) -> None:
-        """Write without blocking for ever: a guard may have been stopped with SIGSTOP."""
+        """Write *record* in at most `_WRITE_S`: a guard may have been stopped with SIGSTOP."""
         deadline = time.monotonic() + _WRITE_S
         writable = select.poll()
         writable.register(self._control, select.POLLOUT)
-        # Its buffer is empty: the first piece, and what goes with it, is taken at once.
+        # The socket's buffer is empty: the first piece and the descriptors are accepted at once.
         view = memoryview(record)[_send_with(self._control, record, descriptors) :]
         while view:
             try:
@@ -192,7 +192,7 @@ def record_of(launch: Launch, mark: str) -> bytes:
     """Return the launch record that `guard.read_record` reads.
 
     Raises:
-        SequencerError: an argument or variable holds a NUL, which no program can be given.
+        SequencerError: an argument or variable contains NUL, which no program can receive.
     """
     environment = {**marked_environment(launch), MARK: mark}
     fields = [launch.wall, str(launch.grace_s), str(launch.cwd)]
@@ -214,7 +214,7 @@ def _pipe(ends: list[int]) -> tuple[int, int]:
 
 
 def _pair(ends: list[int]) -> tuple[int, int]:
-    """Return two connected sockets: they carry descriptors, and nobody opens them by a path."""
+    """Return two connected sockets: they can pass descriptors, and no path leads to them."""
     ours, theirs = socket.socketpair()
     pair = ours.detach(), theirs.detach()
     ends += pair
@@ -222,7 +222,7 @@ def _pair(ends: list[int]) -> tuple[int, int]:
 
 
 def _send_with(fd: int, data: bytes, descriptors: list[int]) -> int:
-    """Write as much of *data* as is taken at once, with *descriptors*; return how much."""
+    """Write as much of *data* as fits, with *descriptors*; return the number of bytes."""
     if not descriptors:
         return os.write(fd, data)
     control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
@@ -233,10 +233,10 @@ def _send_with(fd: int, data: bytes, descriptors: list[int]) -> int:
 
 
 def _prompt_file(ends: list[int]) -> tuple[int, int]:
-    """Return a nameless file, open for writing and for reading.
+    """Return two descriptors of a file without a name: one to write, one to read.
 
-    A file, because every client takes one on stdin, nothing has to be fed while output is
-    read, and a client that reads late, twice or not at all does no harm.
+    It is a file because every client accepts a file as stdin, nothing has to be written while
+    output is read, and a client may read it late, twice or not at all.
     """
     if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
         write = os.memfd_create("prompt", os.MFD_CLOEXEC)

@@ -1,8 +1,7 @@
-"""What starts one agent: its arguments, its environment, its limits.
+"""The values that start one agent: its arguments, its environment, its limits.
 
-What an agent gets of the environment is a fixed list, what its client needs, and what its entry
-names: a variable that nobody listed does not reach a program that runs with a model's hand on
-it.
+An agent gets a fixed list of environment variables, the variables that its client needs, and the
+ones that its entry names. No other variable reaches a program that a model controls.
 """
 
 from __future__ import annotations
@@ -25,31 +24,31 @@ class Launch(Struct, frozen=True, kw_only=True):
     """Everything that is needed to start one agent, or one command of the project."""
 
     identity: Identity | None
-    """Whose process it is. None: no model's, but a command that the person wrote (``setup``)."""
+    """The agent of this process. None: it is a command that a person wrote (``setup``)."""
     argv: Sequence[str]
     environment: Mapping[str, str]
     """The whole environment but for the identity's variables; nothing is inherited."""
     cwd: Path
     prompt: bytes
-    """What the agent reads on its standard input, to the end."""
+    """The whole standard input of the agent."""
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
     done_file: str | None = None
-    """Below *cwd*: when it appears, the agent has done its work and is ended."""
+    """Path below *cwd*: when this file appears, the agent's work is done and it is ended."""
     is_stuck: Callable[[], bool] | None = None
-    """Whether the agent only repeats itself, and is ended for that; None: nobody looks."""
+    """Whether the agent only repeats itself and has to be ended; None: not checked."""
     grace_s: float = GRACE_S
     """Seconds between TERM and KILL."""
     wall: Wall = Wall.SCOPES
-    """What keeps it away from other processes of its user."""
+    """The wall between the agent and other processes of its user."""
     lock: AttemptLock | None = None
-    """Of the attempt; None where it has no claim."""
+    """The attempt's lock; None if it has no claim."""
     hint: str = ""
-    """What to do where the program is missing."""
+    """What to do if the program is missing."""
 
 
-# Among them where keys are asked for (they stay in their agents), the only way out of a network
-# with a proxy and a certificate of its own, and through what programs are found and linked.
+# They include sockets of agents that hold keys (the keys stay there), the only way out of a network
+# with its own proxy and certificate, and variables with which programs are found and linked.
 EVERY_AGENT = words(
     "COLORTERM HOME LANG LANGUAGE LC_* LOGNAME NO_COLOR PATH SHELL TERM TERMINFO TMPDIR TZ TZDIR "
     "USER XDG_* DBUS_SESSION_BUS_ADDRESS GPG_TTY SSH_AGENT_PID SSH_AUTH_SOCK ALL_PROXY "
@@ -57,11 +56,11 @@ EVERY_AGENT = words(
     "CURL_CA_BUNDLE GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE SSL_CERT_DIR "
     "SSL_CERT_FILE CONDA_PREFIX DYLD_LIBRARY_PATH LD_LIBRARY_PATH NVM_DIR PYENV_ROOT VIRTUAL_ENV"
 )
-"""Names and prefixes that every agent gets where they are set."""
+"""Names and prefixes of variables that every agent gets if they are set."""
 TRUST = "SEQUENCER_TRUST"
-"""Says whose code may run on this machine: never said to an agent, whatever its entry names."""
+"""Says whose code may run on this machine; no agent gets it, whatever its entry names."""
 _IDENTIFYING = frozenset(Identity(step="", token=0, run_id="").variables())
-"""Not said to an agent that has no run, whatever its entry names."""
+"""An agent without a run gets none of these, whatever its entry names."""
 
 
 def agent_environment(
@@ -72,8 +71,9 @@ def agent_environment(
 ) -> dict[str, str]:
     """Return an agent's environment, but for its identity; see `Launch`.
 
-    From *base* (this process's, if not given) come `EVERY_AGENT` and what *passed* names:
-    the client's own variables and the entry's ``pass_env``. Then *extra*, the entry's ``env``.
+    From *base* (default: this process's environment) come `EVERY_AGENT` and the names in
+    *passed*: the client's variables and the entry's ``pass_env``. *extra*, the entry's ``env``,
+    is added last.
 
     >>> base = {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET_ACCESS_KEY": "…", "CI": "1"}
     >>> agent_environment(passed=["CI"], extra={"A": "b"}, base=base)
@@ -90,7 +90,7 @@ def agent_environment(
 
 
 def loader_environment() -> dict[str, str]:
-    """Return the variables without which an interpreter may not start; a guard needs no others."""
+    """Return the variables that an interpreter may need to start; a guard needs no others."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -99,7 +99,7 @@ def loader_environment() -> dict[str, str]:
 
 
 def marked_environment(launch: Launch) -> dict[str, str]:
-    """Return the environment of *launch* with its identity, which nothing in it can forge."""
+    """Return the environment of *launch* with its identity, which an entry can't forge."""
     environment = dict(launch.environment)
     environment.pop(TRUST, None)
     if launch.identity is None:

@@ -1,8 +1,8 @@
-"""Performs steps with the Anthropic Messages API directly: no client program, own tools.
+"""Performs steps with the Anthropic Messages API directly, without a client program.
 
-The agent reads and searches the project's files; it writes them, and runs commands, only
-where the entry lists ``write``, ``edit`` or ``bash``. A conversation is not kept, so a
-step can't continue the one before. Must not be called from a running asyncio loop.
+The agent reads and searches the project's files with our own tools; it writes files and runs
+commands only if the entry lists ``write``, ``edit`` or ``bash``. Conversations are not stored,
+so a step can't continue an earlier one. Must not be called from a running asyncio loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sequencer.executors.messages_loop import LISTENED_TO, Conversation, Message
 from sequencer.executors.prices import missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS, ToolFolder, Workbench
-from sequencer.executors.protocol import Listener, Objection, Permits, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permissions, StepRequest, words
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.tool_words import CHANGING, MESSAGES, granted, objections
 from sequencer.executors.wall import Wall
@@ -31,7 +31,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark, Step
 
 _HOTTEST = 1.0
-"""The API's own limit of temperature; other providers go to 2."""
+"""The API's limit for temperature; other providers allow 2."""
 
 
 class MessagesExecutor:
@@ -73,38 +73,38 @@ class MessagesExecutor:
         """Return what is missing before a step could run: a key, a price."""
         where = f"agents.{self.name}"
         key = self.missing(None)
-        found = [] if key is None else [key]
+        missing = [] if key is None else [key]
         if price_of(self.options.model, self.options.prices) is None:
-            found.append(missing_price(self.options.model, where))
-        return found
+            missing.append(missing_price(self.options.model, where))
+        return missing
 
-    def permits(self) -> Permits:
-        """Return the tools that the entry gives it."""
+    def permissions(self) -> Permissions:
+        """Return the tools of the entry."""
         says = f"tools {', '.join(self.options.tools) or 'none'}"
         can_write = not CHANGING.isdisjoint(self.options.tools)
         if "tools" in self.options.model_fields_set:
-            return Permits(says, can_write=can_write)
-        return Permits(says, ("tools: [read, glob, grep, edit, write]",), can_write)
+            return Permissions(says, can_write=can_write)
+        return Permissions(says, ("tools: [read, glob, grep, edit, write]",), can_write)
 
     def withheld(self, _environ: Mapping[str, str]) -> list[str]:
-        """Return nothing: this process asks the model, and has all of its own variables."""
+        """Return nothing: this process itself calls the model, with all of its variables."""
         return []
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return what of the step's tools and temperature can't be had."""
-        found = objections(step, MESSAGES, self.name)
+        """Return an objection for each tool and temperature of the step that can't work."""
+        result = objections(step, MESSAGES, self.name)
         if isinstance(step.complete_when, FileMark):
             reason = "complete_when: {file} ends a program, but this agent starts none"
-            found.append(Objection(reason, "leave it out; a step ends with the agent's answer"))
+            result.append(Objection(reason, "leave it out; a step ends with the agent's answer"))
         where = f"agents.{self.name}.tools"
         for name in granted(step, MESSAGES):
             if name not in self.options.tools:
                 reason = f"tools: {name}: true, but agent {self.name!r} does not have it"
-                found.append(Objection(reason, f"add it to {where}"))
+                result.append(Objection(reason, f"add it to {where}"))
         if step.temperature is not None and step.temperature > _HOTTEST:
             reason = f"temperature {step.temperature:g} is more than the API takes"
-            found.append(Objection(reason, f"use at most {_HOTTEST:g}"))
-        return found
+            result.append(Objection(reason, f"use at most {_HOTTEST:g}"))
+        return result
 
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
@@ -134,13 +134,13 @@ class MessagesExecutor:
         base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
         outcome = asyncio.run(conversation.hold(key, base_url))
         seconds = round(time.monotonic() - started, 6)
-        shown = outcome.evidence or conversation.observed.evidence(is_over=False)
+        evidence = outcome.evidence or conversation.observed.evidence(is_over=False)
         update = {
             "usage": conversation.usage.replace(seconds=seconds),
             "denials": tuple(conversation.denials),
-            "evidence": shown.replace(ended_processes=bench.ended_processes(listener)),
+            "evidence": evidence.replace(ended_processes=bench.ended_processes(listener)),
         }
-        # A command of the agent may have written it.
+        # A command of the agent may have written a result file.
         ignored = result_ignored(request, listener)
         return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
 
@@ -149,12 +149,12 @@ class MessagesExecutor:
         environment = agent_environment(
             passed=options.pass_env, extra=options.env, base=self._environ
         )
-        # Not even where pass_env names it: a command has no use for the API's key.
+        # Not even if pass_env names it: a command does not need the API's key.
         environment.pop(options.api_key_env, None)
         return environment
 
     def _refusal(self, request: StepRequest) -> str | None:
-        """Return why the attempt can't even begin."""
+        """Return why the attempt can't start; None: it can."""
         where, step = f"agents.{self.name}", request.step
         if not self._environ.get(self.options.api_key_env):
             return f"{where}: the variable {self.options.api_key_env} is not set; it holds the key"
@@ -179,7 +179,7 @@ class MessagesExecutor:
 
 
 def _forbidden(request: StepRequest) -> tuple[Path, ...]:
-    """Return the folder of the run's state, unless the project lies in it."""
+    """Return the folders of the run's state, except those that contain the project."""
     state = request.identity.state_path
     folders = [request.cwd / "sync", *([] if state is None else [state.parent])]
     root = request.cwd.resolve()

@@ -1,13 +1,12 @@
 """A conversation with a model over the Messages API: ask, run its tools, ask again.
 
-One attempt, one conversation; nothing of it is kept. Its cost is counted after every
-event and compared with the limit before every call, so a limit can be overshot by one
-call. Tools block the loop, which is what orders them; they obey deadline and
-cancellation themselves.
+One attempt is one conversation, which is not stored. The cost is counted after every event
+and compared with the limit before every call, so one call can exceed a limit. Tools block the
+loop, so they run one after the other; they obey deadline and cancellation themselves.
 
-The package retries nothing once a stream has started and obeys any retry-after before it;
-here both are decided by the same rules and within the step's deadline. Errors in mid-stream
-are the HTTP library's own, and an error event has status code 200.
+The package retries nothing after a stream has started, and before that it obeys any
+retry-after; here the same rules decide both, within the step's deadline. Errors within a stream
+come from the HTTP library, and an error event has status code 200.
 """
 
 from __future__ import annotations
@@ -27,7 +26,13 @@ from sequencer.executors.client_limits import DEFAULT_WAIT_S, TOO_MANY_REQUESTS,
 from sequencer.executors.observation import Observation, TurnTable, reason_of
 from sequencer.executors.prices import ModelPrice, Tokens, price_of
 from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
-from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
+from sequencer.executors.protocol import (
+    Listener,
+    Piece,
+    StepRequest,
+    repetition_message,
+    timeout_message,
+)
 from sequencer.executors.tool_words import MESSAGES, taken
 from sequencer.executors.wall import Wall
 from sequencer.frozen.base import Frozen
@@ -57,35 +62,35 @@ class MessagesOptions(Frozen):
 
     model: ModelName = "claude-sonnet-5-5"
     max_tokens: int = Field(default=32_000, ge=1, le=1_000_000)
-    """Of one answer."""
+    """Limit for one answer."""
     max_turns: int = Field(default=50, ge=1, le=10_000)
-    """Calls of one step that names no number itself."""
+    """Most calls of a step that has no max_turns itself."""
     tools: tuple[ToolName, ...] = ("read", "glob", "grep")
-    """A step's own lists can only take away from these."""
+    """A step's own lists can only remove some of these."""
     api_key_env: VariableName = "ANTHROPIC_API_KEY"
-    """Name of the variable with the key; the key itself has no place in a file."""
+    """Name of the variable with the key; the key itself must not be in a file."""
     base_url: Annotated[
         str | None, Field(pattern=r"^https?://\S+$"), AfterValidator(_takes_the_key)
     ] = None
-    """Of a gateway; without it ANTHROPIC_BASE_URL or the API itself."""
+    """Address of a gateway; default: ANTHROPIC_BASE_URL or the API itself."""
     prices: dict[str, ModelPrice] = Field(default_factory=dict)
     """By model, in USD per million tokens; they replace the list prices."""
     retries: int = Field(default=4, ge=0, le=20)
-    """Further tries of a call that broke off or met a busy server."""
+    """Retries of a call that broke off or found a busy server."""
     stall_timeout_s: float = Field(default=300.0, gt=0, le=3_600)
-    """Silence of the API after which a call is broken off and tried again."""
+    """Silence of the API after which a call is broken off and retried."""
     limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
-    """When to ask again after a limit whose end the API does not tell."""
+    """How long to wait after a usage limit if the API does not say when it ends."""
     secrets: tuple[str, ...] = SECRETS
     """Names of files, as shell patterns, that the file tools do not touch."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Variables for commands, beside the allow-listed ones."""
+    """Variables for commands, in addition to the ones on the allowlist."""
     pass_env: tuple[str, ...] = ()
     """Names of further variables of this process that commands get."""
     fail_on_denial: bool = False
-    """A refused tool call fails the step; otherwise it is a warning."""
+    """True: a refused tool call fails the step; False: it is only a warning."""
     wall: Wall = Wall.SCOPES
-    """Around each command that the agent runs."""
+    """The wall around each command that the agent runs."""
 
 
 TURNS = TurnTable(
@@ -100,7 +105,7 @@ TURNS = TurnTable(
         "tool_use": "raise max_turns, or make the step smaller",
     },
 )
-"""Values of ``stop_reason``; after a tool_use and a pause_turn the conversation goes on."""
+"""Values of ``stop_reason``; after a tool_use and a pause_turn the conversation continues."""
 
 
 LONGEST_WAIT_S = 60.0
@@ -113,11 +118,11 @@ _SERVER_ERROR = 500
 _CONFLICT = 409
 _RETRIED = frozenset({408, _CONFLICT, TOO_MANY_REQUESTS})
 _PASSING = frozenset({"api_error", "overloaded_error", "rate_limit_error", "timeout_error"})
-"""Types of an error event that another try may get round."""
+"""Types of error events for which a retry may help."""
 
 
 class _Trouble(Struct, frozen=True):
-    """What went wrong in one try."""
+    """The error of one try."""
 
     text: str
     status: int | None = None
@@ -152,7 +157,7 @@ class Conversation:
         self.denials: list[str] = []
         self.observed = Observation(TURNS)
         self.usage = Usage()
-        """What the attempt has used so far, the try that runs included."""
+        """The usage of the attempt so far, including the try that runs."""
         self._settled = Usage()
         self._options = options
         self._request = request
@@ -168,24 +173,24 @@ class Conversation:
         self._tools = tuple(tool for tool in tools if tool not in withheld)
         self._model = step.model or options.model
         self._price = price_of(self._model, options.prices)
-        """None: the cost is not known."""
+        """None: the cost is unknown."""
         self._idle_s = request.idle_timeout_s
-        """The step's own limit of silence, in place of the agent's: not tried again."""
+        """The step's own limit of silence, which replaces the agent's; it is not retried."""
 
     async def hold(self, key: str, base_url: str | None) -> Outcome:
-        """Return how the conversation ended: by itself, by the deadline, or cancelled."""
+        """Hold the conversation to its end, the deadline or a cancellation; return the outcome."""
         import anthropic  # noqa: PLC0415 - costs a second
 
         silence_s = self._idle_s or self._options.stall_timeout_s
         timeout = anthropic.Timeout(silence_s, connect=_CONNECT_TIMEOUT_S)
         loop, cancellation = asyncio.get_running_loop(), self._bench.cancellation
-        # A redirect would take the prompt, and a key that is a header of its own, elsewhere.
+        # A redirect would send the prompt, and the key in its header, to another server.
         connection = anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False)
         async with anthropic.AsyncAnthropic(
             api_key=key, base_url=base_url, timeout=timeout, max_retries=0, http_client=connection
         ) as client:
             talk = asyncio.ensure_future(self._talk(client))
-            # Cancelling the task closes the stream and with it the connection.
+            # Canceling the task closes the stream and with it the connection.
             loop.add_reader(cancellation.fileno(), talk.cancel)
             try:
                 left = self._bench.seconds_left()
@@ -201,15 +206,15 @@ class Conversation:
                 return self._stopped()
 
     def _answered(self, answer: str) -> Outcome:
-        shown = self.observed.evidence(is_over=True)
+        evidence = self.observed.evidence(is_over=True)
         if self.denials and self._options.fail_on_denial:
-            told = "; ".join(self.denials[:3])
-            message = f"{len(self.denials)} tool call(s) were refused: {told}"
+            listed = "; ".join(self.denials[:3])
+            message = f"{len(self.denials)} tool call(s) were refused: {listed}"
             failed = Outcome(status=OutcomeStatus.FAILED, error=message, output=answer)
-            return failed.replace(evidence=shown)
-        # Of a turn that was cut off, the error says what to do; others judge it.
+            return failed.replace(evidence=evidence)
+        # If the turn was cut off, the error says what to do; the engine judges the outcome.
         outcome = Outcome(
-            status=OutcomeStatus.OK, output=answer, error=self.observed.advice, evidence=shown
+            status=OutcomeStatus.OK, output=answer, error=self.observed.advice, evidence=evidence
         )
         is_json = schema_of(self._request.step) is not None
         return with_structured(outcome, parsed(answer)) if is_json else outcome
@@ -218,11 +223,11 @@ class Conversation:
         reason = self._bench.cancellation.reason
         if reason is not None:
             return Outcome(status=OutcomeStatus.INTERRUPTED, error=f"stopped: {reason}")
-        message = time_is_over(self._request, "the call was broken off")
+        message = timeout_message(self._request, "the call was broken off")
         return Outcome(status=OutcomeStatus.FAILED, error=message, is_timed_out=True)
 
     async def _talk(self, client: anthropic.AsyncAnthropic) -> str:
-        """Return what the model said last.
+        """Return the model's last message.
 
         Raises:
             NoAnswer: a limit was reached, a call got no answer, or the model repeats itself.
@@ -237,7 +242,7 @@ class Conversation:
             if answer.stop_reason == "tool_use" and turn < self._max_turns:
                 messages.append({"role": "user", "content": self._use_tools(answer)})
                 if 0 < self._request.step.most_equal_calls <= self.observed.repeated_calls:
-                    raise NoAnswer(repeats_itself(self._request))
+                    raise NoAnswer(repetition_message(self._request))
             elif answer.stop_reason not in {"tool_use", "pause_turn"}:
                 return self.observed.said_last
         raise NoAnswer(
@@ -263,7 +268,7 @@ class Conversation:
             raise over
 
     def _count(self, tokens: Tokens, is_over: bool) -> None:
-        """Take the tokens of the try that runs; settle them once it *is_over*."""
+        """Count the tokens of the current try; add them to the total when it *is_over*."""
         cost = self._price.cost_usd(tokens) if self._price else 0.0
         running = Usage(
             cost_usd=cost,
@@ -282,7 +287,7 @@ class Conversation:
     def _parameters(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         *before, last = messages
         if last["role"] == "user":
-            # Everything up to here is read from the cache by the next call.
+            # The next call reads everything up to this block from the cache.
             *blocks, end = last["content"]
             marked = {**end, "cache_control": {"type": "ephemeral"}}
             last = {**last, "content": [*blocks, marked]}
@@ -298,7 +303,7 @@ class Conversation:
         if self._tools:
             parameters["tools"] = describe_tools(self._tools)
         if step.temperature is not None:
-            # The package has no such parameter; the API takes it where the model does.
+            # The package has no such parameter; the API accepts it if the model does.
             parameters["extra_body"] = {"temperature": step.temperature}
         output_format = _format(schema_of(step))
         if output_format is not None:
@@ -310,21 +315,20 @@ class Conversation:
         for block in answer.content:
             if block.type != "tool_use":
                 continue
-            shown = f"{block.name} {one_line(block.input)}"
-            self._say(f"-> {shown}", Piece.ACTION)
-            done = call_tool(block.name, block.input, self._tools, self._bench)
-            self._say(
-                f"{'<- error:' if done.is_error else '<-'} {one_line(done.text)}", Piece.ACTION
-            )
-            self.observed.result(block.id, [done.text, done.is_error])
-            if done.is_refused:
-                self.denials.append(one_line(shown, 160))
+            call = f"{block.name} {one_line(block.input)}"
+            self._say(f"-> {call}", Piece.ACTION)
+            result = call_tool(block.name, block.input, self._tools, self._bench)
+            sign = "<- error:" if result.is_error else "<-"
+            self._say(f"{sign} {one_line(result.text)}", Piece.ACTION)
+            self.observed.result(block.id, [result.text, result.is_error])
+            if result.is_refused:
+                self.denials.append(one_line(call, 160))
             results.append(
                 {
                     "type": "tool_result",
                     "tool_use_id": block.id,
-                    "content": [_text(done.text)],
-                    "is_error": done.is_error,
+                    "content": [_text(result.text)],
+                    "is_error": result.is_error,
                 }
             )
         return results
@@ -333,12 +337,12 @@ class Conversation:
         self._listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
 
     async def _call(self, client: anthropic.AsyncAnthropic, parameters: dict[str, Any]) -> Message:
-        """Return the whole answer to one request; its text is heard as it comes.
+        """Return the whole answer to one request; the listener gets its text as it is streamed.
 
         Raises:
             NoAnswer: limited if the limit lasts longer than `LONGEST_WAIT_S`, the step's
-                deadline, or all tries; unavailable if the service did not answer, after the
-                tries that it deserves; failed for any other error.
+                deadline, or all retries; unavailable if the service did not answer after the
+                retries; failed for any other error.
         """
         attempt = 0
         while True:
@@ -346,7 +350,7 @@ class Conversation:
             try:
                 return await stream.read(client, parameters)
             except _caught() as error:
-                trouble = self._explained(error)
+                trouble = self._trouble_of(error)
             finally:
                 stream.close()
             attempt += 1
@@ -357,17 +361,17 @@ class Conversation:
             is_too_late = left is not None and delay_s >= left
             is_too_long = trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S
             if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
-                raise self._given_up(trouble, attempt)
-            again = f"retrying in {delay_s:.1f} s, {attempt} of {retries}"
-            self._listener.write(f"{trouble.text}; {again}\n".encode(), Piece.NOTICE)
+                raise self._no_answer(trouble, attempt)
+            notice = f"retrying in {delay_s:.1f} s, {attempt} of {retries}"
+            self._listener.write(f"{trouble.text}; {notice}\n".encode(), Piece.NOTICE)
             await asyncio.sleep(delay_s)
 
-    def _explained(self, error: Exception) -> _Trouble:
+    def _trouble_of(self, error: Exception) -> _Trouble:
         import anthropic  # noqa: PLC0415 - costs a second
 
         name = type(error).__name__
         if isinstance(error, anthropic.APIStatusError):
-            return self._explained_status(error)
+            return self._trouble_of_status(error)
         if "Timeout" in name:
             if self._idle_s is not None:
                 silent = f"no progress for {self._idle_s:g} s; the call was broken off\n"
@@ -380,7 +384,7 @@ class Conversation:
             return _Trouble(f"{name}: {error}", is_passing=False)
         return _Trouble(f"the API's answer broke off: {name}: {error}")
 
-    def _explained_status(self, error: anthropic.APIStatusError) -> _Trouble:
+    def _trouble_of_status(self, error: anthropic.APIStatusError) -> _Trouble:
         body = ClientEvent.of(error.body).sub("error")
         message = one_line(body.get("message") or error.message, ERROR_CHARS)
         kind = str(body.get("type", ""))
@@ -390,19 +394,19 @@ class Conversation:
             text = f"the API's answer broke off: {kind}: {message}"
             return _Trouble(text, status, kind in _PASSING)
         headers = error.response.headers
-        said = headers.get("x-should-retry")
-        is_passing = said == "true"
-        if said is None:
+        should_retry = headers.get("x-should-retry")
+        is_passing = should_retry == "true"
+        if should_retry is None:
             is_passing = status in _RETRIED or status >= _SERVER_ERROR
         text = f"the API refused the call (HTTP {status} {kind}): {message}"
         if status == _UNAUTHORIZED:
             text += f"\ncheck the key in {self._options.api_key_env}"
             is_passing = False
-        # A limit is never given up at once because of a header: it may end the step as limited.
+        # A header never makes a limit a failure: the step ends as limited instead.
         is_passing = is_passing or status == TOO_MANY_REQUESTS
         return _Trouble(text, status, is_passing, _retry_after_s(headers, self._clock()))
 
-    def _given_up(self, trouble: _Trouble, attempt: int) -> NoAnswer:
+    def _no_answer(self, trouble: _Trouble, attempt: int) -> NoAnswer:
         text = trouble.text + (f" ({attempt} tries)" if attempt > 1 else "")
         if trouble.status != TOO_MANY_REQUESTS:
             is_temporary = trouble.is_passing and trouble.status != _CONFLICT
@@ -416,7 +420,7 @@ class Conversation:
 
 
 def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return *schema* as the API takes one; None where it has no form that the API knows."""
+    """Return *schema* in the API's format; None: the API does not support it."""
     if schema is None:
         return None
     import anthropic  # noqa: PLC0415 - costs a second
@@ -424,17 +428,17 @@ def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     try:
         return {"type": "json_schema", "schema": anthropic.transform_schema(dict(schema))}
     except (ValueError, TypeError, AttributeError, RecursionError):
-        # Not everything that JSON Schema can say; the answer is checked behind the step.
+        # The API supports only a part of JSON Schema; the engine checks the answer anyway.
         return None
 
 
 def _text(text: str) -> dict[str, Any]:
-    # The API refuses an empty text block; a tool may well have said nothing.
+    # The API refuses an empty text block, but a tool may have no output.
     return {"type": "text", "text": text or "(nothing)"}
 
 
 class _Stream(Speaker):
-    """One try: shows its text, counts its tokens."""
+    """One try of a call: shows its text and counts its tokens."""
 
     def __init__(self, listener: Listener, count: Callable[[Tokens, bool], None]) -> None:
         self._listener = listener
@@ -463,7 +467,7 @@ class _Stream(Speaker):
     def _take_usage(self, usage: Any) -> None:
         creation = getattr(usage, "cache_creation", None)
         seen = self._tokens
-        # Later events may leave out what the first one said; counts never fall.
+        # Later events may leave counts out; counts never fall.
         hour = max(getattr(creation, "ephemeral_1h_input_tokens", 0) or 0, seen.cache_write_1h)
         written = getattr(usage, "cache_creation_input_tokens", 0) or 0
         self._tokens = Tokens(
@@ -477,7 +481,7 @@ class _Stream(Speaker):
 
 
 def _caught() -> tuple[type[Exception], ...]:
-    """Return what a call may raise: the package's errors and those of its HTTP library."""
+    """Return the exceptions of a call: the package's own and its HTTP library's."""
     import anthropic  # noqa: PLC0415 - costs a second
 
     libraries = (sys.modules.get(name) for name in ("httpx2", "httpx"))
@@ -486,7 +490,7 @@ def _caught() -> tuple[type[Exception], ...]:
 
 
 def _retry_after_s(headers: Any, now: datetime) -> float | None:
-    """Return the seconds of a retry-after header, which may also hold a date."""
+    """Return the seconds of a retry-after header, which may also be a date."""
     value = headers.get("retry-after")
     if value is None:
         return None

@@ -1,10 +1,10 @@
-"""What an attempt shows while it runs, gathered as facts: text, tool calls, why its turn ended.
+"""Collects facts about a running attempt: text, tool calls, and why its turn ended.
 
-Every executor gathers them here; `engine.evidence` decides what they are worth. Of tool calls
-and their results only digests are kept, and those only until the next ones come.
+Every executor collects them here; `engine.evidence` judges them. Only digests of tool calls and
+their results are stored, and only until the next ones come.
 
-Not promised: that a result which nobody could read is missed. A line that is too large to be
-read, or broken, may hold one, so no call counts as open after it.
+Not promised: that a missing result is noticed after an unreadable line. Such a line may contain
+the result, so no call counts as open after it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sequencer.model.evidence import Evidence, TurnEnd
 
 _REASON = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
 _NO_WORD = "no-word"
-"""Stands for a reason of another form than clients give; no table has it."""
+"""Replaces a reason of an unexpected form; no table has it."""
 _MOST_OPEN = 10_000
-"""Calls that wait for their results; what comes beyond that is counted only."""
+"""Most calls that are remembered until their results come; more of them are only counted."""
 
 
 _CLEAN_ANYWHERE = words("end_turn stop stop_sequence")
@@ -33,19 +33,19 @@ _CUT_OFF_ANYWHERE = words(
     "pause_turn prohibited_content recitation refusal safety tool_call tool_calls tool_use "
     "unexpected_tool_call"
 )
-"""Words of the services behind the clients (Anthropic, OpenAI, Google, Mistral, Amazon Bedrock),
-which a gateway may pass on to any of them. A client's own table comes first."""
+"""Reasons of the clients' services (Anthropic, OpenAI, Google, Mistral, Amazon Bedrock), which a
+gateway may pass to any client. A client's own table wins."""
 
 
 class TurnTable(Struct, frozen=True):
-    """The reasons by which one client says how a turn ended."""
+    """One client's reasons for the end of a turn."""
 
     clean: frozenset[str]
     cut_off: Mapping[str, str] = {}
-    """By reason: what to do about it; may be empty."""
+    """Reason -> what to do about it; may be empty."""
 
     def turn_end(self, reason: str | None) -> TurnEnd:
-        """Return how a turn ended that its client calls done for *reason*; None: it gave none."""
+        """Return how a turn ended for which its client gave *reason*; None: it gave no reason."""
         if reason is None or reason in self.clean:
             return TurnEnd.CLEAN
         word = reason.lower().replace("-", "_")
@@ -55,7 +55,7 @@ class TurnTable(Struct, frozen=True):
 
 
 def reason_of(value: object) -> str | None:
-    """Return *value*, which a client gave as a reason, as it is kept; None: it gave none.
+    """Return a client's reason *value* in the form that is stored; None: there is no reason.
 
     >>> reason_of("end_turn"), reason_of(None), reason_of(""), reason_of("rm -rf /"), reason_of(7)
     ('end_turn', None, None, 'no-word', 'no-word')
@@ -67,7 +67,7 @@ def reason_of(value: object) -> str | None:
 
 
 def richer(final: str, said: str) -> str:
-    r"""Return what was *said* last where it ends with the *final* answer, else that one.
+    r"""Return *said*, the last message, if it ends with the *final* answer, else *final*.
 
     >>> richer("", "All tests pass."), richer("pass.", "All tests\npass."), richer("42", "Hm.")
     ('All tests pass.', 'All tests\npass.', '42')
@@ -76,50 +76,50 @@ def richer(final: str, said: str) -> str:
 
 
 class Observation(Struct):
-    """One attempt as it is seen; one instance for one attempt."""
+    """The facts about one attempt; each attempt has its own instance."""
 
     table: TurnTable
     separator: str = "\n"
-    """Between the pieces of one message."""
+    """Joins the pieces of one message."""
     reason: str | None = None
-    """The client's last word for why a turn ended, as `reason_of` returns it."""
+    """The client's last reason for the end of a turn, from `reason_of`."""
     has_text: bool = False
     tool_calls: int = 0
     repeated_calls: int = 0
-    _said: list[str] = field(default_factory=list)
-    _said_before: str = ""
+    _pieces: list[str] = field(default_factory=list)
+    _previous_message: str = ""
     _open: dict[str, str] = field(default_factory=dict)
-    """By the client's id: digests of the calls that a turn has to wait for."""
+    """The client's id -> digest, for calls that a turn has to wait for."""
     _waiting: dict[str, str] = field(default_factory=dict)
-    """The same of those that it need not wait for."""
+    """The same for calls that a turn need not wait for."""
     _last_pair: tuple[str, str] | None = None
     _row: int = 0
 
     def say(self, text: str) -> None:
-        """Take a piece of what the agent itself says."""
+        """Add a piece of the agent's own text."""
         if text:
-            self._said.append(text)
+            self._pieces.append(text)
             self.has_text = self.has_text or not text.isspace()
 
     def next_message(self) -> None:
-        """Begin another message: what was said so far counts only if nothing follows."""
+        """Start another message; the text so far is the answer only if no text follows."""
         if text := self._message():
-            self._said_before = text
-        self._said.clear()
+            self._previous_message = text
+        self._pieces.clear()
 
     @property
     def said_last(self) -> str:
         """Return the last message that has text."""
-        return self._message() or self._said_before
+        return self._message() or self._previous_message
 
     def _message(self) -> str:
-        text = self.separator.join(self._said)
+        text = self.separator.join(self._pieces)
         return "" if text.isspace() else text
 
     def call(self, key: str, given: object, *, may_wait: bool = False) -> None:
-        """Take a tool call: *key* is the client's id of it, *given* all that it was asked.
+        """Record a tool call with the client's id *key* and the whole input *given*.
 
-        With *may_wait* the turn can end before the call does: it runs in the background.
+        With *may_wait* the call runs in the background, so the turn can end before it.
         """
         if key in self._open or key in self._waiting:
             return
@@ -129,12 +129,12 @@ class Observation(Struct):
             calls[key] = _digest_or_none(given)
 
     def let_wait(self, key: str) -> None:
-        """Take it that the call with *key* runs in the background."""
+        """Record that the call with *key* runs in the background."""
         if (call := self._open.pop(key, None)) is not None:
             self._waiting[key] = call
 
     def result(self, key: str, given: object) -> None:
-        """Take the result of the call with *key*; one that nobody has seen called is left out."""
+        """Record the result *given* of the call with *key*; an unknown call is ignored."""
         call = self._open.pop(key, None) or self._waiting.pop(key, None)
         if call is None:
             return
@@ -145,12 +145,12 @@ class Observation(Struct):
             self.repeated_calls = max(self.repeated_calls, self._row)
 
     def settle(self) -> None:
-        """Take it that every call has its result: the client went on, or nobody can read it."""
+        """Record that no call is open: the client continued, or a result could not be read."""
         self._waiting |= dict(list(self._open.items())[: _MOST_OPEN - len(self._waiting)])
         self._open.clear()
 
     def evidence(self, *, is_over: bool) -> Evidence:
-        """Return the facts; *is_over*: the client itself says that its turn is done."""
+        """Return the facts; *is_over*: the client reported that its turn is done."""
         end = self.table.turn_end(self.reason) if is_over else TurnEnd.CUT_OFF
         if self._open and end is TurnEnd.CLEAN:
             end = TurnEnd.CUT_OFF
@@ -165,12 +165,12 @@ class Observation(Struct):
 
     @property
     def advice(self) -> str | None:
-        """Return what the table says about the reason; None: nothing."""
+        """Return what to do about the reason, from the table; None: nothing."""
         return self.table.cut_off.get(self.reason or "") or None
 
 
 def _digest_or_none(value: object) -> str:
-    """Return the digest of *value*; empty where it can't be had, which equals nothing."""
+    """Return the digest of *value*, or "" if it has none; "" never counts as equal."""
     try:
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
         return digest_of(text)

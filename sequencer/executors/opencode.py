@@ -1,13 +1,13 @@
 """Performs steps with opencode, the ``opencode`` program.
 
-Out of the box it runs everything without asking. So that an entry says what its agent may
-do, edits, commands and downloads are set to "ask" unless ``permission`` or the step's
-``tools`` say otherwise, and in a run without a person to ask that means refused. Verified
-with 1.18.33. Not available: a limit of cost (it is counted), an added system prompt.
+By default opencode runs everything without asking. Here the entry decides what its agent may do:
+edits, commands and downloads are "ask" unless ``permission`` or the step's ``tools`` say
+otherwise, and without a person to ask that means refused. Verified with 1.18.33. Not available:
+a limit of cost (it is counted), an added system prompt.
 
-Success is exit code 0, no error event, and a last step that ended with reason "stop". At a
-refused tool call opencode ends at once, with exit code 0 and without an answer: that is a
-failure whatever fail_on_denial says, because the step was broken off.
+Success is exit code 0, no error event, and a last step that ended with reason "stop". After a
+refused tool call opencode ends at once, with exit code 0 and without an answer. That is a
+failure even without fail_on_denial, because the step was broken off.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import (
     Listener,
     Objection,
-    Permits,
+    Permissions,
     Piece,
     StepRequest,
     qualified_model,
@@ -53,15 +53,15 @@ Verdict = Literal["allow", "ask", "deny"]
 PermissionRules = dict[str, Verdict | dict[str, Verdict]]
 Permission = Mapping[str, Verdict | dict[str, Verdict]]
 
-# Three places count, the last that matches wins: the general permissions, those of the agent,
-# and those of a subagent, which knows the general ones only. So what a step takes away is
-# denied in general, and what it grants is allowed to its agent alone.
+# opencode has general permissions, permissions of the agent, and permissions of a subagent, which
+# gets only the general ones; the last match wins. So a step's denials go into the general
+# permissions, and its grants only to its agent.
 _CHANGING = ("edit", "write", "patch", "multiedit")
-"""The tools behind opencode's one permission to edit."""
+"""The tools that need opencode's permission ``edit``."""
 _ALLOWED: Mapping[str, dict[str, Verdict]] = {
     "read": {"*": "allow", "*.env": "ask", "*.env.*": "ask", "*.env.example": "allow"}
 }
-"""Where opencode's own idea of "allow" has exceptions, which stay."""
+"""Permissions for which opencode's default of "allow" has exceptions, which we keep."""
 
 
 def permission_of(tool: str) -> str:
@@ -73,51 +73,51 @@ def permission_of(tool: str) -> str:
     return "edit" if tool in _CHANGING else tool
 
 
-def general(permission: Permission, gone: Iterable[str]) -> PermissionRules:
-    """Return the permissions for every agent: *permission*, and none for the tools in *gone*."""
-    denied: PermissionRules = {permission_of(tool): "deny" for tool in gone}
+def general(permission: Permission, removed: Iterable[str]) -> PermissionRules:
+    """Return the permissions for every agent: *permission*, with all *removed* tools denied."""
+    denied: PermissionRules = {permission_of(tool): "deny" for tool in removed}
     return _last(permission, denied)
 
 
 def of_the_agent(permission: Permission, tools: Mapping[str, bool], step: Step) -> PermissionRules:
     """Return the permissions of the step's own agent, to which *tools* are offered."""
-    # A permission of the agent would give a tool back that `tools` takes away.
-    left = {key: verdict for key, verdict in permission.items() if _is_left(key, tools)}
-    lifted: PermissionRules = {}
+    # A permission of the agent would override a tool that `tools` takes away.
+    remaining = {key: verdict for key, verdict in permission.items() if _is_offered(key, tools)}
+    granted_rules: PermissionRules = {}
     for tool in granted(step, OPENCODE):
         key = permission_of(tool)
-        lifted[key] = dict(_ALLOWED[key]) if key in _ALLOWED else "allow"
-    return _last(left, lifted)
+        granted_rules[key] = dict(_ALLOWED[key]) if key in _ALLOWED else "allow"
+    return _last(remaining, granted_rules)
 
 
 def _last(permission: Permission, stronger: Permission) -> PermissionRules:
-    """Return both with *stronger* behind, also where the other has the key: the last wins."""
+    """Return both, with the keys of *stronger* at the end: for opencode the last match wins."""
     return {**{key: rule for key, rule in permission.items() if key not in stronger}, **stronger}
 
 
 def permission_objections(permission: Permission, step: Step, name: str) -> list[Objection]:
-    """Return where the rules of agent *name* are against the tools of *step*."""
+    """Return an objection for each tool of *step* that the rules of agent *name* do not allow."""
     words = step.tools or {}
-    found = []
+    result = []
     if "write" in words and "edit" in words and words["write"] != words["edit"]:
         reason = "tools: write and edit differ, but opencode has one permission for both"
-        found.append(Objection(reason, "give write and edit the same value"))
+        result.append(Objection(reason, "give write and edit the same value"))
     for word in (word for word, is_on in words.items() if is_on):
         key = permission_of(word)
         rules = permission.get(key, permission.get("*", "ask"))
         if rules in ("allow", "ask"):
             continue
         where = f"agents.{name}.permission"
-        says = (
+        effect = (
             "denies it" if rules == "deny" else "has rules for it, and a step can't override them"
         )
-        reason = f"tools: {word}: true, but {where} {says}"
-        found.append(Objection(reason, f"write allow for {key} there, or leave {word} out"))
-    return found
+        reason = f"tools: {word}: true, but {where} {effect}"
+        result.append(Objection(reason, f"write allow for {key} there, or leave {word} out"))
+    return result
 
 
-def _is_left(permission: str, tools: Mapping[str, bool]) -> bool:
-    """Return whether all tools that *permission* is about are offered."""
+def _is_offered(permission: str, tools: Mapping[str, bool]) -> bool:
+    """Return whether *tools* offers all tools that need *permission*."""
     names: tuple[str, ...] = _CHANGING if permission == "edit" else (permission,)
     rest = tools.get("*", True)
     return not any(tools.get(name) is False for name in names) and (
@@ -137,23 +137,23 @@ class OpencodeOptions(ClientOptions):
 
     program: str = Field(default="opencode", min_length=1, pattern=r"^[^\x00-\x1f]+$")
     agent: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,100}$")
-    """One of opencode's own agents; without it, its main one."""
+    """One of opencode's own agents; None: its main agent."""
     permission: dict[str, Verdict | dict[str, Verdict]] = Field(
         default={"edit": "ask", "bash": "ask", "webfetch": "ask"}
     )
-    """opencode's own words, laid over its configuration; ``{}`` leaves that as it is."""
+    """Rules in opencode's format that override its configuration; ``{}`` overrides nothing."""
     allowed_tools: tuple[str, ...] | None = None
-    """The tools that exist; a step's own list takes its place."""
+    """The tools that exist; a step's own list replaces it."""
     disallowed_tools: tuple[str, ...] = ()
-    """Taken away; a step's own list is added."""
+    """Tools that are taken away; a step's own list is added."""
     env: Annotated[dict[str, str], AfterValidator(_without_ours)] = Field(default_factory=dict)
 
 
 def opencode_argv(options: OpencodeOptions, request: StepRequest) -> list[str]:
-    """Return the program's arguments; the prompt goes to stdin, as arguments mangle it.
+    """Return the program's arguments; the prompt goes to stdin, because arguments mangle it.
 
     Raises:
-        ValueError: the session to continue has an id that no client would give.
+        ValueError: the session to continue has an id that no client would use.
     """
     argv = [options.program, "run", "--format=json", *options.extra_args]
     model = _model(options, request.step)
@@ -169,7 +169,7 @@ def _model(options: OpencodeOptions, step: Step) -> str | None:
 
 
 def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> dict[str, Any]:
-    """Return what is laid over opencode's configuration for this attempt."""
+    """Return the settings that override opencode's configuration for this attempt."""
     step = request.step
     agent: dict[str, Any] = {}
     if request.system_prompt is not None:
@@ -177,20 +177,20 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
     max_steps = 1 if step.single_turn else step.max_turns
     if max_steps is not None:
         agent["steps"] = max_steps
-    gone = dict.fromkeys(
+    removed = dict.fromkeys(
         (*options.disallowed_tools, *(step.disallowed_tools or ()), *taken(step, OPENCODE))
     )
-    tools = {**_offered(options, step), **dict.fromkeys(gone, False)}
+    tools = {**_offered(options, step), **dict.fromkeys(removed, False)}
     if tools:
         agent["tools"] = tools
     configuration: dict[str, Any] = {}
-    if everybodys := general(options.permission, gone):
-        configuration["permission"] = everybodys
-    if own := of_the_agent(options.permission, tools, step):
-        agent["permission"] = own
+    if general_rules := general(options.permission, removed):
+        configuration["permission"] = general_rules
+    if agent_rules := of_the_agent(options.permission, tools, step):
+        agent["permission"] = agent_rules
     if step.temperature is not None:
         agent["temperature"] = step.temperature
-        # Of a model that it does not know to take one, opencode would drop it in silence.
+        # Otherwise opencode silently drops the temperature for a model that it does not know.
         provider, _, model = (_model(options, step) or "").partition("/")
         configuration["provider"] = {provider: {"models": {model: {"temperature": True}}}}
     if agent:
@@ -199,7 +199,7 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
 
 
 def _offered(options: OpencodeOptions, step: Step) -> dict[str, bool]:
-    """Return which tools exist, where only some do."""
+    """Return the tools that exist; an empty result means all of them."""
     if step.single_turn or step.disallow_all_tools:
         return {"*": False}
     if step.allowed_tools is not None:
@@ -211,7 +211,7 @@ def _offered(options: OpencodeOptions, step: Step) -> dict[str, bool]:
 
 
 class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
-    """Runs ``opencode run`` under the process core."""
+    """Runs ``opencode run`` with the process core."""
 
     kind: ClassVar[str] = "opencode"
     install: ClassVar[str] = "npm install -g opencode-ai"
@@ -231,38 +231,39 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
     )
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return what of the step's model, temperature and tools can't be had."""
-        found = objections(step, OPENCODE, self.name, self.options.disallowed_tools)
-        found += permission_objections(self.options.permission, step, self.name)
+        """Return an objection for each model, temperature and tool of the step that can't work."""
+        result = objections(step, OPENCODE, self.name, self.options.disallowed_tools)
+        result += permission_objections(self.options.permission, step, self.name)
         model = _model(self.options, step) or ""
         if step.provider is not None and not model.startswith(f"{step.provider}/"):
             reason = f"provider: {step.provider}, but the step names no model of that provider"
-            found.append(Objection(reason, "add model, or leave provider out"))
+            result.append(Objection(reason, "add model, or leave provider out"))
         if step.temperature is not None and not all(model.partition("/")):
             reason = "temperature needs a model in the form provider/model"
-            found.append(Objection(reason, f"name one in the step, or in agents.{self.name}.model"))
-        return found
+            hint = f"name one in the step, or in agents.{self.name}.model"
+            result.append(Objection(reason, hint))
+        return result
 
-    def permits(self) -> Permits:
-        """Return the entry's permissions; "ask" is refused where nobody is there to answer."""
+    def permissions(self) -> Permissions:
+        """Return the entry's permissions; "ask" means refused, because no person is there."""
         options = self.options
         rules = json.dumps(options.permission)
         if "permission" in options.model_fields_set:
-            said = f"permission {rules}" if options.permission else "as its own configuration says"
-            return Permits(said, can_write=self._can_write)
+            says = f"permission {rules}" if options.permission else "as its own configuration says"
+            return Permissions(says, can_write=self._can_write)
         lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
-        said = f"permission {rules}: whatever it asks about is refused"
-        return Permits(said, lines, self._can_write)
+        says = f"permission {rules}: whatever it asks about is refused"
+        return Permissions(says, lines, self._can_write)
 
     @property
     def _can_write(self) -> bool:
         """Return whether a rule of the entry, or its own configuration, may let it write."""
-        given = self.options.permission
-        rules = (given.get(name, given.get("*", "allow")) for name in ("edit", "bash"))
+        permission = self.options.permission
+        rules = (permission.get(name, permission.get("*", "allow")) for name in ("edit", "bash"))
         return any(rule not in ("ask", "deny") for rule in rules)
 
     def call(self, request: StepRequest) -> Call:
-        """Return how *request* is performed; see `opencode_argv` for what it raises."""
+        """Return the call that performs *request*; see `opencode_argv` for what it raises."""
         argv = opencode_argv(self.options, request)
         defaults = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
         fixed = {_INLINE: json.dumps(opencode_configuration(self.options, request))}
@@ -284,8 +285,8 @@ TURNS = TurnTable(
         "tool-calls": "allow what was refused under permission: in the agent's entry, or try again",
     },
 )
-"""Values of a step_finish's ``reason``, which are those of its AI SDK. The SDK's ``unknown`` and
-``other`` are not in the table: some providers have complete answers with them."""
+"""Values of ``reason`` in a step_finish, which come from its AI SDK. The SDK's ``unknown`` and
+``other`` are not in the table: some providers give complete answers with them."""
 _DONE = ("completed", "error")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -295,7 +296,7 @@ class OpencodeParser(JsonEventParser):
 
     client = "opencode"
     turns = TURNS
-    gone = re.compile(r"Session not found")
+    lost_session = re.compile(r"Session not found")
     login = "log in: opencode auth login"
 
     def __init__(self, rules: Rules) -> None:
@@ -335,7 +336,7 @@ class OpencodeParser(JsonEventParser):
         if self._error is not None:
             data = self._error.sub("data")
             status = data.count("statusCode") or None
-            # The headers come along for a reset time that the message lacks.
+            # The headers may have a reset time that is not in the message.
             headers = one_line(data.sub("responseHeaders"), 600)
             wait = re.search(r"retry-after\S*|resets?_at\S*", headers)
             text = f"opencode: {self._error_text()}" + (f" ({wait[0]})" if wait else "")
@@ -345,20 +346,20 @@ class OpencodeParser(JsonEventParser):
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
             return self.refused_or_failed(text, end, is_own=False)
         if not (self._is_over or self.has_worked):
-            told = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
-            return self.refused_or_failed(f"opencode did nothing{told}", end, is_own=False)
+            reason = f": {_ANSI.sub('', self.stderr_text)}" if self._stderr else ""
+            return self.refused_or_failed(f"opencode did nothing{reason}", end, is_own=False)
         return self.answered(self.observed.said_last, end, is_over=self._is_over)
 
     def _take_tool(self, part: ClientEvent, listener: Listener) -> None:
-        self.observed.next_message()  # said before a tool call, so not the final answer
+        self.observed.next_message()  # text before a tool call is not the final answer
         state = part.sub("state")
-        given = state.sub("input")
+        tool_input = state.sub("input")
         self._observe(part, state)
-        call = f"{part.get('tool')} {one_line(given)}"
+        call = f"{part.get('tool')} {one_line(tool_input)}"
         self.say(listener, f"-> {call}", Piece.ACTION)
-        # A tool that was taken away is called by way of one that is named so.
+        # opencode reports a call of a tool that was taken away as a call of "invalid".
         is_invalid = part.get("tool") == "invalid"
-        error = given.get("error") if is_invalid else state.get("error")
+        error = tool_input.get("error") if is_invalid else state.get("error")
         if state.get("status") != "error" and not is_invalid:
             self.say(listener, f"<- {one_line(state.get('output'))}", Piece.ACTION)
             return
@@ -367,7 +368,7 @@ class OpencodeParser(JsonEventParser):
             self.denials.append(one_line(call, 160))
 
     def _observe(self, part: ClientEvent, state: ClientEvent) -> None:
-        """Take a tool call; opencode tells of one when it is done."""
+        """Record a tool call; opencode reports it only when it is done."""
         key = part.text("callID") or part.text("id")
         self.observed.call(key, [part.get("tool"), state.get("input")])
         if state.get("status") in _DONE:

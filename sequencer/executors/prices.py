@@ -1,10 +1,10 @@
-"""What a call of a model costs, from list prices in USD per million tokens.
+"""Calculates the cost of a call of a model from list prices in USD per million tokens.
 
-The table is that of https://platform.claude.com/docs/en/about-claude/pricing as of
-2026-11; entries under ``prices:`` of the project or of an agent replace or add to it.
+The table is from https://platform.claude.com/docs/en/about-claude/pricing, 2026-11; entries
+under ``prices:`` of the project or of an agent replace or extend it.
 
 Not promised: discounts, fast mode, regional surcharges, server tools. A model that is in
-neither table has no price at all, which is said as None and never as zero.
+neither table has no price, which is None and never zero.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _DATED = re.compile(r"(?P<model>.+?)(?:-\d{8}|-latest)?(?:\[1m\])?")
 
 
 class Tokens(Frozen):
-    """Tokens of one call; the four input kinds are disjoint, each has a price of its own."""
+    """Tokens of one call; the four kinds of input do not overlap, and each has its own price."""
 
     input: int = Field(default=0, ge=0)
-    """Neither read from nor written to the cache."""
+    """Input that was neither read from nor written to the cache."""
     output: int = Field(default=0, ge=0)
     cache_read: int = Field(default=0, ge=0)
     cache_write: int = Field(default=0, ge=0)
@@ -34,7 +34,7 @@ class Tokens(Frozen):
 
     @property
     def sent(self) -> int:
-        """Return everything that was sent, cached or not."""
+        """Return the number of all input tokens, cached or not."""
         return self.input + self.cache_read + self.cache_write + self.cache_write_1h
 
 
@@ -58,7 +58,7 @@ class ModelPrice(Frozen):
         return self
 
     def cost_usd(self, tokens: Tokens) -> float:
-        """Return what one call with *tokens* costs.
+        """Return the cost of one call with *tokens*.
 
         >>> ModelPrice(input=3, output=15).cost_usd(Tokens(input=1000, output=200))
         0.006
@@ -70,7 +70,7 @@ class ModelPrice(Frozen):
             + tokens.output * self.output
             + tokens.cache_read * read
             + tokens.cache_write * write
-            # Two times the input price for an hour, as against 1.25 times for five minutes.
+            # An hour costs 2 times the input price, five minutes cost 1.25 times: 2 / 1.25 = 1.6.
             + tokens.cache_write_1h * write * 1.6
         )
         is_long = self.long_from is not None and tokens.sent > self.long_from
@@ -79,7 +79,7 @@ class ModelPrice(Frozen):
 
 @cache
 def list_prices() -> Mapping[str, ModelPrice]:
-    """Return the table, by model id without its date; most commands need none of it."""
+    """Return model id without date -> price; built only when needed, which is rare."""
     fable, opus = ModelPrice(input=10, output=50), ModelPrice(input=5, output=25)
     fable_cheap_read = ModelPrice(input=10, output=50, cache_read=0.25)
     sonnet_4 = ModelPrice(input=3, output=15)
@@ -107,10 +107,10 @@ def list_prices() -> Mapping[str, ModelPrice]:
 
 
 def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPrice | None:
-    """Return the price of *model*, first from *own*, or None if nobody knows it.
+    """Return the price of *model*, first from *own*; None: it is unknown.
 
-    A trailing date, ``-latest`` or ``[1m]`` is not part of the name; nothing else is
-    guessed, because a neighbour's price would make a cost limit a lie:
+    A date at the end, ``-latest`` or ``[1m]`` is not part of the name. Nothing else is guessed,
+    because a cost limit with the price of a similar model would be wrong:
 
     >>> price_of("claude-haiku-4-5-20251001").output
     5.0
@@ -127,9 +127,9 @@ def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPr
 
 
 def estimated(usage: Usage, model: str | None, own: Mapping[str, ModelPrice]) -> Usage:
-    """Return *usage* with the cost that its tokens have by list prices, marked as an estimate.
+    """Return *usage* with the cost of its tokens by list prices, marked as an estimate.
 
-    Without tokens, a model or a price it is returned as it is, its cost unknown.
+    Without tokens, a model or a price, *usage* is returned unchanged, and its cost is unknown.
     """
     price = price_of(model, own) if model else None
     if price is None or not (usage.input_tokens or usage.output_tokens):

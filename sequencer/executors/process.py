@@ -1,11 +1,11 @@
-"""Run one agent program and turn what it did into an outcome.
+"""Run one agent program and turn its end into an outcome.
 
-`ProcessCore` runs an argv under a guard process of its own; `conclude` judges its end. What the
-agent wrote to its result file is data from an agent and trusted for nothing: see `apply_result`.
+`ProcessCore` runs an argv under a guard process; `conclude` judges the end. The agent's result
+file is untrusted: see `apply_result`.
 
 Relied on: `guard` ends every process of the attempt, however the attempt or this process
-ends. Not promised: that a listener sees stdout and stderr in the exact order in which
-they were written; each stream's own order is kept.
+ends. Not promised: that a listener sees stdout and stderr in the order in which they were
+written; only the order within each stream is kept.
 """
 
 from __future__ import annotations
@@ -39,7 +39,13 @@ from sequencer.executors.file_watch import FileWatch
 from sequencer.executors.guard import COMMAND_BYTES
 from sequencer.executors.guard_process import Guard, GuardUnreachable
 from sequencer.executors.launch import GRACE_S, Launch
-from sequencer.executors.protocol import Listener, Piece, StepRequest, repeats_itself, time_is_over
+from sequencer.executors.protocol import (
+    Listener,
+    Piece,
+    StepRequest,
+    repetition_message,
+    timeout_message,
+)
 from sequencer.executors.pump import DONE, STUCK, OutputConsumer, Pump
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.wall import WITHOUT_WALL, Wall
@@ -48,9 +54,9 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
 
 _COMMAND_CHARS = 200
-"""How much of a command line is shown."""
-PATIENCE_S = 5.0
-"""How long a start is tried again that this machine has no process or descriptor for."""
+"""Most characters of a command line that a message shows."""
+START_RETRY_S = 5.0
+"""How long to retry a start while this machine has no free process or descriptor."""
 _FIRST_PAUSE_S = 0.1
 
 
@@ -58,10 +64,10 @@ class ProcessCore:
     """Runs agents under guards; safe to use from several threads at once."""
 
     def __init__(self) -> None:
-        """Start nothing yet."""
+        """Create the core; it starts no guard yet."""
         self._spare: Guard | None = None
         self._lock = threading.Lock()
-        self._has_told_of_no_wall = False
+        self._has_reported_no_wall = False
 
     def __enter__(self) -> Self:
         """Return the core itself."""
@@ -74,7 +80,7 @@ class ProcessCore:
     def prepare(self) -> None:
         """Start the guard of the next `run` ahead of time; it waits without using CPU.
 
-        Where the system refuses it nothing is lost: `run` tries again and says why.
+        If the system refuses it, nothing is lost: `run` tries again and says why.
         """
         with self._lock:
             stale = self._spare
@@ -96,25 +102,25 @@ class ProcessCore:
     def run(
         self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
     ) -> ProcessEnd:
-        """Run one agent to its end and leave nothing of it behind.
+        """Run one agent to its end and leave none of its processes running.
 
-        An exception of *consumer* (a full disk) ends the agent's tree before it leaves.
+        An exception of *consumer* (a full disk) ends the agent's tree before it is raised here.
 
         Raises:
             MachineBusy: no agent was started, because processes of an earlier attempt are
-                there, or because this machine had no process, descriptor or memory for it
-                for `PATIENCE_S`.
+                still running, or because this machine had no free process, descriptor or
+                memory for `START_RETRY_S`.
             StorageFailed: see `AttemptLock`; no agent was started.
         """
         has_lock = launch.lock is None or launch.lock.take(cancellation)
         if cancellation.reason is not None or not has_lock:
             return ProcessEnd(ended_by=cancellation.reason)
-        until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
+        deadline, pause_s = time.monotonic() + START_RETRY_S, _FIRST_PAUSE_S
         while True:
             try:
                 return self._run(launch, consumer, cancellation)
             except MachineBusy:
-                if time.monotonic() > until or cancellation.wait(pause_s):
+                if time.monotonic() > deadline or cancellation.wait(pause_s):
                     raise
                 pause_s *= 2
 
@@ -122,11 +128,11 @@ class ProcessCore:
         self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
     ) -> ProcessEnd:
         started = time.monotonic()
-        # Before anything is paid for: what is left to do needs no descriptor.
+        # Open all descriptors before the agent costs anything: the rest needs no more of them.
         mark = FileWatch(launch.cwd, launch.done_file) if launch.done_file else None
         with _selector(cancellation) as selector:
             try:
-                guard = self._launched(launch)
+                guard = self._start_guard(launch)
             except (MachineBusy, StorageFailed):
                 raise
             except SequencerError as error:
@@ -136,10 +142,10 @@ class ProcessCore:
             try:
                 pump.run()
                 if pump.report is None:
-                    # While the guard is there, what it has adopted is known by its parent.
+                    # While the guard runs, it is the parent that identifies orphans.
                     end_marked(guard.mark)
             finally:
-                # Also on the way out of an exception: no control pipe, no agent.
+                # Also after an exception: closing the control pipe ends the agent.
                 is_clean = guard.close()
                 is_guard_lost = pump.report is None or not is_clean
                 survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
@@ -147,13 +153,16 @@ class ProcessCore:
                     launch.lock.is_clean = False
         _ensure_started(pump, guard)
         end = _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
-        if self._has_told_of_no_wall or not pump.lacks_wall:
+        if self._has_reported_no_wall or not pump.lacks_wall:
             return end
-        self._has_told_of_no_wall = True
+        self._has_reported_no_wall = True
         return replace(end, lacks_wall=True)
 
-    def _launched(self, launch: Launch) -> Guard:
-        """Return a guard that has its record; a spare one may have died while it waited."""
+    def _start_guard(self, launch: Launch) -> Guard:
+        """Return a guard that has its launch record.
+
+        The spare guard may have died while it waited; then a new one is started.
+        """
         with self._lock:
             spare, self._spare = self._spare, None
         if spare is not None:
@@ -180,10 +189,10 @@ class ProcessCore:
 
 
 def _selector(cancellation: Cancellation) -> selectors.BaseSelector:
-    """Return a fresh selector; the descriptor of *cancellation* is made as well.
+    """Return a new selector, and open the descriptor of *cancellation* too.
 
     Raises:
-        MachineBusy: there is no descriptor left.
+        MachineBusy: there is no free descriptor.
     """
     try:
         cancellation.fileno()
@@ -204,7 +213,7 @@ def launch_of(
     grace_s: float = GRACE_S,
     wall: Wall = Wall.SCOPES,
 ) -> Launch:
-    """Return how to start *argv* for *request*; *env* lacks only the request's identity."""
+    """Return the launch of *argv* for *request*; *env* is complete but for the identity."""
     mark = request.step.complete_when
     return Launch(
         identity=request.identity,
@@ -223,7 +232,7 @@ def launch_of(
 
 
 def located(program: str, project: Path) -> str:
-    """Return *program* as it is found from any folder; a path is relative to *project*.
+    """Return *program* so that it works from any folder; a path is relative to *project*.
 
     >>> located("./bin/agent", Path("/p")), located("claude", Path("/p"))
     ('/p/bin/agent', 'claude')
@@ -237,20 +246,20 @@ def conclude(
     listener: Listener,
     judge: Callable[[ProcessEnd], Outcome],
 ) -> Outcome:
-    """Return the outcome of *end*: ours where we stopped it, else what *judge* says.
+    """Return the outcome of *end*: ours if we stopped the agent, else the outcome from *judge*.
 
-    The agent's result file is applied last; it can't make a failure a success. The evidence is
-    completed by what only the process shows.
+    The agent's result file is applied last; it can't turn a failure into a success. Evidence
+    that only the process shows is added.
     """
     if end.lacks_wall:
         text = f"[sequencer] there is no wall around agents on this machine: {WITHOUT_WALL}\n"
         listener.write(text.encode(), Piece.NOTICE)
     if end.spawn_error is not None:
-        # An update of a client takes its program away for a moment.
+        # An update of a client removes its program for a moment.
         status = OutcomeStatus.UNAVAILABLE if end.has_vanished else OutcomeStatus.FAILED
         return Outcome(status=status, error=end.spawn_error)
     is_done = end.ended_by == DONE and not end.is_guard_lost
-    # Its exit code is that of our signal.
+    # We ended it with a signal, so its exit code says nothing about its work.
     outcome = judge(replace(end, exit_code=0) if is_done else end)
     update: dict[str, Any] = {"exit_code": end.exit_code}
     if not outcome.usage.seconds:
@@ -273,31 +282,31 @@ def conclude(
     if end.survivors:
         notice = f"{end.survivors} processes of the agent could not be ended\n"
         listener.write(notice.encode(), Piece.NOTICE)
-    tell_left(end, listener)
-    update["evidence"] = _shown(outcome.evidence or Evidence(), end, is_done=is_done)
+    report_leftovers(end, listener)
+    update["evidence"] = _complete_evidence(outcome.evidence or Evidence(), end, is_done=is_done)
     ignored = result_ignored(request, listener)
     return with_answer(apply_result(request.result_path, outcome.replace(**update), ignored))
 
 
-def _shown(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:
-    """Return *evidence* with what the end of the process adds to it."""
+def _complete_evidence(evidence: Evidence, end: ProcessEnd, *, is_done: bool) -> Evidence:
+    """Return *evidence* with the facts from the end of the process."""
     cut_off = {"turn_end": TurnEnd.CUT_OFF} if end.is_cut_short and not is_done else {}
     stated = {"is_stated": True} if is_done else {}
     return evidence.replace(ended_processes=end.left_running, **cut_off, **stated)
 
 
-def tell_left(end: ProcessEnd, listener: Listener) -> None:
-    """Tell *listener* which processes the agent had left running, if there were any."""
+def report_leftovers(end: ProcessEnd, listener: Listener) -> None:
+    """Report to *listener* which processes the agent left running, if any."""
     if end.left_running:
-        listener.write(f"[sequencer] {left_words(end)}\n".encode(), Piece.NOTICE)
+        listener.write(f"[sequencer] {leftover_message(end)}\n".encode(), Piece.NOTICE)
 
 
-def left_words(end: ProcessEnd) -> str:
-    r"""Return what became of the processes that were left running.
+def leftover_message(end: ProcessEnd) -> str:
+    r"""Return the message about the processes that the agent left running.
 
-    >>> left_words(ProcessEnd(left_running=1, first_left=b"python3\0-m\0http.server\0"))
+    >>> leftover_message(ProcessEnd(left_running=1, first_left=b"python3\0-m\0http.server\0"))
     '1 process that the agent had left running was ended: python3 -m http.server'
-    >>> left_words(ProcessEnd(left_running=2, first_left=b"npm start"))
+    >>> leftover_message(ProcessEnd(left_running=2, first_left=b"npm start"))
     '2 processes that the agent had left running were ended, first: npm start'
     """
     number, words = end.left_running, _command_words(end.first_left)
@@ -307,31 +316,36 @@ def left_words(end: ProcessEnd) -> str:
 
 
 def _command_words(line: bytes) -> str:
-    """Return a command *line* for people; cut between two words, for one may be a secret."""
+    """Return a command *line* for people, cut only between words.
+
+    Redaction would not find a secret that was cut in two.
+    """
     text = line.decode("utf-8", "replace").replace("\0", " ")
-    words = "".join(each if each.isprintable() else "?" for each in text).split()
+    words = "".join(letter if letter.isprintable() else "?" for letter in text).split()
     is_cut = len(line) >= COMMAND_BYTES
-    kept: list[str] = []
+    shown_words: list[str] = []
     for word in words[: -1 if is_cut else None]:
-        if len(" ".join([*kept, word])) > _COMMAND_CHARS:
+        if len(" ".join([*shown_words, word])) > _COMMAND_CHARS:
             is_cut = True
             break
-        kept.append(word)
-    return " ".join([*kept, "…"] if is_cut else kept)
+        shown_words.append(word)
+    return " ".join([*shown_words, "…"] if is_cut else shown_words)
 
 
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
-    """End what the guard did not, and return how much is left of the attempt."""
+    """End processes that the guard left, and return how many could not be ended."""
     if is_guard_lost or sys.platform != "linux":
         return end_marked(guard.mark)
     return int(report.get("survivors", 0)) if report else 0
 
 
 def _ensure_started(pump: Pump, guard: Guard) -> None:
-    """Return if an agent was started, or could not be for a reason of its own.
+    """Check that the machine had the resources for the start.
+
+    A start that failed for another reason passes.
 
     Raises:
-        MachineBusy: there was no process, descriptor or memory for it, or for its guard.
+        MachineBusy: the agent or its guard got no process, descriptor or memory.
     """
     report = pump.report
     if report is not None and report["event"] == "refused":
@@ -359,11 +373,11 @@ def _end_of(
     ended_by: StopReason | str | None = pump.stop_cause
     exit_code = report["exit_code"] if report else None
     if report and report["stopped_by"] is None:
-        # It ended by itself just before it heard of the stop; its own end counts, but not
-        # a death by the very signal that reached the sequencer too.
+        # It ended by itself just before the stop reached it. Its own end counts, unless the
+        # signal that stopped the sequencer also killed the agent.
         ended_by = cancellation.reason if exit_code != 0 else None
     elif report and ended_by is None:
-        # Somebody sent TERM to the guard: a shutdown, which is nobody's failure.
+        # Another process sent TERM to the guard: a shutdown, and not the agent's failure.
         ended_by = cancellation.reason or StopReason.INTERRUPTED
     return ProcessEnd(
         exit_code=exit_code,
@@ -381,14 +395,14 @@ _SHELL_SIGNAL_BASE = 128
 
 
 class ProcessEnd(Struct, frozen=True, kw_only=True):
-    """How one agent process ended; plain facts, no judgement."""
+    """How one agent process ended: facts without a judgment."""
 
     exit_code: int | None = None
     """Negative for a signal; None if it never ran or its guard was lost."""
     spawn_error: str | None = None
-    """Why it could not be started, with what to do about it."""
+    """Why it could not be started, and what to do about it."""
     has_vanished: bool = False
-    """There is no such program on PATH, where one was found before the step was claimed."""
+    """The program is not on PATH, although it was when the step was claimed."""
     ended_by: StopReason | str | None = None
     """None if it ended by itself, else "timeout", "idle", "done", "stuck" or the reason of a
     cancellation."""
@@ -396,21 +410,21 @@ class ProcessEnd(Struct, frozen=True, kw_only=True):
     stderr_tail: str = ""
     """The last 4 KiB of its standard error."""
     is_guard_lost: bool = False
-    """Somebody killed the guard; the agent was killed with it."""
+    """Another process killed the guard; the agent was killed with it."""
     lacks_wall: bool = False
-    """It ran without the wall that it should have had; of the first one only."""
+    """It ran without the wall that its entry asks for; set only for the first such agent."""
     survivors: int = 0
-    """Processes that could not be ended (another user's, after sudo, say)."""
+    """How many processes could not be ended (for example another user's, after sudo)."""
     left_running: int = 0
-    """Processes that it had left running when it ended by itself, and that were ended."""
+    """How many processes it left running when it ended by itself; they were ended."""
     first_left: bytes = b""
-    """The beginning of the command line of one of them."""
+    """The beginning of the command line of one of those processes."""
 
     @property
     def is_cut_short(self) -> bool:
-        """Return whether a signal ended it, ours or another's, or its guard was lost.
+        """Return whether a signal ended it, from us or from others, or its guard was lost.
 
-        Codes above 128 + SIGTERM are not meant: gemini makes them of HTTP statuses.
+        Codes above 128 + SIGTERM do not count: gemini makes exit codes from HTTP statuses.
         """
         code = -1 if self.exit_code is None else self.exit_code
         is_signal = code < 0 or 0 < code - _SHELL_SIGNAL_BASE <= signal.SIGTERM
@@ -422,25 +436,25 @@ LOOK_FIRST = "look at its log for what it did last"
 
 
 def describe_exit(end: ProcessEnd) -> str:
-    """Return one to three lines that say how a process ended, its last words included.
+    """Return one to three lines about how a process ended, with its last lines of stderr.
 
     >>> describe_exit(ProcessEnd(exit_code=137))
     'exit code 137 (128 + SIGKILL; often because memory ran out)'
     """
     code = end.exit_code
     if code is None:
-        said = "it left no exit code"
+        text = "it left no exit code"
     elif code < 0:
-        said = f"it was ended by {_signal_name(-code)}"
+        text = f"it was ended by {_signal_name(-code)}"
     elif code > _SHELL_SIGNAL_BASE and _signal_name(code - _SHELL_SIGNAL_BASE).startswith("SIG"):
-        said = f"exit code {code} (128 + {_signal_name(code - _SHELL_SIGNAL_BASE)})"
+        text = f"exit code {code} (128 + {_signal_name(code - _SHELL_SIGNAL_BASE)})"
     else:
-        said = f"exit code {code}"
+        text = f"exit code {code}"
     if code is not None and signal.SIGKILL in (-code, code - _SHELL_SIGNAL_BASE):
         why = "; often because memory ran out"
-        said = f"{said[:-1]}{why})" if said.endswith(")") else f"{said}{why}"
+        text = f"{text[:-1]}{why})" if text.endswith(")") else f"{text}{why}"
     lines = [line.strip() for line in end.stderr_tail.splitlines() if line.strip()]
-    return "\n".join([said, *(line[:300] for line in lines[-2:])])
+    return "\n".join([text, *(line[:300] for line in lines[-2:])])
 
 
 def _signal_name(number: int) -> str:
@@ -451,18 +465,18 @@ def _signal_name(number: int) -> str:
 
 
 def stop_error(end: ProcessEnd, request: StepRequest) -> str:
-    """Return why an agent that was stopped, or whose guard was killed, has failed."""
-    gone = "the agent and everything that it started were ended"
+    """Return why an agent failed that was stopped or whose guard was killed."""
+    consequence = "the agent and everything that it started were ended"
     step = request.step.name
     if end.ended_by == "timeout":
-        return time_is_over(request, gone)
+        return timeout_message(request, consequence)
     if end.ended_by == "idle":
         return (
-            f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
+            f"no progress for {request.idle_timeout_s:g} s; {consequence}\n"
             f"{LOOK_FIRST}; raise idle_timeout_s of step {step!r} only if it was at work in silence"
         )
     if end.ended_by == STUCK:
-        return f"{repeats_itself(request)}; {gone}"
+        return f"{repetition_message(request)}; {consequence}"
     return (
         "the guard process of the agent was killed, and the agent with it; what it had started was "
         "ended as far as it could be found"
@@ -470,9 +484,9 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
 
 
 def has_no_program(report: Mapping[str, Any], launch: Launch) -> bool:
-    """Return whether the program of *launch* was not found on PATH, or where its path leads.
+    """Return whether the program of *launch* was not found, on PATH or at an absolute path.
 
-    A path that depends on the folder may lead nowhere on another branch: that is a mistake.
+    A relative path does not count. It may be missing on another branch, and that is a mistake.
     """
     program = launch.argv[0]
     is_relative = os.sep in program and not os.path.isabs(program)  # noqa: PTH117 - argv's text
@@ -481,7 +495,7 @@ def has_no_program(report: Mapping[str, Any], launch: Launch) -> bool:
 
 
 def spawn_error(report: dict[str, Any], launch: Launch) -> str:
-    """Return why the agent of *launch* could not be started, as its guard's *report* has it."""
+    """Return why the agent of *launch* could not be started, according to its guard's *report*."""
     code, program = int(report["errno"]), launch.argv[0]
     if report["stage"] == "folder":
         return f"can't work in the folder {str(launch.cwd)!r}: {os.strerror(code)}"

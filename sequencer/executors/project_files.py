@@ -1,11 +1,11 @@
-"""What each client reads by itself from the folder of a project, whatever its command line says.
+"""The files that each client reads from a project's folder, whatever its command line is.
 
-A key that is not named as free acts. The clients' own modules are not needed for this: a
-project whose agent is ``auto`` could start any of them, and to load them all takes a while.
+A key takes effect unless it is listed as free. This module does not import the clients' modules:
+a project whose agent is ``auto`` could start any of them, and loading all takes a while.
 
-Seen with strace: claude 2.1.332, codex 0.169.0, opencode 1.18.33. Read in its documentation:
+Observed with strace: claude 2.1.332, codex 0.169.0, opencode 1.18.33. From its documentation:
 gemini 0.61.0. Not covered: instructions (CLAUDE.md, AGENTS.md, GEMINI.md, rules, output
-styles), which are prompts; the user's own folders (~/.claude, ~/.codex, …).
+styles), which are prompts, and the user's own folders (~/.claude, ~/.codex, …).
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from sequencer.executors.protocol import words
 from sequencer.store.strictjson import parse_object
 
 MAX_SETTINGS_BYTES = 128 * 1024
-"""A larger file of settings is compared as a whole."""
+"""A larger settings file is compared as a whole."""
 MAX_DOTS = 100
-"""In a line of TOML: the time for a key with dots grows with the square of their number."""
+"""Most dots in a line of TOML: the time to parse a dotted key grows with their square."""
 Reader = Callable[[bytes], dict[str, Any]]
-"""Returns the keys of a file of settings; ValueError: the file counts as a whole."""
+"""Returns the keys of a settings file; ValueError: the file is compared as a whole."""
 
 
 class ProjectFiles(Struct, frozen=True):
-    """Names in the project's folder, and in those above it up to the repository's root."""
+    """Paths in the project's folder, and in the folders above it up to the repository's root."""
 
     files: Mapping[str, Reader | None]
-    """Each with its reader; None: any change of the file acts."""
+    """Path -> reader; None: any change of the file matters."""
     folders: tuple[str, ...]
-    """Each file below them acts."""
+    """Any change of a file in these folders matters."""
     free: frozenset[str]
-    """Keys of settings that change nothing an agent may do, as ``key.below``."""
+    """Keys that do not change what an agent may do, as ``key.below``."""
 
 
 def json_keys(data: bytes) -> dict[str, Any]:
     """Return the keys of a strict JSON object.
 
     Raises:
-        ValueError: comments, a byte order mark, duplicate keys, or no JSON at all: the client
-            may make something else of these.
+        ValueError: it is not JSON, or has comments, a byte order mark or duplicate keys, which
+            the client may read in another way.
     """
     return parse_object(data, MAX_SETTINGS_BYTES)
 
@@ -51,7 +51,7 @@ def toml_keys(data: bytes) -> dict[str, Any]:
     """Return the keys of a TOML document.
 
     Raises:
-        ValueError: it is none, too large, or nested so deeply that to read it would take long.
+        ValueError: it is not TOML, too large, or nested so deeply that parsing would take long.
     """
     import tomllib  # noqa: PLC0415 - few projects have such a file
 
@@ -72,7 +72,7 @@ def _below(folder: str, names: str) -> tuple[str, ...]:
 
 
 _SHELL = {".envrc": None}
-"""What direnv loads into the shells of a client."""
+"""direnv loads it into the shells of a client."""
 CLIENTS: Mapping[str, ProjectFiles] = {
     "claude": ProjectFiles(
         {
@@ -103,7 +103,7 @@ CLIENTS: Mapping[str, ProjectFiles] = {
             ".gemini/settings.json": json_keys,
             ".gemini/.env": None,
             ".env": None,
-            # What its sandbox is made from, and what is run in it first.
+            # The image of its sandbox, and the script that runs there first.
             ".gemini/sandbox.Dockerfile": None,
             ".gemini/sandbox.bashrc": None,
             **_SHELL,
@@ -125,7 +125,7 @@ CLIENTS: Mapping[str, ProjectFiles] = {
             **_SHELL,
         },
         (
-            # It takes either number.
+            # It reads folders with either the singular or the plural name.
             *_below(".opencode", "agent command mode plugin skill tool"),
             *_below(".opencode", "agents commands modes plugins skills tools"),
             *(".claude/skills", ".agents/skills"),
@@ -133,14 +133,14 @@ CLIENTS: Mapping[str, ProjectFiles] = {
         words("$schema keybinds layout theme tui username"),
     ),
 }
-"""Kind of agent -> what it reads. Executors of other packages are not known here."""
+"""Kind of agent -> the files that it reads. Executors of other packages are not listed."""
 
 
 def files_for(kind: str, options: Mapping[str, Any]) -> ProjectFiles | None:
-    """Return what an agent of *kind* with the *options* of its entry reads; None: nothing.
+    """Return the files that an agent of *kind* with *options* of its entry reads; None: none.
 
-    claude without the sources ``project`` and ``local`` loads neither settings nor servers,
-    skills, subagents and commands of a project.
+    Without the sources ``project`` and ``local``, claude loads no settings, servers, skills,
+    subagents and commands of a project.
     """
     sources = options.get("setting_sources") if kind == "claude" else None
     if isinstance(sources, list | tuple) and not {"project", "local"} & set(map(str, sources)):

@@ -2,12 +2,12 @@
 
 Each tool is the schema of its input and one method. What a tool returns or raises goes
 back to the model as text; only `PathRefused` counts as a refused call. Searches and
-commands run under the process core, so that a step's end ends them too. A path counts as
-inside only after its links are resolved; version control, the run's own state and files that
-look like secrets are never touched.
+commands run under the process core, so that they end with the step. A path counts as inside
+only after its links are resolved; version control, the run's own state and files that look like
+secrets are never touched.
 
-Not promised: a wall against somebody who changes links between the check and the use; a
-tool that runs commands can do that, and can read what it likes anyway.
+Not promised: protection against a process that changes links between the check and the use. A
+tool that runs commands can do that, and can read anything anyway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sequencer.errors import StateRefused
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.cancellation import Cancellation
 from sequencer.executors.launch import Launch
-from sequencer.executors.process import ProcessCore, ProcessEnd, tell_left
+from sequencer.executors.process import ProcessCore, ProcessEnd, report_leftovers
 from sequencer.executors.protocol import Identity, Listener
 from sequencer.executors.pump import OutputConsumer
 from sequencer.executors.wall import Wall
@@ -45,29 +45,29 @@ _NO_MATCH = 1
 
 
 class Workbench(Struct, frozen=True, kw_only=True):
-    """What tools work with during one attempt."""
+    """The resources of tools during one attempt."""
 
     folder: ToolFolder
     core: ProcessCore
     cancellation: Cancellation
     identity: Identity
     environment: Mapping[str, str]
-    """For commands; the API's key is not in it."""
+    """The environment of commands, without the API's key."""
     seconds_left: Callable[[], float | None]
-    """Until the attempt's deadline; None is without limit."""
+    """Returns the seconds until the attempt's deadline; None: no limit."""
     lock: AttemptLock | None = None
-    """Of the attempt, for its processes."""
+    """The attempt's lock, for its processes."""
     wall: Wall = Wall.SCOPES
-    _left: list[ProcessEnd] = field(default_factory=list)
+    _leftovers: list[ProcessEnd] = field(default_factory=list)
 
     def ended_processes(self, listener: Listener) -> int:
-        """Return how many processes the commands had left running, and tell *listener*."""
-        for end in self._left:
-            tell_left(end, listener)
-        return sum(end.left_running for end in self._left)
+        """Return how many processes the commands left running, and report them to *listener*."""
+        for end in self._leftovers:
+            report_leftovers(end, listener)
+        return sum(end.left_running for end in self._leftovers)
 
     def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> tuple[ProcessEnd, _Capped]:
-        """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
+        """Run *argv* in the project's folder; store the first *cap* bytes of its output."""
         left = self.seconds_left()
         launch = Launch(
             identity=self.identity,
@@ -82,22 +82,22 @@ class Workbench(Struct, frozen=True, kw_only=True):
         output = _Capped(cap)
         end = self.core.run(launch, output, self.cancellation)
         if end.left_running:
-            self._left.append(end)
+            self._leftovers.append(end)
         return end, output
 
 
 class _Capped(OutputConsumer):
-    """Keeps the first bytes of both streams together and reads the rest away."""
+    """Stores the first bytes of both streams together and discards the rest."""
 
     def __init__(self, cap: int) -> None:
-        self.kept = bytearray()
+        self.data = bytearray()
         self.is_cut = False
         self._cap = cap
 
     def stdout(self, data: bytes) -> bool:
-        room = self._cap - len(self.kept)
-        self.is_cut = self.is_cut or len(data) > room
-        self.kept += data[:room]
+        space = self._cap - len(self.data)
+        self.is_cut = self.is_cut or len(data) > space
+        self.data += data[:space]
         return True
 
     def stderr(self, data: bytes) -> bool:
@@ -105,11 +105,11 @@ class _Capped(OutputConsumer):
 
 
 class Tool(Frozen):
-    """Base of the tools' inputs; the docstring of each is what the model reads."""
+    """Base class of the tools' inputs; the model reads the docstring of each."""
 
     @abstractmethod
     def run(self, bench: Workbench) -> str:
-        """Do it and return what the model is told."""
+        """Run the tool and return the text for the model."""
 
 
 class Read(Tool):
@@ -157,15 +157,15 @@ class Edit(Tool):
         try:
             text = bench.folder.read(self.path).decode("utf-8")
         except UnicodeDecodeError as error:
-            # Written back, the bytes that can't be read would be lost.
+            # An edit would lose the bytes that can't be decoded.
             raise FileFailed(f"{self.path!r} is not UTF-8") from error
-        found = text.count(self.old_text)
-        if found == 0:
+        count = text.count(self.old_text)
+        if count == 0:
             raise FileFailed(f"old_text does not occur in {self.path!r}")
-        if found > 1 and not self.replace_all:
-            raise FileFailed(f"old_text occurs {found} times in {self.path!r}; give more of it")
+        if count > 1 and not self.replace_all:
+            raise FileFailed(f"old_text occurs {count} times in {self.path!r}; give more of it")
         bench.folder.write(self.path, text.replace(self.old_text, self.new_text))
-        return f"edited {self.path}: {found} replaced"
+        return f"edited {self.path}: {count} replaced"
 
 
 class Glob(Tool):
@@ -198,15 +198,15 @@ class Grep(Tool):
     def run(self, bench: Workbench) -> str:
         """Return ``path:line:text``, one a line."""
         start = bench.folder.path(self.path)
-        # A program and not `re`: a hostile pattern could hold this process for hours.
+        # A program and not `re`: a hostile pattern could block this process for hours.
         argv = ["grep", "-rnIEH", "--null", "--max-count=50", "--exclude-dir=.git"]
         argv += ["-i"] if self.ignore_case else []
-        # Relative, so that neither a strange name of the folder nor "-" gets in the way.
+        # With "./", so that a name of a file or folder can't be taken for an option.
         argv += ["-e", self.pattern, "--", f"./{bench.folder.shown(start)}"]
         end, output = bench.run(argv, _SEARCH_TIMEOUT_S, _MAX_GREP_BYTES)
-        matches = list(islice(_matches(bench.folder, output.kept), _MAX_MATCHES))
+        matches = list(islice(_matches(bench.folder, output.data), _MAX_MATCHES))
         if not matches and end.exit_code != _NO_MATCH:
-            reason = end.spawn_error or output.kept.decode("utf-8", "replace")
+            reason = end.spawn_error or output.data.decode("utf-8", "replace")
             raise FileFailed(f"grep failed: {reason[:500] or end.ended_by}")
         more = f"\n(only the first {_MAX_MATCHES})" if len(matches) == _MAX_MATCHES else ""
         return ("\n".join(matches) or "(no match)") + more
@@ -223,7 +223,7 @@ class Bash(Tool):
         end, output = bench.run(["bash", "-c", self.command], self.timeout_s, MAX_ANSWER_CHARS)
         if end.spawn_error is not None:
             raise FileFailed(end.spawn_error)
-        text = output.kept.decode("utf-8", "replace")
+        text = output.data.decode("utf-8", "replace")
         cut = "\n(output cut)" if output.is_cut else ""
         if end.ended_by is not None:
             return f"{text}{cut}\n(ended by us: {end.ended_by})"
@@ -233,11 +233,11 @@ class Bash(Tool):
 TOOLS: Mapping[str, type[Tool]] = {
     tool.__name__.lower(): tool for tool in (Read, Write, Edit, Glob, Grep, Bash)
 }
-"""By the names that the model and the configuration use."""
+"""Name for the model and in the configuration -> tool."""
 
 
 class ToolAnswer(Struct, frozen=True):
-    """What goes back to the model for one call."""
+    """The answer to the model for one call."""
 
     text: str
     is_error: bool = False
@@ -245,7 +245,7 @@ class ToolAnswer(Struct, frozen=True):
 
 
 def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the tools called *names* as the Messages API wants them."""
+    """Return the tools called *names* in the format of the Messages API."""
     return [
         {
             "name": name,
@@ -257,7 +257,7 @@ def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
-    """Run the tool *name*, if it is one of *names*, with the input that the model gave."""
+    """Run the tool *name* with the model's input *given*, if the tool is one of *names*."""
     if name not in names:
         known = ", ".join(names) or "none"
         return ToolAnswer(
@@ -302,11 +302,11 @@ class PathRefused(Exception):
 
 
 class FileFailed(Exception):
-    """The file can't be read or written; the agent is told why and may go on."""
+    """The file can't be read or written; the agent gets the reason and may continue."""
 
 
 class ToolFolder:
-    """The files below *root*, but for the *forbidden* folders and the *secrets*."""
+    """The files below *root*, except for the *forbidden* folders and the *secrets*."""
 
     def __init__(
         self, root: Path, forbidden: Sequence[Path] = (), secrets: Sequence[str] = SECRETS
@@ -319,8 +319,8 @@ class ToolFolder:
         """Return the real path of *name*, which is relative to the project's folder.
 
         Raises:
-            PathRefused: it leads outside, or to something that is never touched. An absolute
-                path is judged by where it leads, because models like to write them.
+            PathRefused: it leads outside, or to a file that tools never touch. An absolute path
+                is allowed if it leads inside, because models often write them.
         """
         if not name or "\x00" in name:
             raise PathRefused("give a path without NUL characters")
@@ -341,7 +341,7 @@ class ToolFolder:
             return False
 
     def shown(self, path: Path) -> str:
-        """Return *path* as the agent names it."""
+        """Return *path* relative to the project's folder, for the agent."""
         return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else "?"
 
     def read(self, name: str) -> bytes:
@@ -349,7 +349,7 @@ class ToolFolder:
 
         Raises:
             PathRefused: see `path`.
-            FileFailed: it is missing, no regular file, or too large.
+            FileFailed: it is missing, not a regular file, or too large.
         """
         try:
             data = read_regular(self.path(name), max_bytes=MAX_FILE_BYTES)
@@ -362,12 +362,12 @@ class ToolFolder:
         return data
 
     def write(self, name: str, content: str) -> bool:
-        """Replace or create the file in one go; return whether it is new.
+        """Replace or create the file atomically; return whether it is new.
 
         Raises:
             PathRefused: see `path`.
-            FileFailed: the content is too large, or the file system refused; what stood
-                there before is untouched.
+            FileFailed: the content is too large, or the file system refused; the old file is
+                unchanged.
         """
         path = self.path(name)
         data = content.encode("utf-8", "replace")
@@ -385,7 +385,7 @@ class ToolFolder:
     def _refusal(self, real: Path) -> str | None:
         if not real.is_relative_to(self.root):
             return "is outside the project's folder"
-        # Folded, because some file systems take .GIT for .git.
+        # Case is ignored, because for some file systems .GIT is .git.
         parts = [part.casefold() for part in real.relative_to(self.root).parts]
         if VERSION_CONTROL.intersection(parts):
             return "belongs to version control"

@@ -1,6 +1,6 @@
-"""What the engine asks of an executor, and what an executor may tell while it works.
+"""The protocol between the engine and an executor.
 
-An executor performs one attempt at one step. It knows nothing of runs, claims or heads:
+An executor makes one attempt at one step. It knows nothing about runs, claims or heads:
 it gets a request, reports output and usage to a listener, obeys a cancellation, and
 returns an outcome. It does not raise for an agent's failure; an exception from it is a
 bug or a deliberate `SequencerError` about its configuration.
@@ -24,46 +24,46 @@ from sequencer.store.identity import INSIDE_AGENT
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of *text*: names of fields, variables or options, many on a line."""
+    """Return the set of words in *text*, so that long lists of names stay short in the code."""
     return frozenset(text.split())
 
 
 class Piece(StrEnum):
-    """What a piece of output is, so that a terminal can choose what to show."""
+    """The kind of a piece of output, so that a terminal can choose what to show."""
 
     OUTPUT = "output"
-    """Bytes of a program that has no event stream."""
+    """Bytes from a program that has no event stream."""
     THOUGHT = "thought"
     ACTION = "action"
     """A tool call or its result."""
     RESPONSE = "response"
     ERROR = "error"
     NOTICE = "notice"
-    """Said by the sequencer, not by the agent."""
+    """From the sequencer, not from the agent."""
 
 
 class Listener(Protocol):
-    """Who hears what a step does while it does it; called from one thread at a time."""
+    """Receives output and usage while a step runs; called from one thread at a time."""
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
-        """Take bytes as they are; the log keeps all, a terminal what it wants."""
+        """Accept bytes unchanged; the log stores all of them, a terminal what it shows."""
 
     def used(self, usage: Usage) -> None:
-        """Take the attempt's usage so far (a total, not a difference)."""
+        """Accept the attempt's usage so far (a total, not a difference)."""
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """Which step of which run an agent performs; every process that is started for it is told.
+    """Which step of which run an agent performs; all processes of the attempt get it as variables.
 
-    `pump.record_of` adds these variables where a process is launched, after everything else, so
+    `pump.record_of` adds these variables at the launch of a process, after everything else, so
     no caller can forget them and no entry of ``agents`` can replace them.
     """
 
     step: str
     token: int
-    """Of the claim. 0, which no claim has: there is none."""
+    """The claim's token; 0 if there is no claim."""
     run_id: str | None = None
-    """None: the agent works for no run, and only *step* and *token* are told."""
+    """None: the agent works for no run, and gets only *step* and *token*."""
     run_name: str | None = None
     workflow: str = ""
     position: str = ""
@@ -76,13 +76,13 @@ class Identity(Struct, frozen=True, kw_only=True):
     def variables(self) -> dict[str, str]:
         """Return the variables by name; `INSIDE_AGENT`, the mark of an agent, is never empty.
 
-        Run id, step index and token together are an idempotency key: an agent that is run
+        Run id, step index and token together are an idempotency key: an agent that runs
         again after a crash sees the same first two and a larger third.
         """
-        found = {"SEQUENCER_STEP": self.step, INSIDE_AGENT: str(self.token)}
+        variables = {"SEQUENCER_STEP": self.step, INSIDE_AGENT: str(self.token)}
         if self.run_id is None:
-            return found
-        return found | {
+            return variables
+        return variables | {
             "SEQUENCER_RUN_ID": self.run_id,
             "SEQUENCER_RUN_NAME": self.run_name or "",
             "SEQUENCER_WORKFLOW": self.workflow,
@@ -96,7 +96,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 class StepRequest(Struct, frozen=True, kw_only=True):
-    """Everything that one attempt needs; prompts are texts, already read and checked."""
+    """Everything that one attempt needs; prompts are texts that were read and checked before."""
 
     identity: Identity
     step: Step
@@ -109,29 +109,29 @@ class StepRequest(Struct, frozen=True, kw_only=True):
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     resume_session: str | None = None
-    """Session id of the step before, where the step continues it."""
+    """Session id of the previous step, if this step continues it."""
     timeout_s: float | None = None
-    """For the whole attempt; None is without limit."""
+    """For the whole attempt; None: no limit."""
     is_node: bool = False
-    """The step is a node of a flowchart, whose limit is called ``timeout`` there."""
+    """The step is a node of a flowchart, where the limit is called ``timeout``."""
     idle_timeout_s: float | None = None
     grace_s: float | None = None
-    """At most so long between TERM and KILL; None: as the agent's entry has it."""
+    """Most seconds between TERM and KILL; None: the value of the agent's entry."""
     lock: AttemptLock | None = None
-    """For the processes that perform it; None where there is no claim."""
+    """For the attempt's processes; None if there is no claim."""
     decides: bool = False
-    """The answer decides which way the run goes: only what the client itself says counts, and
-    not the result file, which other agents of this user can write."""
+    """The answer decides which way the run goes: only the client's own output counts, not the
+    result file, because other agents of this user can write that."""
     label: str | None = None
-    """Of an answer that picks a way: what it may end with to go forward; a rehearsal says it."""
+    """For an answer that picks a way: the label that goes forward; a rehearsal answers it."""
     max_cost_usd: float | None = None
-    """What is left for this attempt under the step's, invocation's and run's limits."""
+    """The cost that is left for this attempt under the limits of step, invocation and run."""
 
     def __post_init__(self) -> None:
-        """Refuse a request that is nobody's: its processes would look like a person's.
+        """Refuse a request without an identity: its processes would look like a person's.
 
         Raises:
-            TypeError: *identity* is none.
+            TypeError: *identity* is not an `Identity`.
         """
         if type(self.identity) is not Identity:
             raise TypeError(f"a request needs an Identity, not {self.identity!r}")
@@ -142,10 +142,10 @@ class StepRequest(Struct, frozen=True, kw_only=True):
         return self.identity.variables()
 
     def file(self, name: str) -> Path:
-        """Return where a file called *name* stands for this attempt, for its agent to read.
+        """Return the path of this attempt's file called *name*, which its agent reads.
 
-        A system prompt goes into one and not into an argument: an argument ends at 128 KiB, and
-        every user of the machine can read it.
+        A system prompt goes into a file and not into an argument: an argument can have at most
+        128 KiB, and every user of the machine can read it.
         """
         return self.result_path.parent / name
 
@@ -159,10 +159,10 @@ class Executor(Protocol):
 
     @property
     def supported_fields(self) -> frozenset[str]:
-        """Return the names of the `Step` fields that this executor honours.
+        """Return the names of the `Step` fields that this executor supports.
 
-        Any other set field is refused at load time; `EVERY_EXECUTOR` fields need not be
-        listed. A class attribute will do where every entry of the kind honours the same.
+        Loading refuses any other field that is set; `EVERY_EXECUTOR` fields need not be
+        listed. A class attribute is enough if all entries of the kind support the same fields.
         """
 
     def problems(self) -> list[str]:
@@ -171,34 +171,34 @@ class Executor(Protocol):
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
-        """Make one attempt and return how it ended, cancelled ones included."""
+        """Make one attempt and return how it ended, also if it was canceled."""
 
 
 @runtime_checkable
-class Installed(Protocol):
-    """What an executor has beside `Executor` if something has to be there for it to start."""
+class ChecksInstallation(Protocol):
+    """Optional: an executor that needs a program or a key before it can start."""
 
     def missing(self, folder: Path | None) -> str | None:
-        """Return which program or key is not there, and what to do; None: nothing is missing.
+        """Return which program or key is missing, and what to do; None: nothing is missing.
 
-        Asked before a step is claimed. Agents work in *folder*; None: where is not known yet.
+        Called before a step is claimed. Agents work in *folder*; None: it is not known yet.
         """
 
 
-def time_is_over(request: StepRequest, became: str) -> str:
-    """Return why an attempt that took too long has failed, in the words of its author.
+def timeout_message(request: StepRequest, consequence: str) -> str:
+    """Return why an attempt that took too long failed, with the unit that its author used.
 
-    *became* says what became of it.
+    *consequence* says what happened to the attempt.
     """
     seconds, name = request.timeout_s or 0.0, request.step.name
     took, key = f"{seconds:g} s", f"timeout_s of step {name!r}"
     if request.is_node:
         took, key = f"{seconds * 1000:.0f} ms", f"timeout (in milliseconds) of node {name!r}"
-    return f"timed out after {took}; {became}\nraise {key}, or give it less to do"
+    return f"timed out after {took}; {consequence}\nraise {key}, or give it less to do"
 
 
-def repeats_itself(request: StepRequest) -> str:
-    """Return why an attempt was ended that made one tool call over and over."""
+def repetition_message(request: StepRequest) -> str:
+    """Return why an attempt that made the same tool call over and over was ended."""
     return (
         f"the same tool call had the same result {request.step.most_equal_calls} times in a row "
         f"(stagnation.tool_calls of step {request.step.name!r})"
@@ -206,74 +206,77 @@ def repeats_itself(request: StepRequest) -> str:
 
 
 class Objection(NamedTuple):
-    """Why an executor can't honour what a step says, and what to write instead."""
+    """Why an executor can't support what a step says, and what to write instead."""
 
     reason: str
     hint: str
 
 
 @runtime_checkable
-class Particular(Protocol):
-    """What an executor has beside `Executor` if it honours some values of a field only."""
+class ValidatesSteps(Protocol):
+    """Optional: an executor that supports only some values of a field."""
 
     providers: ClassVar[frozenset[str] | None]
-    """Whose models it has; None is anybody's."""
+    """The providers whose models it can use; None: all."""
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return what can't be honoured of *step*, each of whose fields is supported."""
+        """Return an objection for each value of *step* that it can't support.
+
+        All fields that *step* sets are supported.
+        """
 
 
-class Permits(NamedTuple):
-    """What a client lets its agent do where nobody is there to be asked."""
+class Permissions(NamedTuple):
+    """What a client lets its agent do when no person is there to ask."""
 
     says: str
     """In the client's own words."""
     to_edit: tuple[str, ...] = ()
-    """Lines for the agent's entry with which it edits files; empty where the entry says
-    itself what the agent may do, be it to read only."""
+    """Lines for the agent's entry that let it edit files; empty if the entry itself says
+    what the agent may do, even if that is only to read."""
     can_write: bool = True
-    """False: nothing lets it change a file, unless the step itself grants it a tool."""
+    """False: it can't change any file, unless the step itself grants it a tool."""
 
 
 @runtime_checkable
-class Permitting(Protocol):
-    """What an executor has beside `Executor` if its client decides what its agent may do."""
+class HasPermissions(Protocol):
+    """Optional: an executor whose client decides what its agent may do."""
 
-    def permits(self) -> Permits:
+    def permissions(self) -> Permissions:
         """Return what the agent may do in a step that says nothing about it."""
 
     def withheld(self, environ: Mapping[str, str]) -> list[str]:
-        """Return the names in *environ* that look like a provider's and that it does not get."""
+        """Return the variables of model providers in *environ* that the agent does not get."""
 
 
 @runtime_checkable
-class Answering(Protocol):
-    """What an executor has beside `Executor` if its entry may give its agent tools or rights."""
+class RemovesTools(Protocol):
+    """Optional: an executor whose entry may give its agent tools or permissions."""
 
-    def answering(self, project: Path) -> Executor | Objection:
-        """Return the same agent as one that only answers; see `without_tools`."""
+    def without_tools(self, project: Path) -> Executor | Objection:
+        """Return a copy of this executor that only answers; see the function `without_tools`."""
 
 
 WITHOUT_TOOLS = ("single_turn", "disallow_all_tools")
-"""Step fields each of which takes all tools away."""
+"""Step fields that each take all tools away."""
 
 
 def without_tools(executor: Executor, project: Path) -> Executor | Objection:
-    """Return *executor* as one that only answers, or why it can't be that.
+    """Return a copy of *executor* that only answers, or the reason why there can't be one.
 
-    It has to work in another folder: its program, if it is a path, is one of *project*. What
-    its entry allows does not count; the step that it gets has to set one of `WITHOUT_TOOLS`
-    that it supports.
+    The copy works in another folder: if its program is a path, it is relative to *project*.
+    What its entry allows does not count. Its step has to set one of `WITHOUT_TOOLS` that the
+    executor supports.
     """
-    if isinstance(executor, Answering):
-        return executor.answering(project)
+    if isinstance(executor, RemovesTools):
+        return executor.without_tools(project)
     return tools_objection(executor) or executor
 
 
 def tools_objection(executor: Executor, extra_args: Sequence[str] = ()) -> Objection | None:
-    """Return why no step can take all tools from the agent of *executor*; None: one can.
+    """Return why no step can take all tools from the agent of *executor*; None: a step can.
 
-    Nobody knows what *extra_args* of its entry give it.
+    Any *extra_args* of its entry are refused, because their effect is unknown.
     """
     if executor.supported_fields.isdisjoint(WITHOUT_TOOLS):
         reason = f"kind {executor.kind} can't be started without tools (it has no single_turn)"
@@ -285,22 +288,22 @@ def tools_objection(executor: Executor, extra_args: Sequence[str] = ()) -> Objec
 
 
 @runtime_checkable
-class Walled(Protocol):
-    """What an executor has beside `Executor` if its entry says which wall its processes get."""
+class HasWall(Protocol):
+    """Optional: an executor whose entry says which wall its processes get."""
 
     @property
     def wall(self) -> Wall:
-        """Return what keeps them away from other processes of their user."""
+        """Return the wall between its processes and other processes of their user."""
 
 
 _PROVIDERS = ("ANTHROPIC_", "AWS_", "AZURE_", "GOOGLE_", "OPENAI_")
 
 
-def is_of_a_provider(name: str) -> bool:
-    """Return whether a variable called *name* may be how a model's provider is found.
+def is_provider_variable(name: str) -> bool:
+    """Return whether the variable *name* may give access to a model provider.
 
-    >>> is_of_a_provider("AWS_PROFILE"), is_of_a_provider("GROQ_API_KEY"), is_of_a_provider("HOME")
-    (True, True, False)
+    >>> [is_provider_variable(name) for name in ("AWS_PROFILE", "GROQ_API_KEY", "HOME")]
+    [True, True, False]
     """
     return name.startswith(_PROVIDERS) or name.endswith("_API_KEY")
 
@@ -312,11 +315,11 @@ EVERY_EXECUTOR = frozenset(
         "no_comment description expects stagnation"
     )
 )
-"""Step fields that the engine or the process core honours for every executor."""
+"""Step fields that the engine or the process core supports for every executor."""
 
 
 def qualified_model(step: Step) -> str | None:
-    """Return the step's model with its provider in front, if it names one.
+    """Return the step's model, with ``PROVIDER/`` in front if the step names a provider.
 
     >>> qualified_model(Step(name="a", model="gpt-5", provider="openai"))
     'openai/gpt-5'
@@ -329,9 +332,9 @@ def qualified_model(step: Step) -> str | None:
 
 
 def is_free(executor: Executor | None) -> bool:
-    """Return whether what *executor* does costs nothing, whatever becomes of it."""
+    """Return whether attempts of *executor* cost nothing, however they end."""
     if executor is None:
         return False
     options = getattr(executor, "options", None)
-    is_stand_in = executor.kind in ("rehearsal", "scripted")
-    return is_stand_in or (executor.kind == "command" and getattr(options, "free", False))
+    is_fake_agent = executor.kind in ("rehearsal", "scripted")
+    return is_fake_agent or (executor.kind == "command" and getattr(options, "free", False))

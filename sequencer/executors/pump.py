@@ -1,8 +1,8 @@
-"""The loop that moves an agent's output, and decides when it has to stop.
+"""The loop that moves an agent's output and decides when the agent has to stop.
 
-One selectors loop in the calling thread, over stdout, stderr, the guard's status socket and
-the cancellation; a piece is handed on before the next one is read. It decides when the agent
-has to stop, also at the file by which an agent says that it is done.
+One selectors loop in the calling thread reads stdout, stderr, the guard's status socket and
+the cancellation. It passes a piece of output on before it reads the next one. It also stops
+the agent when the file appears with which an agent reports that it is done.
 """
 
 from __future__ import annotations
@@ -23,72 +23,72 @@ from sequencer.executors.launch import Launch
 from sequencer.executors.wall import Wall
 
 PIECE = 65_536
-"""Bytes read at once: what a pipe holds."""
+"""Bytes read at once: the capacity of a pipe."""
 TAIL = 4_096
 DONE = "done"
-"""Why an agent is stopped whose file has appeared."""
+"""The cause of a stop: the agent's file has appeared."""
 STUCK = "stuck"
-"""Why one is stopped that repeats the same tool call."""
+"""The cause of a stop: the agent repeats the same tool call."""
 _DRAIN_S = 1.0
-"""Seconds to wait for the end of the streams once everything of the agent is gone: only
-a process outside the tree (one that was handed the descriptor) can still hold them."""
-_OVERDUE_S = 6.5
-"""Seconds beyond the grace after which a guard that was told to stop counts as lost."""
+"""Seconds to wait for the end of the streams after all processes of the agent have ended: only
+a process outside the tree (one that got the descriptor) can still hold them open."""
+_GUARD_LOST_S = 6.5
+"""Seconds after the grace period until a guard that was asked to stop counts as lost."""
 
 
 class OutputConsumer(Protocol):
-    """Who takes an agent's output as it comes; called from the thread that runs the core.
+    """Receives an agent's output piece by piece, in the thread that runs the core.
 
-    Each piece is at most 64 KiB. What is returned says whether it shows that the agent makes
-    progress: a client that hangs may go on sending events that say nothing.
+    A piece has at most 64 KiB. Both methods return whether the piece shows progress: a client
+    that hangs may continue to send events that say nothing.
     """
 
     def stdout(self, data: bytes) -> bool:
-        """Take a piece of standard output."""
+        """Process a piece of standard output."""
 
     def stderr(self, data: bytes) -> bool:
-        """Take a piece of standard error."""
+        """Process a piece of standard error."""
 
 
-_FIRST_WORD = re.compile(
+_FIRST_REPORT = re.compile(
     rb'\{"event": (?:"started", "pid": \d{1,10}, "is_walled": (?:true|false)|'
     rb'"refused", "errno": \d{1,4}, "stage": "[a-z]+")\}'
 )
-_LAST_WORD = re.compile(
+_LAST_REPORT = re.compile(
     rb'\{"event": "ended", "exit_code": (?:null|-?\d{1,3}), "stopped_by": (?:null|"[a-z]+"), '
     rb'"survivors": \d{1,9}(?:, "left": \d{1,9}, "first": "(?:[0-9a-f]{2}){0,600}")?\}'
 )
 
 
 class Pump(Struct):
-    """One attempt's loop; the attributes say afterwards what happened."""
+    """The loop of one attempt; after it, the attributes say what happened."""
 
     guard: Guard
-    """Has been sent its record."""
+    """It has got its launch record."""
     launch: Launch
     consumer: OutputConsumer
     cancellation: Cancellation
     selector: selectors.BaseSelector
-    """Empty, and made before: nothing that a system may be short of is needed any more."""
+    """Empty, and created before the agent's start: from then on no new descriptor is needed."""
     mark: FileWatch | None = None
-    """Made before as well: the agent may be quick."""
+    """Created before the agent's start, because a fast agent may write the file at once."""
     report: dict[str, Any] | None = None
-    """The guard's last word, or None if it was lost."""
+    """The guard's last report, or None if the guard was lost."""
     has_started: bool = False
     """Whether the guard has started the agent."""
     is_walled: bool = False
-    """Whether the agent is in a domain of its own."""
+    """Whether the agent runs in its own Landlock domain."""
     stop_cause: StopReason | str | None = None
-    """Why the guard was told to stop, if it was."""
+    """Why the guard was asked to stop; None: it was not."""
     stderr_tail: bytes = b""
     _status: bytes = b""
     _started: float = field(default_factory=time.monotonic)
     _last_progress: float = field(default_factory=time.monotonic)
-    _until: float | None = None
+    _deadline: float | None = None
 
     @property
     def lacks_wall(self) -> bool:
-        """Return whether the agent runs without a wall that it should have."""
+        """Return whether the agent runs without the wall that its entry asks for."""
         return self.has_started and not self.is_walled and self.launch.wall is Wall.SCOPES
 
     def run(self) -> None:
@@ -109,9 +109,11 @@ class Pump(Struct):
                 break
 
     def _wait_s(self) -> float | None:
-        dates = [self._until] if self._until is not None else [date for date, _ in self._limits()]
+        dates = [date for date, _ in self._limits()]
+        if self._deadline is not None:
+            dates = [self._deadline]
         wait_s = max(min(dates) - time.monotonic(), 0.0) if dates else None
-        if self.mark is None or self._until is not None:
+        if self.mark is None or self._deadline is not None:
             return wait_s
         look_s = self.mark.wait_s()
         return look_s if wait_s is None else min(wait_s, look_s)
@@ -126,8 +128,8 @@ class Pump(Struct):
 
     def _is_over(self) -> bool:
         now = time.monotonic()
-        if self._until is not None:
-            return now >= self._until
+        if self._deadline is not None:
+            return now >= self._deadline
         cause: StopReason | str | None = self.cancellation.reason
         if cause is None:
             cause = next((name for date, name in sorted(self._limits()) if now >= date), None)
@@ -137,12 +139,12 @@ class Pump(Struct):
             cause = STUCK
         if cause is not None:
             self.stop_cause = cause
-            self._until = now + self.launch.grace_s + _OVERDUE_S
+            self._deadline = now + self.launch.grace_s + _GUARD_LOST_S
             self.guard.stop()
         return False
 
     def _read(self, fd: int) -> bool:
-        """Take what is there; return whether more may come."""
+        """Read what is ready; return whether more may come."""
         try:
             data = os.read(fd, PIECE)
         except BlockingIOError:
@@ -157,20 +159,21 @@ class Pump(Struct):
             self.stderr_tail = (self.stderr_tail + data)[-TAIL:]
             has_progressed = self.consumer.stderr(data)
         if has_progressed:
-            # After the consumer: a terminal that is held with Ctrl-S is not the agent's silence.
+            # After the consumer: time that a terminal was stopped with Ctrl-S is not idle time.
             self._last_progress = time.monotonic()
         return True
 
     def _take_status(self, data: bytes) -> bool:
-        """Keep the guard's last word; its silence at the end means that it was killed.
+        """Store the guard's last report; without one, the guard was killed.
 
-        So does a word that no guard would say now: the guard is as good as lost.
+        A line that is not a valid report counts as a lost guard too.
         """
         self._status += data
         *lines, self._status = self._status.split(b"\n")
         is_sane = True
         for line in lines:
-            is_sane = (_LAST_WORD if self.has_started else _FIRST_WORD).fullmatch(line) is not None
+            expected = _LAST_REPORT if self.has_started else _FIRST_REPORT
+            is_sane = expected.fullmatch(line) is not None
             event = json.loads(line) if is_sane else {}
             if event.get("event") != "started":
                 self.report = event or None
@@ -178,5 +181,5 @@ class Pump(Struct):
             self.has_started, self.is_walled = True, event["is_walled"]
         if data and is_sane and self.report is None:
             return True
-        self._until = time.monotonic() + _DRAIN_S
+        self._deadline = time.monotonic() + _DRAIN_S
         return False

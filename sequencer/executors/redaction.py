@@ -1,12 +1,12 @@
-"""Hides secrets in what is written down, and takes out what a terminal would obey.
+"""Hides secrets in text that is stored, and removes control sequences for terminals.
 
 Two kinds of secrets are known: the values of variables whose names say that they are secret,
-and strings that look like the keys of well-known services. Their table is that of the rules of
+and strings that look like keys of well-known services. The table of keys is from the rules of
 gitleaks 8.30.1 (config/gitleaks.toml, MIT License, Copyright (c) 2019 Zachary Rice), with
-somewhat smaller lengths, because a key that was cut off is one too.
+somewhat smaller lengths, because a key that was cut off is still a secret.
 
-Not promised: to find a secret that is neither, one that was encoded (base64, say) or cut up on
-purpose, one that is longer than `WINDOW`, or a key without a shape of its own.
+Not promised: to find other secrets, secrets that were encoded (for example in base64) or split
+on purpose, secrets that are longer than `WINDOW`, or keys without a special form.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _DOTS = rb"[A-Za-z0-9_.=-]"
 _BASE64 = rb"[A-Za-z0-9+/=]"
 _UPPER = rb"[A-Z0-9]"
 GUARD = 16
-"""Letters at most that are looked at before beginnings are compared: most text stops earlier."""
+"""Most letters of a key that are checked before its prefix; most text fails earlier."""
 LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+/=-"
-"""All that a key consists of; beginnings may have others."""
+"""All characters of keys; prefixes may have other ones."""
 
 
 def _any(_: bytes) -> bool:
@@ -37,28 +37,29 @@ def _any(_: bytes) -> bool:
 
 
 class KeyRule(Struct, frozen=True):
-    """How keys of one kind begin and go on."""
+    """The form of one kind of keys."""
 
     name: str
     starts: tuple[bytes, ...]
     body: bytes
-    """A class of letters."""
+    """A character class."""
     least: int
+    """Fewest characters after the prefix."""
     before: bytes = WORD
-    """What may not stand before it; without it `task-` would hold an `sk-` key."""
+    """Characters that may not be in front of a key; otherwise `task-` would contain `sk-`."""
     whole: bytes = b""
-    """What follows the beginning, where that is more than a row of letters of the class."""
+    """A pattern for what follows the prefix, if it is more than characters of the class."""
     shown: bool = False
-    """Whether the beginning is no part of the secret."""
+    """Whether the prefix stays readable, because it is not part of the secret."""
     holds: Callable[[bytes], bool] = _any
-    """What a look at the letters alone can't tell."""
+    """A further check that a pattern can't do."""
 
 
 def _is_login(token: bytes) -> bool:
-    """Return whether *token* is what Basic authentication sends: a name, a colon, a password."""
-    kept = token.rstrip(b"=")
+    """Return whether *token* is a login of Basic authentication: a name, a colon, a password."""
+    unpadded = token.rstrip(b"=")
     try:
-        login = base64.b64decode(kept + b"=" * (-len(kept) % 4), altchars=b"-_")
+        login = base64.b64decode(unpadded + b"=" * (-len(unpadded) % 4), altchars=b"-_")
         return b":" in login and login.decode().isprintable()
     except (binascii.Error, ValueError):
         return False
@@ -71,11 +72,11 @@ _PLACEHOLDER = re.compile(
 
 
 def _is_userinfo(text: bytes) -> bool:
-    """Return whether there is a password before the ``@``, and not what stands for one."""
+    """Return whether there is a password before the ``@``, and not a placeholder."""
     return _PLACEHOLDER.fullmatch(text) is None
 
 
-# In prose a bearer is a person: a short word without a digit is no token.
+# In prose, a bearer is a person: a short word without a digit is not a token.
 _BEARER = rb"(?:(?=[A-Za-z._~+/-]*[0-9])[A-Za-z0-9_.~+/-]{8,}|[A-Za-z0-9_.~+/-]{20,})=*"
 _USERINFO = rb"(?:[A-Za-z0-9_-]{20,256}|[^\s/?#@:\"'<>\\]{0,256}:[^\s/?#@\"'<>\\]{0,256})(?=@)"
 
@@ -151,24 +152,24 @@ RULES = (
         whole=_USERINFO, shown=True, holds=_is_userinfo,
     ),
 )  # fmt: skip
-"""Each start stands in one rule only."""
+"""Each prefix is in only one rule."""
 _ANCHORS = b"~_-.:JAbBZGp"
-"""By which of its letters a start is searched for, rare ones first; the fewer there are of these
-the faster is the search, and all starts have one."""
+"""The letters by which prefixes are searched for, rare ones first. Each prefix has one of them;
+the fewer they are, the faster is the search."""
 
 
 class Start(Struct, frozen=True):
-    """One beginning of a rule's keys."""
+    """One prefix of a rule's keys."""
 
     text: bytes
     rule: KeyRule
     pattern: bytes
-    """Matches a key from its beginning; the group is what is hidden of it."""
+    """Matches a key from its start; the group is the part to hide."""
     back: int
-    """How many letters before the end of what was found it is."""
+    """The number of letters from the start of the prefix to the end of a match."""
 
     def place(self, hit: re.Match[bytes]) -> int:
-        """Return where it begins that *hit* has found."""
+        """Return where the prefix starts that *hit* has found."""
         return hit.end() - self.back
 
 
@@ -179,10 +180,10 @@ def _compiled(pattern: bytes) -> re.Pattern[bytes]:
 
 
 def _border(rule: KeyRule) -> bytes:
-    r"""Return a pattern for what a key may stand behind.
+    r"""Return a pattern for what may be in front of a key.
 
-    The letters that end an escape are none of a word: ``\n`` in JSON, ``%3D`` in an address,
-    ``\x1b[1m`` that makes it bold.
+    The last letters of an escape are not part of a word: ``\n`` in JSON, ``%3D`` in an address,
+    ``\x1b[1m`` for bold text.
     """
     escapes = (rb"\\[nrtbf]", rb"\\u[0-9a-fA-F]{4}", rb"%[0-9A-Fa-f]{2}", rb"[0-9;\[]m")
     ways = b"|".join(b"(?<=" + escape + b")" for escape in escapes)
@@ -196,7 +197,7 @@ def _start(text: bytes, rule: KeyRule, back: int) -> Start:
 
 
 def _anchored(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, bytes]:
-    """Return the anchor of *text*, what is looked at first, and what then makes it certain."""
+    """Return the anchor of *text*, a quick check after it, and the full check before it."""
     anchor = next(letter for letter in _ANCHORS if letter in text)
     place = text.rindex(anchor) + 1
     guard = b"(?=%b%b{%d})" % (re.escape(text[place:]), rule.body, min(rule.least, letters))
@@ -205,12 +206,12 @@ def _anchored(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, byt
 
 @cache
 def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
-    """Return what finds each start with some *letters* after it, and by group which it was.
+    """Return a pattern that finds each prefix with *letters* after it, and the prefix by group.
 
-    One pass over a text does it; a match's last group says which start it is. Few letters are
-    searched for, and only after these the starts are compared: an alternative for each start
-    would be tried at every letter of the text. With 0 letters it finds a start alone, at the
-    end of a text that is not all there.
+    One pass over a text is enough; the last group of a match identifies the prefix. The pattern
+    searches for a few anchor letters and compares prefixes only there: an alternative for each
+    prefix would be tried at every letter of the text. With 0 letters it finds a prefix alone,
+    at the end of an incomplete text.
     """
     by_anchor: dict[int, dict[bytes, list[tuple[bytes, Start]]]] = {}
     for rule in RULES:
@@ -219,39 +220,39 @@ def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
             back = text.rindex(anchor) + 1
             groups = by_anchor.setdefault(anchor, {}).setdefault(guard, [])
             groups.append((certain, _start(text, rule, back)))
-    found, parts = [], []
+    starts, parts = [], []
     for anchor, guards in by_anchor.items():
         ways = []
         for guard, group in guards.items():
-            found += [start for _, start in group]
+            starts += [start for _, start in group]
             ways.append(guard + b"(?:" + b"|".join(certain for certain, _ in group) + b")")
         parts.append(re.escape(bytes([anchor])) + b"(?:" + b"|".join(ways) + b")")
-    return re.compile(b"|".join(parts), re.ASCII), tuple(found)
+    return re.compile(b"|".join(parts), re.ASCII), tuple(starts)
 
 
 @cache
 def _parts() -> dict[bytes, bytes]:
-    """Return what may become a start, with what has to match where it begins."""
+    """Return each incomplete prefix, with the pattern that has to match in front of it."""
     borders: dict[bytes, set[bytes]] = {}
     for rule in RULES:
         for text in rule.starts:
             for length in range(1, len(text)):
                 borders.setdefault(text[:length], set()).add(_border(rule))
     marks = {_PEM_MARK[:n]: b"" for n in range(1, len(_PEM_MARK))}
-    return {part: b"|".join(sorted(some)) for part, some in borders.items()} | marks
+    return {part: b"|".join(sorted(forms)) for part, forms in borders.items()} | marks
 
 
 _STARTS = tuple(text for rule in RULES for text in rule.starts)
 _LONGEST_START = max(map(len, _STARTS))
 _SHORT = 256
-"""Bytes of a name or a line, for which alone no search is prepared: that takes 10 ms."""
+"""Shorter data needs no compiled search, which takes 10 ms to prepare."""
 
 
 HIDDEN = b"[secret]"
 MIN_VALUE = 8
-"""Characters; a shorter value ("test", "1") would hide ordinary words everywhere."""
+"""Fewest characters of a value; a shorter one ("test", "1") would hide ordinary words."""
 WINDOW = 32_768
-"""Bytes that a stream holds back at most, and the longest secret that it finds."""
+"""Most bytes that a stream holds back, and the length of the longest secret that it finds."""
 
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
 _PEM_MARK = b"-----BEGIN "
@@ -266,18 +267,18 @@ _ADDRESS_LENGTH = 600
 """Bytes of the longest login in an address."""
 _ADDRESS_BEGUN = re.compile(rb"://[^\s/?#@\"'<>\\]*\Z")
 _BLANK_HEAD = len(b"bearer ")
-"""Two beginnings end with a blank, where no other key goes on."""
+"""The longest prefix that ends with a blank; other keys have no blanks."""
 
 
 class Redaction:
-    """Knows the secrets of one process; safe to share between threads."""
+    """Hides the secrets of one process; safe to share between threads."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        """Hide *values* beside everything that is shaped like a key."""
+        """Hide *values* and everything that looks like a key."""
         forms = {form for value in values if len(value) >= MIN_VALUE for form in _forms(value)}
         self._values = tuple(sorted(form for form in forms if len(form) <= WINDOW))
         self.hide_name = lru_cache(256)(self.hide_text)
-        """`hide_text` of what each step says again."""
+        """`hide_text` with a cache, for texts that each step repeats."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Redaction:
@@ -293,7 +294,7 @@ class Redaction:
         return _without(data, self._spans(data)) if self._may_hold(data) else data
 
     def _may_hold(self, data: bytes) -> bool:
-        """Return whether there is the beginning of a secret, as there is in very little data."""
+        """Return whether *data* may have a secret; most data has none."""
         if len(data) <= _SHORT:
             is_shaped = any(map(data.__contains__, _STARTS))
         else:
@@ -308,14 +309,14 @@ class Redaction:
         return self.hide(data).decode("utf-8", "surrogatepass")
 
     def stream(self) -> RedactionStream:
-        """Return a redaction of one stream that comes in pieces."""
+        """Return a redaction for one stream that comes in pieces."""
         return RedactionStream(self)
 
     def hide_settled(self, data: bytes) -> tuple[bytes, bytes]:
-        """Return what can be written of *data*, and what the next bytes may yet change."""
+        """Return the part of *data* that can be written, and the rest, which needs more bytes."""
         spans = self._spans(data)
         cut = min(self._unfinished_value(data), _unfinished_shape(data))
-        # A secret may end like it begins: its end must not be taken for a new beginning.
+        # A secret may end the way it starts: its end must not count as a new start.
         cut = next((start for start, end in spans if start < cut < end), cut)
         if len(data) - cut > WINDOW:
             cut = len(data) - WINDOW
@@ -334,17 +335,17 @@ class Redaction:
         return cut
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
-        """Return where secrets are, in order; those that overlap are one."""
-        found = []
+        """Return the spans of secrets, in order; overlapping spans are merged."""
+        spans = []
         for value in self._values:
             place = data.find(value)
             while place >= 0:
-                found.append((place, place + len(value)))
+                spans.append((place, place + len(value)))
                 place = data.find(value, place + 1)
-        found += _shaped(data)
-        found += [(start, end) for start, end, _ in _pem_blocks(data)]
+        spans += _shaped(data)
+        spans += [(start, end) for start, end, _ in _pem_blocks(data)]
         merged: list[tuple[int, int]] = []
-        for start, end in sorted(found):
+        for start, end in sorted(spans):
             if merged and start < merged[-1][1]:
                 merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
             else:
@@ -353,43 +354,43 @@ class Redaction:
 
 
 class RedactionStream:
-    """Hides secrets in a stream, also those that two pieces share.
+    """Hides secrets in a stream, even if a secret is split between two pieces.
 
-    What could be the beginning of a secret is held back until it is one or is not; a
-    complete line waits only inside a private key or a secret of several lines.
+    Text that may be the start of a secret is held back until that is certain; a complete line
+    is held back only inside a private key or a secret of several lines.
     """
 
     def __init__(self, redaction: Redaction) -> None:
-        """Start with nothing held back."""
+        """Start with no held-back text."""
         self._redaction = redaction
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next piece and return what can be written."""
+        """Process the next piece and return the text that can be written."""
         written, self._held = self._redaction.hide_settled(self._held + data)
         return written
 
     def finish(self) -> bytes:
-        """Return what was held back; the stream has ended."""
+        """Return the held-back text at the end of the stream."""
         held, self._held = self._held, b""
         return self._redaction.hide(held) if held else held
 
 
 def _forms(value: str) -> set[bytes]:
-    """Return a secret as it is, and as event streams write it: in JSON, with escapes."""
+    """Return a secret unchanged, and the way event streams write it: in JSON, with escapes."""
     texts = (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     return {text.encode("utf-8", "surrogateescape") for text in texts}
 
 
 def _pem_blocks(data: bytes) -> Iterator[tuple[int, int, bool]]:
-    """Yield begin and end of each private key, and whether it may go on."""
+    """Yield start and end of each private key, and whether more of it may follow."""
     start = data.find(_PEM_MARK)
     while start >= 0:
         end = start + 1
         block = _PEM.match(data, start)
         if block is not None:
             finished = _PEM_FINISHED.search(data, start, block.end())
-            # One that was cut off is hidden as far as it looks like one.
+            # A key that was cut off is hidden as far as it looks like a key.
             end = finished.end() if finished else block.end()
             # A lone backslash may become the \\n of a key in JSON.
             yield start, end, not finished and data[end:] in {b"", b"\\"}
@@ -405,13 +406,13 @@ def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
 
 
 def _shaped(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield where what is shaped like a key is; of some the word before it stays readable."""
+    """Yield the span of each key by its form; for some rules the prefix stays readable."""
     done = 0
-    search, found = _search(GUARD)
+    search, starts = _search(GUARD)
     for hit in search.finditer(data):
-        start = found[(hit.lastindex or 1) - 1]
+        start = starts[(hit.lastindex or 1) - 1]
         place = start.place(hit)
-        # A key may hold what looks like another one's beginning.
+        # A key may contain the prefix of another one.
         key = _compiled(start.pattern).match(data, place) if place >= done else None
         if key is not None and start.rule.holds(key[1]):
             done = key.end(1)
@@ -419,9 +420,9 @@ def _shaped(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _unfinished_shape(data: bytes) -> int:
-    """Return where a key or a private key block begins that may go on, else the length."""
+    """Return the start of a key that more data may continue, else the length of *data*."""
     size = len(data)
-    # No key spans lines or blanks, but the word "Bearer " stands before one.
+    # No key spans lines or blanks, but the prefix "Bearer " ends with a blank.
     first = max(data.rfind(b"\n") + 1, size - WINDOW)
     cuts = [size, *(start for start, _, is_open in _pem_blocks(data) if is_open)]
     for length in range(1, min(_LONGEST_START, size - first + 1)):
@@ -429,9 +430,9 @@ def _unfinished_shape(data: bytes) -> int:
         if border is not None and _compiled(border).match(data, size - length):
             cuts.append(size - length)
     word = first + len(data[first:].rstrip(LETTERS))
-    search, found = _search(0)
+    search, starts = _search(0)
     for hit in search.finditer(data, max(word - _BLANK_HEAD, first)):
-        start = found[(hit.lastindex or 1) - 1]
+        start = starts[(hit.lastindex or 1) - 1]
         if start.place(hit) + len(start.text) >= word:
             cuts.append(start.place(hit))
             break
@@ -445,7 +446,7 @@ def _unfinished_shape(data: bytes) -> int:
 
 
 STRING_CHARS = 4096
-"""Longest title or device string that is taken out whole; of a longer one the rest shows."""
+"""Longest title or device string that is removed; the rest of a longer one stays."""
 CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
 CSI = "(?:\x1b\\[|\x9b)[0-?]*[ -/]*"
 STRING = f"(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{{0,{STRING_CHARS}}}"
@@ -454,7 +455,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def without_sequences(text: str) -> str:
-    r"""Return *text* without sequences and control characters but tab, line end and return.
+    r"""Return *text* without sequences and control characters, except tab, newline and return.
 
     >>> without_sequences("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08\r\n")
     'red: no\r\n'

@@ -1,7 +1,8 @@
-"""The result file: what an agent writes about its own attempt, data that is trusted for nothing.
+"""The result file, which an agent writes about its own attempt; its data is untrusted.
 
-It can add an answer, report a failure and raise figures of usage; it can't make a failure a
-success. Where an answer decides the way it is ignored, see `answers.result_ignored`.
+It can add an answer, report a failure and raise usage figures; it can't turn a failure into a
+success. If the answer decides which way the run goes, the file is ignored: see
+`answers.result_ignored`.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _Tokens = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class ResultRefused(SequencerError):
-    """The result file can't be taken for what its agent meant; the step fails."""
+    """The result file is invalid; the step fails."""
 
 
 class ResultUsage(Frozen, strict=True):
-    """What the agent says that it has used; the larger of that and what was observed counts."""
+    """The usage that the agent reports; the larger of the reported and the observed counts."""
 
     cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
     input_tokens: _Tokens | None = None
@@ -44,21 +45,21 @@ class ResultUsage(Frozen, strict=True):
 
 
 class Result(Frozen, strict=True):
-    """The file's content; every key may be left out."""
+    """The file's content; every key is optional."""
 
     status: Literal["ok", "failed", "complete", "nothing"] | None = None
-    """nothing: there was nothing to do, for the reason that is in the output."""
+    """nothing: there was nothing to do, and the output says why."""
     output: Any = None
-    """The answer; what is not a text is kept as JSON."""
+    """The answer; a value that is not text is stored as JSON."""
     usage: ResultUsage = ResultUsage()
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder of the result file *path*, where an agent is going to write.
+    """Create the folder of the result file *path* before an agent starts.
 
     Raises:
-        StorageFailed: it can't be made, or somebody has made it before and may have left
-            an answer in it.
+        StorageFailed: it can't be created, or it exists: another process may have put an
+            answer in it.
     """
     try:
         folders.make_fresh(path.parent)
@@ -73,10 +74,10 @@ def read_result(path: Path) -> Result | None:
     """Return what the agent wrote to *path*, or None if it wrote nothing.
 
     Raises:
-        ResultRefused: it is a link, no regular file, above 1 MiB, no strict JSON, or says
-            something that has no meaning; guessing could accept a step that failed.
-        StorageFailed: the disk can't read it, which is no fault of the agent's.
-        MachineBusy: this machine lacks a descriptor or memory for it.
+        ResultRefused: it is a link, not a regular file, above 1 MiB, not strict JSON, or has
+            an unknown value; a guess could accept a step that failed.
+        StorageFailed: the disk can't read it, which is not the agent's fault.
+        MachineBusy: this machine has no descriptor or memory for it.
     """
     try:
         data = folders.read_regular(path, max_bytes=MAX_RESULT_BYTES)
@@ -106,10 +107,10 @@ def read_result(path: Path) -> Result | None:
 
 
 def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outcome:
-    """Return *outcome* with what the result file at *path* says, if there is one.
+    """Return *outcome* with the values of the result file at *path*, if there is one.
 
-    With *ignored* the file adds at most usage, which helps nobody who forges it; *ignored* is
-    called if it says more. See `StepRequest.decides`.
+    With *ignored* only the usage of the file counts, because a forged usage helps no agent;
+    *ignored* is called if the file says more. See `StepRequest.decides`.
     """
     try:
         result = read_result(path)
@@ -132,28 +133,28 @@ def apply_result(path: Path, outcome: Outcome, ignored: Ignored = None) -> Outco
 
 
 def _with_status(changed: Outcome, result: Result) -> Outcome:
-    """Return *changed*, which was accepted, as the status of *result* says."""
+    """Return *changed*, an accepted outcome, with the status of *result*."""
     if result.status is None:
         return changed
     if result.status == "failed":
         lines = changed.output.strip().splitlines()
         why = f": {lines[0][:300]}" if lines and result.output is not None else ""
         return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
-    shown = changed.evidence and changed.evidence.replace(is_stated=True)
+    evidence = changed.evidence and changed.evidence.replace(is_stated=True)
     if result.status == "nothing":
-        shown = (changed.evidence or Evidence()).replace(is_idle=True, is_stated=True)
-        return changed.replace(status=OutcomeStatus.OK, evidence=shown)
-    return changed.replace(status=OutcomeStatus(result.status), evidence=shown)
+        evidence = (changed.evidence or Evidence()).replace(is_idle=True, is_stated=True)
+        return changed.replace(status=OutcomeStatus.OK, evidence=evidence)
+    return changed.replace(status=OutcomeStatus(result.status), evidence=evidence)
 
 
-def _larger(observed: Usage, told: ResultUsage) -> Usage:
-    """Return *observed* with what is more in *told*, figure by figure.
+def _larger(observed: Usage, reported: ResultUsage) -> Usage:
+    """Return the larger of *observed* and *reported*, figure by figure.
 
-    What an agent says about itself never helps it: it can't lower a figure, and can't make
-    a cost known that its client did not tell.
+    An agent's report never helps it: it can't lower a figure, and it can't turn an unknown cost
+    into a known one.
     """
-    said = told.model_dump(exclude_none=True)
-    more = {name: value for name, value in said.items() if value > getattr(observed, name)}
+    figures = reported.model_dump(exclude_none=True)
+    more = {name: value for name, value in figures.items() if value > getattr(observed, name)}
     if "cost_usd" in more:
         more["estimated_usd"] = 0.0
     return observed.replace(**more) if more else observed
@@ -164,7 +165,7 @@ def _with_failure(outcome: Outcome, message: str) -> Outcome:
         update = {"status": OutcomeStatus.FAILED, "error": message}
         return outcome.replace(**update)
     if outcome.status is OutcomeStatus.FAILED:
-        # The process failed first; its own reason stays on top.
+        # The process failed first, so its reason comes first.
         return outcome.replace(error=f"{outcome.error}\n{message}")
     return outcome
 
@@ -176,10 +177,10 @@ def _strict_json(data: bytes) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a key appears twice")
-    return found
+    return mapping
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -188,7 +189,7 @@ def _refuse_constant(word: str) -> NoReturn:
 
 def _text(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # JSON can spell half a surrogate pair, which no UTF-8 file could hold later.
+    # JSON can contain half a surrogate pair, which no UTF-8 file can store later.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

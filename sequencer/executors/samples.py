@@ -1,7 +1,7 @@
-"""What an agent would answer that does as little as its step's schema and its ways allow.
+"""Makes the simplest answer that fits a step's schema and labels, for rehearsals.
 
-For rehearsals. Every usual form has a sample: what a form says with ``if``, ``not`` or an odd
-``pattern`` is not looked at, and the check of the answer tells what does not fit then.
+Not promised: a fitting answer for every schema. ``if``, ``not`` and unusual patterns are
+ignored, and the check of the answer reports what does not fit.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sequencer.model.answers import DECISION_FIELDS
 from sequencer.model.graph.choices import normalise
 
 _MAX_DEPTH = 8
-"""Of a form in a form; a deeper part has what it requires and nothing else."""
+"""Deeper objects in the schema get only their required properties."""
 _MOST = 100
-"""Items or letters of one value."""
+"""Most items or letters of one value."""
 _TEXTS = (
     "",
     "a",
@@ -30,7 +30,7 @@ _TEXTS = (
     "a.b",
     "#1",
 )
-"""Where a pattern asks for more than a length: the first that it takes."""
+"""Candidates for a text with a pattern; the first one that matches is used."""
 _FORMATS = {
     "date": "2026-01-01",
     "date-time": "2026-01-01T00:00:00Z",
@@ -43,10 +43,10 @@ _FORMATS = {
 
 
 def sample(schema: Mapping[str, Any], label: str | None = None, word: str = "") -> Any:
-    """Return a plain value of the form that *schema* asks for.
+    """Return a simple value that fits *schema*.
 
-    Where the answer picks a way, *label* is the one to take. Names and the like are *word*, if
-    their pattern takes it: two samples in one run need not have the same ids.
+    If the answer picks a way, it picks *label*. Texts with a pattern are *word* if that matches,
+    so that two samples in one run can have different ids.
 
     >>> sample({"type": "object", "properties": {"pass": {"type": "boolean"}}})
     {'pass': True}
@@ -59,36 +59,38 @@ def sample(schema: Mapping[str, Any], label: str | None = None, word: str = "") 
         return value
     resolved = sampler.resolved(schema)
     properties = resolved.get("properties", {})
-    asked = [field for field in DECISION_FIELDS if isinstance(properties.get(field), Mapping)]
-    if asked:
-        known = properties[asked[0]].get("enum", [label])
-        fitting = (
-            one for one in known if isinstance(one, str) and normalise(one) == normalise(label)
+    fields = [field for field in DECISION_FIELDS if isinstance(properties.get(field), Mapping)]
+    if fields:
+        choices = properties[fields[0]].get("enum", [label])
+        matching = (
+            choice
+            for choice in choices
+            if isinstance(choice, str) and normalise(choice) == normalise(label)
         )
-        return {**value, asked[0]: next(fitting, value.get(asked[0]))}
+        return {**value, fields[0]: next(matching, value.get(fields[0]))}
     is_open = resolved.get("additionalProperties", True) is not False
     return {**value, DECISION_FIELDS[0]: label} if is_open else value
 
 
 class _Sampler:
-    def __init__(self, whole: Mapping[str, Any], word: str) -> None:
-        self._whole, self._word = whole, word
+    def __init__(self, root: Mapping[str, Any], word: str) -> None:
+        self._root, self._word = root, word
 
     def of(self, schema: Any, depth: int = 0) -> Any:
         schema = self.resolved(schema)
-        if (given := _given(schema)) is not None:
-            return given[0]
+        if (values := _values_in(schema)) is not None:
+            return values[0]
         kind = _type_of(schema)
         if kind in ("integer", "number"):
             return _number(schema, is_whole=kind == "integer")
-        whole = {"object": self._object, "array": self._array}
-        if kind in whole:
-            return whole[kind](schema, depth)
+        containers = {"object": self._object, "array": self._array}
+        if kind in containers:
+            return containers[kind](schema, depth)
         return _PLAIN[kind] if kind in _PLAIN else _text(schema, self._word)
 
     def resolved(self, schema: Any) -> dict[str, Any]:
-        """Return *schema* with what it refers to and the first of its choices in it."""
-        found: dict[str, Any] = {}
+        """Return *schema* merged with its references and the first of its choices."""
+        merged: dict[str, Any] = {}
         pending, seen = [schema], 0
         while pending and seen < _MOST:
             part, seen = pending.pop(), seen + 1
@@ -96,9 +98,9 @@ class _Sampler:
                 continue
             for key, value in part.items():
                 if key == "properties" and isinstance(value, Mapping):
-                    found[key] = {**found.get(key, {}), **value}
+                    merged[key] = {**merged.get(key, {}), **value}
                 elif key == "required" and isinstance(value, list):
-                    found[key] = [*found.get(key, []), *value]
+                    merged[key] = [*merged.get(key, []), *value]
                 elif key == "$ref":
                     pending.append(self._target(value))
                 elif key == "allOf" and isinstance(value, list):
@@ -106,16 +108,16 @@ class _Sampler:
                 elif key in ("anyOf", "oneOf") and isinstance(value, list):
                     pending += value[:1]
                 else:
-                    found[key] = value
-        return found
+                    merged[key] = value
+        return merged
 
     def _target(self, reference: Any) -> Any:
-        here: Any = self._whole
+        target: Any = self._root
         for part in str(reference).removeprefix("#").strip("/").split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
             if name:
-                here = here.get(name) if isinstance(here, Mapping) else None
-        return here
+                target = target.get(name) if isinstance(target, Mapping) else None
+        return target
 
     def _object(self, schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
         parts = schema.get("properties", {})
@@ -137,8 +139,8 @@ class _Sampler:
 _PLAIN = {"boolean": True, "null": None}
 
 
-def _given(schema: Mapping[str, Any]) -> list[Any] | None:
-    """Return a list with the value that *schema* itself names; None: it names none."""
+def _values_in(schema: Mapping[str, Any]) -> list[Any] | None:
+    """Return a list of the one value that *schema* itself has; None: it has none."""
     if "const" in schema:
         return [schema["const"]]
     if isinstance(schema.get("enum"), list) and schema["enum"]:
@@ -147,29 +149,29 @@ def _given(schema: Mapping[str, Any]) -> list[Any] | None:
 
 
 def _type_of(schema: Mapping[str, Any]) -> str:
-    given = schema.get("type")
-    if isinstance(given, list):
-        given = next((one for one in given if one != "null"), "null")
-    if given is None:
-        given = "object" if "properties" in schema or "required" in schema else None
-        given = given or ("array" if "items" in schema or "prefixItems" in schema else "string")
-    return str(given)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((name for name in kind if name != "null"), "null")
+    if kind is None:
+        kind = "object" if "properties" in schema or "required" in schema else None
+        kind = kind or ("array" if "items" in schema or "prefixItems" in schema else "string")
+    return str(kind)
 
 
 def _number(schema: Mapping[str, Any], *, is_whole: bool) -> float | int:
-    found: float | int = 0
+    number: float | int = 0
     for key, more in (("minimum", 0), ("exclusiveMinimum", 1 if is_whole else 0.5)):
         bound = schema.get(key)
         if isinstance(bound, (int, float)) and not isinstance(bound, bool):
-            found = max(found, bound + more)
+            number = max(number, bound + more)
     for key, less in (("maximum", 0), ("exclusiveMaximum", 1 if is_whole else 0.5)):
         bound = schema.get(key)
         if isinstance(bound, (int, float)) and not isinstance(bound, bool):
-            found = min(found, bound - less)
+            number = min(number, bound - less)
     step = schema.get("multipleOf")
     if isinstance(step, (int, float)) and step > 0:
-        found = -(-found // step) * step
-    return int(found) if is_whole else found
+        number = -(-number // step) * step
+    return int(number) if is_whole else number
 
 
 def _text(schema: Mapping[str, Any], word: str) -> str:

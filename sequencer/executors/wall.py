@@ -1,11 +1,11 @@
-"""The wall between the agents of one user: the option, and what this system has of it.
+"""The wall between the agents of one user: the option, and whether this system supports it.
 
-The guard builds it, see `guard.Domain`. Linux has it from 6.12 on (Landlock ABI 6), unless the
-kernel was built or started without Landlock or a seccomp filter of a container refuses it;
-other systems have nothing like it.
+The guard builds it, see `guard.Domain`. It needs Linux 6.12 (Landlock ABI 6), a kernel that was
+built and started with Landlock, and a container whose seccomp filter allows it. Other systems
+have nothing similar.
 
-Not promised: anything between agents and files. As root the environment of other processes
-stays readable inside the wall. Processes outside the wall can reach in.
+Not promised: protection of files. Root can read the environment of other processes from inside
+the wall. Processes outside the wall can reach in.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from sequencer.executors.guard import Domain, Prctl
 NEEDS_PRIVILEGES = "sudo, setgid programs like crontab, setuid bwrap, rootless podman and snaps"
 """What does not work inside the wall, because it needs new privileges."""
 PRIVILEGED = frozenset(("sudo", "doas", "pkexec", "crontab", "podman"))
-"""Programs of that kind that a command line shows."""
+"""Programs that need new privileges and that a command line shows."""
 WITHOUT_WALL = (
     "agents of this user can signal each other, and read each other's environment and write to "
     "each other's output through /proc"
 )
-"""What stands where there is no wall."""
+"""What agents can do without a wall."""
 
 
 class Wall(StrEnum):
-    """What keeps an agent away from the other processes of its user."""
+    """The kinds of walls between an agent and the other processes of its user."""
 
     SCOPES = "scopes"
-    """A Landlock domain, where the system has one: no signals to processes outside, no look
-    into them, no abstract Unix sockets; no new privileges inside."""
+    """A Landlock domain, if the system supports it: no signals to processes outside, no access
+    to their memory or environment, no abstract Unix sockets; no new privileges inside."""
     NONE = "none"
     """Nothing, for an agent that needs new privileges."""
 
@@ -45,7 +45,7 @@ def unavailable_reason() -> str | None:
     try:
         domain = Domain(Prctl())
     except OSError:
-        # Short of descriptors or memory for the moment: the guard would have to wait as well.
+        # Descriptors or memory are short for the moment; the guard retries in that case.
         return None
     if not domain.is_there:
         return (

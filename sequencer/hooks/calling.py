@@ -1,10 +1,11 @@
-"""Calls the hooks of a project, one after the other, and believes nothing they answer.
+"""Calls the hooks of a project one after the other and checks all their answers.
 
-What a hook raises, SystemExit included, and what it answers that has no meaning, is a
-`HookFailed` that names the hook and its line; only a KeyboardInterrupt passes. Hooks get
-copies, so that one that changes a mapping within a frozen object changes nothing of ours.
-None means "no opinion". Whether an answer makes sense in a run (is there a procedure of that
-name?) is the engine's to say.
+An exception of a hook, SystemExit included, and an invalid answer become a `HookFailed` that
+names the hook and its line; only a KeyboardInterrupt passes. Hooks get copies, so that a hook
+can't change our objects through a mapping inside a frozen one. None means "no opinion".
+
+Not checked: whether an answer makes sense in a run (is there a procedure of that name?). The
+engine decides that.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class PluggedHooks:
     """The hooks of one project; see `engine.hooking.Hooks`."""
 
     def __init__(self, points: Mapping[str, Sequence[Implementation]]) -> None:
-        """Call *points*, each in its order."""
+        """Use *points*, which maps each point to its hooks in the order of their calls."""
         self._points = points
 
     def procedure(self, request: Request, chosen: str) -> str:
@@ -86,14 +87,14 @@ class PluggedHooks:
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
         """Return where the run goes after *outcome*: the first answer of a hook.
 
-        None: no hook has one, so the run goes where the workflow says.
+        None: no hook has an opinion, so the run goes where the workflow says.
         """
         facts = {"context": context, "outcome": outcome}
-        taken = partial(as_decision, context=context)
-        return self._first("sequencer_transition", facts, taken)
+        convert = partial(as_decision, context=context)
+        return self._first("sequencer_transition", facts, convert)
 
     def completed(self, context: HookContext, head: Head) -> None:
-        """Call all hooks for the completed run of *head*, also after one has failed.
+        """Call all hooks for the completed run of *head*, even if one of them fails.
 
         Raises:
             HookFailed: the first failure, with the tracebacks of all.
@@ -101,7 +102,7 @@ class PluggedHooks:
         failures = []
         for hook in self._points["sequencer_completed"]:
             try:
-                _asked(hook, {"context": context, "head": head})
+                _ask(hook, {"context": context, "head": head})
             except HookFailed as failure:
                 failures.append(failure)
         if failures:
@@ -110,13 +111,13 @@ class PluggedHooks:
             raise first
 
     def _first(
-        self, point: str, facts: Mapping[str, Any], taken: Callable[[object], AnswerT]
+        self, point: str, facts: Mapping[str, Any], convert: Callable[[object], AnswerT]
     ) -> AnswerT | None:
         for hook in self._points[point]:
-            answer = _asked(hook, facts)
+            answer = _ask(hook, facts)
             if answer is not None:
-                with _understood(hook):
-                    return taken(answer)
+                with _blame(hook):
+                    return convert(answer)
         return None
 
     def _chained(
@@ -124,28 +125,28 @@ class PluggedHooks:
         point: str,
         facts: Mapping[str, Any],
         name: str,
-        taken: Callable[[object, Any], AnswerT],
+        convert: Callable[[object, Any], AnswerT],
     ) -> AnswerT:
-        """Return the fact called *name* as the hooks, one after the other, have made it."""
-        present: AnswerT = facts[name]
+        """Return the fact called *name* after all hooks have changed it, one after the other."""
+        value: AnswerT = facts[name]
         for hook in self._points[point]:
-            answer = _asked(hook, {**facts, name: present})
+            answer = _ask(hook, {**facts, name: value})
             if answer is not None:
-                with _understood(hook):
-                    present = taken(answer, present)
-        return present
+                with _blame(hook):
+                    value = convert(answer, value)
+        return value
 
 
-def _own(fact: object) -> object:
-    """Return a copy of *fact* that shares no mapping with ours."""
+def _copy(fact: object) -> object:
+    """Return a copy of *fact* that shares no mapping with the original."""
     if isinstance(fact, HookContext):
         return replace(fact, step=deepcopy(fact.step))
     return deepcopy(fact)
 
 
-def _asked(hook: Implementation, facts: Mapping[str, Any]) -> object:
+def _ask(hook: Implementation, facts: Mapping[str, Any]) -> object:
     try:
-        return hook(**{name: _own(fact) for name, fact in facts.items()})
+        return hook(**{name: _copy(fact) for name, fact in facts.items()})
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -156,7 +157,7 @@ def _asked(hook: Implementation, facts: Mapping[str, Any]) -> object:
             where=f"{hook.file}:{line}" if line else hook.where,
             hint=f"{_how_to_fix(hook)}; the traceback is in the step's log",
         )
-        failure.traceback = _told(error)
+        failure.traceback = _traceback_of(error)
         raise failure from error
 
 
@@ -167,11 +168,11 @@ def _how_to_fix(hook: Implementation) -> str:
 
 
 @contextmanager
-def _understood(hook: Implementation) -> Iterator[None]:
-    """Turn an answer of *hook* that has no meaning into its failure."""
+def _blame(hook: Implementation) -> Iterator[None]:
+    """Turn an `InvalidAnswer` into a failure of *hook*."""
     try:
         yield
-    except NoMeaning as refusal:
+    except InvalidAnswer as refusal:
         failure = HookFailed(
             f"hook {hook.point} answered {refusal}",
             where=hook.where,
@@ -181,57 +182,58 @@ def _understood(hook: Implementation) -> Iterator[None]:
         raise failure from refusal
 
 
-def _told(error: BaseException) -> str:
-    """Return the traceback without our own two frames; its end where it is long."""
-    told = traceback.TracebackException.from_exception(error, compact=True)
-    del told.stack[:2]
-    return "".join(told.format())[-MAX_TRACEBACK_CHARS:]
+def _traceback_of(error: BaseException) -> str:
+    """Return the traceback without our own two frames; of a long one only the end."""
+    details = traceback.TracebackException.from_exception(error, compact=True)
+    del details.stack[:2]
+    return "".join(details.format())[-MAX_TRACEBACK_CHARS:]
 
 
 _SHOWN_CHARS = 80
 _REASON_CHARS = 1000
 
 
-class NoMeaning(ValueError):
+class InvalidAnswer(ValueError):
     """An answer has the wrong type or an impossible value; the message shows it."""
 
 
 def as_procedure(answer: object) -> str:
-    """Return the name of a procedure."""
+    """Return *answer* as the name of a procedure."""
     return _validated(Name, answer, "the name of a procedure")
 
 
 def as_workflow(answer: object, before: Workflow) -> Workflow:
     """Return *before* with the steps of *answer*, a workflow or a sequence of steps.
 
-    The name, the kind and the review stay: what a run is called must not depend on a hook.
+    Name, kind and review stay: the name of a run must not depend on a hook.
     """
     if isinstance(answer, Workflow):
         if (answer.name, answer.kind) != (before.name, before.kind):
-            raise NoMeaning(
+            raise InvalidAnswer(
                 f"a {answer.kind} called {answer.name!r}, but it was asked for the steps of the "
                 f"{before.kind} {before.name!r}"
             )
         steps: object = answer.steps
     else:
         steps = answer
-    if not isinstance(steps, (list, tuple)) or not all(isinstance(one, Step) for one in steps):
+    if not isinstance(steps, (list, tuple)) or not all(isinstance(step, Step) for step in steps):
         raise _wrong(answer, "a Workflow, or a list or tuple of Step")
     try:
-        made = Workflow(
+        workflow = Workflow(
             before.name,
             tuple(steps),
             before.review,
             before.kind,
             description=before.description,
         )
-        for step in made.steps:
+        for step in workflow.steps:
             _ensure_schemas(step)
     except ValidationError as error:
-        raise NoMeaning(f"steps that do not make a workflow: {error.errors()[0]['msg']}") from error
+        message = f"steps that do not make a workflow: {error.errors()[0]['msg']}"
+        raise InvalidAnswer(message) from error
     except ConfigurationError as error:
-        raise NoMeaning(f"a step with a wrong schema: {error}") from error
-    return made
+        raise InvalidAnswer(f"a step with a wrong schema: {error}") from error
+    return workflow
 
 
 def _ensure_schemas(step: Step) -> None:
@@ -242,29 +244,29 @@ def _ensure_schemas(step: Step) -> None:
 
 
 def as_prompt(answer: object, before: str) -> str:
-    """Return a text that a file can hold, instead of *before*."""
+    """Return *answer* as a prompt, which has to be text that a UTF-8 file can store."""
     del before
     if not isinstance(answer, str):
         raise _wrong(answer, "text")
     try:
         answer.encode()
     except UnicodeEncodeError as error:
-        raise NoMeaning(f"text that is not UTF-8 at character {error.start}") from error
+        raise InvalidAnswer(f"text that is not UTF-8 at character {error.start}") from error
     return str(answer)
 
 
 def as_system_prompt(answer: object, before: str | None) -> str | None:
-    """Return a text instead of *before*; an empty one takes it away."""
+    """Return *answer* as a system prompt; None if it is empty, which removes the prompt."""
     return as_prompt(answer, before or "") or None
 
 
 def as_model(answer: object) -> str:
-    """Return the name of a model; it reaches command lines, so it is no option."""
+    """Return *answer* as the name of a model; it must not look like a command-line option."""
     return _validated(ModelName, answer, "the name of a model")
 
 
 def as_decision(answer: object, context: HookContext) -> Decision:
-    """Return a decision that can be carried out in the workflow of *context*."""
+    """Return *answer* as a decision that is possible in the workflow of *context*."""
     if not isinstance(answer, Decision) or not isinstance(answer.move, Move):
         raise _wrong(answer, "a sequencer.Decision")
     move, target, reason = answer.move, answer.target, answer.reason
@@ -272,16 +274,16 @@ def as_decision(answer: object, context: HookContext) -> Decision:
         raise _wrong(reason, "text as its reason")
     if move not in context.moves:
         known = ", ".join(context.moves)
-        place = f"step {context.step.name!r} of {context.workflow!r}"
-        raise NoMeaning(f"{move.value}, which {place} can't do; it can {known}")
+        step = f"step {context.step.name!r} of {context.workflow!r}"
+        raise InvalidAnswer(f"{move.value}, which {step} can't do; it can {known}")
     if move is Move.GOTO:
         if target is None:
-            raise NoMeaning("a goto without the name of a step")
+            raise InvalidAnswer("a goto without the name of a step")
         if not isinstance(target, str) or (context.steps and target not in context.steps):
             known = ", ".join(context.steps)
-            raise NoMeaning(f"a goto to {_shown(target)}, which is not a step; steps: {known}")
+            raise InvalidAnswer(f"a goto to {_shown(target)}, which is not a step; steps: {known}")
     elif target is not None:
-        raise NoMeaning(f"a target ({_shown(target)}) for {move.value}, which takes none")
+        raise InvalidAnswer(f"a target ({_shown(target)}) for {move.value}, which takes none")
     line = " ".join(reason[: 4 * _REASON_CHARS].split())[:_REASON_CHARS]
     return Decision(move, target, line.encode("utf-8", "replace").decode())
 
@@ -293,15 +295,15 @@ def _validated(kind: Any, answer: object, expected: str) -> str:
         return str(checked(kind, answer))
     except ValidationError as error:
         message = error.errors()[0]["msg"]
-        raise NoMeaning(f"{_shown(answer)}, expected {expected}: {message}") from error
+        raise InvalidAnswer(f"{_shown(answer)}, expected {expected}: {message}") from error
 
 
-def _wrong(answer: object, expected: str) -> NoMeaning:
-    return NoMeaning(f"{_shown(answer)}, expected {expected}")
+def _wrong(answer: object, expected: str) -> InvalidAnswer:
+    return InvalidAnswer(f"{_shown(answer)}, expected {expected}")
 
 
 def _shown(answer: object) -> str:
-    """Return *answer* in a few words; an object's own repr may raise or be endless."""
+    """Return *answer* in a few words; the repr of an unknown object may raise or never end."""
     if isinstance(answer, (str, int, float)):
         text = ascii(answer[:_SHOWN_CHARS] if isinstance(answer, str) else answer)
         return f"{text[:_SHOWN_CHARS]} ({type(answer).__name__})"

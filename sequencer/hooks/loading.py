@@ -1,9 +1,9 @@
-"""Hook files of a project and hooks of installed packages, as modules and objects.
+"""Loads a project's hook files and the hooks of installed packages as modules and objects.
 
-A file is code that the project's author wrote down in orchestration.yaml; it is still read
-only inside the project. It leaves nothing behind: no byte code on disk, no entry on the
-search path. Modules of the project that it imports are compiled from their text, which is
-compared with what was trusted: byte code and compiled extensions in the project never run.
+The project's author lists hook files in orchestration.yaml, but only files inside the project
+are read. Loading leaves no byte code on disk and no entry on the search path. Modules of the
+project that a hook file imports are compiled from their source, which is compared with what was
+trusted: byte code and compiled extensions in the project never run.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ _ERROR_CHARS = 300
 def load_files(
     files: Sequence[str], project: Path, trusted: Mapping[Path, str]
 ) -> Iterator[Plugin]:
-    """Yield each of *files*, loaded as a module of its own.
+    """Yield each of *files*, loaded as a separate module.
 
-    While one loads, modules of the project's folder can be imported, installed ones first.
+    While a file loads, it can import modules from the project's folder; installed modules of the
+    same name win.
 
-    *trusted* has the files that were trusted with their fingerprints; empty: nobody compares.
+    *trusted* maps trusted files to their fingerprints; if it is empty, nothing is compared.
 
     Raises:
-        NotTrusted: a file has another fingerprint than in *trusted*; it was not run.
-        UnsafePath: a path leaves the project, or is no regular file.
+        NotTrusted: a file's fingerprint differs from *trusted*; it was not run.
+        UnsafePath: a path leaves the project, or is not a regular file.
         ConfigurationError: a file is missing, listed twice, or can't be loaded.
     """
     root = project.resolve()
     seen: dict[Path, str] = {}
-    for place, written in enumerate(files):
-        path = _inside(root, written, f"hooks[{place}]")
+    for index, written in enumerate(files):
+        path = _inside(root, written, f"hooks[{index}]")
         if path in seen:
             raise ConfigurationError(
                 f"{written!r} is the same file as {seen[path]!r}",
-                where=f"hooks[{place}]",
+                where=f"hooks[{index}]",
                 hint="list it once; a hook is called as often as it is listed",
             )
         seen[path] = written
@@ -62,12 +63,12 @@ def load_files(
 
 
 def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
-    """Yield what *entries* name, in the order of their names.
+    """Yield the module or object of each entry point, in the order of their names.
 
     Raises:
-        ConfigurationError: one can't be imported, or is a class; its package is named.
+        ConfigurationError: one can't be imported, or is a class; the error names its package.
     """
-    for entry in sorted(entries, key=lambda one: (one.name, name_of(one))):
+    for entry in sorted(entries, key=lambda entry: (entry.name, name_of(entry))):
         name = f"{name_of(entry)}: {entry.name}"
         try:
             value = entry.load()
@@ -89,16 +90,16 @@ def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
 
 
 def summary(error: BaseException) -> str:
-    """Return type and message of *error* on one line, whatever its own ``__str__`` does."""
+    """Return type and message of *error* on one line, even if its ``__str__`` raises."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}"
-    told = traceback.TracebackException.from_exception(error, limit=0, compact=True)
-    line = " ".join("".join(told.format_exception_only())[: 4 * _ERROR_CHARS].split())
+    details = traceback.TracebackException.from_exception(error, limit=0, compact=True)
+    line = " ".join("".join(details.format_exception_only())[: 4 * _ERROR_CHARS].split())
     return line if len(line) <= _ERROR_CHARS else f"{line[:_ERROR_CHARS]}…"
 
 
 def line_in(file: str, error: BaseException) -> int | None:
-    """Return the line of *file* that *error* came through last; None: through none of it."""
+    """Return the last line of *file* in the traceback of *error*; None: it has none."""
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
     frames = traceback.walk_tb(error.__traceback__)
@@ -138,7 +139,7 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
         with _importable(root, trusted):
             # Dataclasses and pickles look their module up by its name.
             sys.modules[name] = module
-            exec(code, vars(module))  # noqa: S102 - it is what a hook file is for
+            exec(code, vars(module))  # noqa: S102 - hook files are made to be run
     except (KeyboardInterrupt, NotTrusted):
         sys.modules.pop(name, None)
         raise
@@ -155,38 +156,41 @@ def _load(path: Path, root: Path, trusted: Mapping[Path, str]) -> ModuleType:
 
 @contextmanager
 def _importable(root: Path, trusted: Mapping[Path, str]) -> Iterator[None]:
-    """Let modules in *root* be imported, behind all others."""
-    below, last = _Modules(root, trusted, is_last=False), _Modules(root, trusted, is_last=True)
-    sys.meta_path[:] = [below, *sys.meta_path, last]
+    """Let modules in *root* be imported; all others go first."""
+    in_packages = _Modules(root, trusted, is_last=False)
+    in_root = _Modules(root, trusted, is_last=True)
+    sys.meta_path[:] = [in_packages, *sys.meta_path, in_root]
     try:
         yield
     finally:
-        sys.meta_path[:] = [one for one in sys.meta_path if one not in (below, last)]
+        sys.meta_path[:] = [
+            finder for finder in sys.meta_path if finder not in (in_packages, in_root)
+        ]
 
 
 class _Modules(MetaPathFinder):
-    """Finds the project's modules, in the source alone that was trusted.
+    """Finds the project's modules, and only as trusted source.
 
-    Byte code beside a module and a library of its name would act without having been shown, and
-    so would a file that takes the place of a module that an installed package only looks for.
+    Byte code next to a module, or a compiled library of the same name, would run although no one
+    saw it. So would a file with the name of a module that an installed package tries to import.
     """
 
     def __init__(self, root: Path, trusted: Mapping[Path, str], *, is_last: bool) -> None:
-        """Find what is in *root* itself if it is the *last* one asked, else what is in packages.
+        """Find modules in *root* itself if this is the last finder, else modules in its packages.
 
-        *trusted* has the fingerprints; empty: all of the project may act.
+        *trusted* has the fingerprints; if it is empty, all code of the project may run.
         """
         self._root = root
         self._trusted = trusted
         self._is_last = is_last
-        # An environment may be in the project: what is installed there is no module of it.
-        places = [Path(entry) for entry in sys.path if entry]
-        self._installed = [one for one in places if root in one.parents]
+        # A virtual environment may be in the project: its packages are not the project's modules.
+        folders = [Path(entry) for entry in sys.path if entry]
+        self._installed = [folder for folder in folders if root in folder.parents]
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to load a module of the project; None: this finder does not have it.
+        """Return the spec of a module of the project; None: this finder does not have it.
 
         The module loads only if its file was trusted, see `_TrustedSource`.
         """
@@ -195,53 +199,55 @@ class _Modules(MetaPathFinder):
         for folder in [self._root] if path is None else map(Path, path):
             if not folder.is_relative_to(self._root):
                 continue
-            if any(folder.is_relative_to(one) for one in self._installed):
+            if any(folder.is_relative_to(installed) for installed in self._installed):
                 continue
             loader = partial(_TrustedSource, self._trusted)
             finder = FileFinder(str(folder), (loader, [".py"]))  # type: ignore[arg-type]
-            found = finder.find_spec(fullname, target)
-            if found is not None:
-                return found
+            spec = finder.find_spec(fullname, target)
+            if spec is not None:
+                return spec
         return None
 
 
 class _TrustedSource(SourceFileLoader):
-    """Loads a module from its source, and leaves no byte code there."""
+    """Loads a module from its source and writes no byte code."""
 
     def __init__(self, trusted: Mapping[Path, str], fullname: str, path: str) -> None:
         super().__init__(fullname, path)
         self._trusted = trusted
 
     def get_code(self, fullname: str) -> CodeType:
-        """Return the code compiled from the source; byte code beside it is not read.
+        """Return the code compiled from the source; byte code is not read.
 
         Raises:
             ImportError: the file was not trusted.
-            NotTrusted: its content has changed since.
+            NotTrusted: its content has changed since then.
         """
         file = self.get_filename(fullname)
         source = self.get_data(file)
         if self._trusted:
             real = Path(os.path.realpath(file))
-            # One that leads out of the project is trusted by its own name.
-            before = self._trusted.get(real, self._trusted.get(Path(file)))
-            if before is None:
+            # A link that leads out of the project is trusted by the link's path.
+            fingerprint = self._trusted.get(real, self._trusted.get(Path(file)))
+            if fingerprint is None:
                 raise ImportError(
                     f"{file} is not among the files that were trusted with the hooks; name it "
                     "in an import statement of a hook file",
                     name=fullname,
                     path=file,
                 )
-            _ensure_same(file, before, source)
+            _ensure_same(file, fingerprint, source)
         code: CodeType = compile(source, file, "exec", dont_inherit=True)
         return code
 
 
 def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
-    """Return if *file* with *source* is what was *trusted*; too large ones have no digest.
+    """Check that the *source* of *file* is what was *trusted*.
+
+    A file that is too large has no digest and passes.
 
     Raises:
-        NotTrusted: it is not, or nobody trusted it.
+        NotTrusted: the source differs, or was not trusted.
     """
     now = digest_text(source)
     line = f"hooks, file {file}: "
@@ -253,7 +259,7 @@ def _ensure_same(file: str, trusted: str | None, source: bytes) -> None:
 
 def _source(path: Path) -> bytes:
     try:
-        # The links in its path were followed before.
+        # Links were resolved when the path was checked; a link now would be a change.
         return read_bytes(path, MAX_BYTES, os.O_NOFOLLOW)
     except ConfigurationError as error:
         raise UnsafePath(

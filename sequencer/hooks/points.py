@@ -1,7 +1,7 @@
-"""The seven points, as the functions of a hook file are named, and who is called at each.
+"""The seven points at which hooks are called, and the functions that are called at each.
 
-A function that looks like a hook and would never be called, or not as its author thinks,
-is refused when it is loaded. What is asked at a point is `calling`'s to say.
+A function that looks like a hook but would never be called, or not the way its author expects,
+is refused when it is loaded. `calling` decides which values a hook gets.
 """
 
 from __future__ import annotations
@@ -27,51 +27,51 @@ PREFIX = "sequencer_"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
-"""Marks a function of a hook file; ``specname=`` names its point where its own name does not."""
+"""Marks a function of a hook file; ``specname=`` names its point if its own name does not."""
 
 
 class Points:
-    """What is asked at each point; None always means "no opinion"."""
+    """The hooks that a project can write; None always means "no opinion"."""
 
     @hookspec(firstresult=True)
     def sequencer_procedure(self, request: Request, chosen: str) -> str | None:
-        """Return another procedure than the one that routing has chosen; the first one wins."""
+        """Return a procedure to use instead of *chosen*; the first answer wins."""
 
     @hookspec
     def sequencer_steps(
         self, request: Request, workflow: Workflow
     ) -> Workflow | list[Step] | tuple[Step, ...] | None:
-        """Return the steps that the run is to have; each hook gets what the last one made."""
+        """Return the steps of the run; each hook gets the result of the last one."""
 
     @hookspec
     def sequencer_prompt(self, context: HookContext, text: str) -> str | None:
-        """Return another prompt; each hook gets what the last one made."""
+        """Return another prompt; each hook gets the result of the last one."""
 
     @hookspec
     def sequencer_system_prompt(self, context: HookContext, text: str | None) -> str | None:
-        """Return another system prompt, "" for none; each hook gets what the last one made."""
+        """Return another system prompt, "" for none; each hook gets the result of the last one."""
 
     @hookspec(firstresult=True)
     def sequencer_model(self, context: HookContext, model: str | None) -> str | None:
-        """Return another model; the first one wins."""
+        """Return another model; the first answer wins."""
 
     @hookspec(firstresult=True)
     def sequencer_transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
-        """Return where the run goes behind the step; the first one wins."""
+        """Return where the run goes after the step; the first answer wins."""
 
     @hookspec
     def sequencer_completed(self, context: HookContext, head: Head) -> None:
-        """Hear that the run is complete; all are called."""
+        """React to a completed run; all hooks are called."""
 
 
 POINTS = tuple(name for name in vars(Points) if name.startswith(PREFIX))
 
 
 class Plugin(Struct, frozen=True):
-    """Something that has hooks, and how messages call it."""
+    """A module or object with hooks, and its name in messages."""
 
     name: str
-    """Path of a file within the project, or distribution and entry point."""
+    """Path of a file in the project, or distribution and entry point."""
     value: Any
     """A module or an object."""
     package: str | None = None
@@ -79,63 +79,64 @@ class Plugin(Struct, frozen=True):
 
 
 class Implementation(Struct, frozen=True):
-    """One function at one point."""
+    """One function that is called at one point."""
 
     point: str
     plugin: str
     where: str
     """File and line."""
     file: str | None
-    """The file alone, as its frames have it."""
+    """The file alone, as it is in the frames of a traceback."""
     function: Callable[..., Any]
     arguments: tuple[str, ...]
     package: str | None = None
     """The distribution of its plug-in; None: it is in a file of the project."""
 
     def __call__(self, **facts: Any) -> Any:
-        """Return what the function makes of those *facts* that it asks for."""
+        """Call the function with the *facts* that its parameters name, and return its answer."""
         return self.function(**{name: facts[name] for name in self.arguments})
 
 
 def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementation, ...]]:
-    """Return who is called at each point, in the order of *plugins*.
+    """Return the functions that are called at each point, in the order of *plugins*.
 
-    ``tryfirst`` and ``trylast`` of a marker go before that order.
+    ``tryfirst`` and ``trylast`` of a marker override that order.
 
     Raises:
-        ConfigurationError: a plugin has no hook, or one that could not be called as meant.
+        ConfigurationError: a plugin has no hook, or a hook that can't be called as its author
+            expects.
     """
     plugins = [*plugins]
     packages = {plugin.name: plugin.package for plugin in plugins}
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Points)
-    # pluggy calls first what was registered last.
+    # pluggy calls the plugin first that was registered last.
     for plugin in reversed([_checked(manager, plugin) for plugin in plugins]):
         try:
             manager.register(plugin.value, plugin.name)
         except (ValueError, pluggy.PluginValidationError) as error:
             message = f"the hooks can't be registered: {error}"
             raise ConfigurationError(message, where=plugin.name) from error
-    found: dict[str, tuple[Implementation, ...]] = {}
+    by_point: dict[str, tuple[Implementation, ...]] = {}
     for point in POINTS:
         called = reversed(getattr(manager.hook, point).get_hookimpls())
-        found[point] = tuple(
+        by_point[point] = tuple(
             Implementation(
                 point,
-                one.plugin_name,
-                place_of(one.function),
-                code.co_filename if (code := _code_of(one.function)) else None,
-                one.function,
-                tuple(one.argnames),
-                packages.get(one.plugin_name),
+                hook.plugin_name,
+                place_of(hook.function),
+                code.co_filename if (code := _code_of(hook.function)) else None,
+                hook.function,
+                tuple(hook.argnames),
+                packages.get(hook.plugin_name),
             )
-            for one in called
+            for hook in called
         )
-    return found
+    return by_point
 
 
 def place_of(function: object) -> str:
-    """Return the file and line in which *function* is defined, as far as they are known."""
+    """Return the file and line of *function*; its repr if they are unknown."""
     code = _code_of(function)
     return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
@@ -146,7 +147,7 @@ def _code_of(function: object) -> CodeType | None:
 
 
 def _plain(function: object) -> Any:
-    """Return the function itself, without what a class or a decorator has put around it."""
+    """Return the function itself, without the wrappers of a class or a decorator."""
     plain: Any = function
     return inspect.unwrap(getattr(plain, "__func__", plain))
 
@@ -167,7 +168,7 @@ def _checked(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
             raise ConfigurationError(
                 f"{name} is a wrapper, which does not work here",
                 where=place_of(function),
-                hint="write a plain function; each hook gets what the last one made",
+                hint="write a plain function; each hook gets the result of the last one",
             )
         _refuse_signature(point, name, function)
     if is_empty:
@@ -180,7 +181,7 @@ def _checked(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
 
 
 def _refuse_unmarked(value: object, name: str) -> None:
-    """Refuse what is called like a hook and, without the marker, would never be called."""
+    """Refuse a function that has the name of a hook but no marker: it would never be called."""
     if not name.startswith(PREFIX):
         return
     function = inspect.getattr_static(value, name)

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import Permitting, Walled
+from sequencer.executors.protocol import HasPermissions, HasWall
 from sequencer.executors.wall import (
     NEEDS_PRIVILEGES,
     PRIVILEGED,
@@ -102,11 +102,11 @@ def check_variables(project: Project, steps: Iterable[Step] | None = None) -> It
         chosen = project.settings.agent
         asked = {*project.settings.agents, chosen.default, *chosen.fallback}
         steps = [Step(name="check", agent=name) for name in asked]
-    executors = dict[str, Permitting]()
+    executors = dict[str, HasPermissions]()
     for step in steps:
         with suppress(ConfigurationError):
             name, executor = project.agents.choose(step, step.name)
-            if isinstance(executor, Permitting):
+            if isinstance(executor, HasPermissions):
                 executors[name] = executor
     for name, found in sorted(executors.items()):
         withheld = found.withheld(project.agents.environment)
@@ -125,7 +125,7 @@ def check_walls(project: Project) -> Iterator[Diagnostic]:
     for name in sorted(names):
         with suppress(ConfigurationError):
             executor = project.agents.build("claude" if name == "auto" else name)
-            if isinstance(executor, Walled):
+            if isinstance(executor, HasWall):
                 walls[name] = executor.wall
     for name, wall in walls.items():
         if wall is Wall.SCOPES and unavailable_reason() is None:

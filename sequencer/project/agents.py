@@ -24,11 +24,11 @@ from sequencer.executors.fake_agents import RehearsalExecutor, RehearsalOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
+    ChecksInstallation,
     Executor,
-    Installed,
+    HasPermissions,
     Objection,
-    Particular,
-    Permitting,
+    ValidatesSteps,
 )
 from sequencer.executors.tool_words import cannot_write
 from sequencer.files.keys import problems_of
@@ -233,7 +233,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return self._away.get(name, "") > utc_milliseconds()
 
     def _ensure_there(self, name: str, executor: Executor) -> None:
-        if not isinstance(executor, Installed):
+        if not isinstance(executor, ChecksInstallation):
             return
         # The code of the next step may come with its claim.
         moves = self.settings.store_kind.carries_code
@@ -391,7 +391,7 @@ def _objections(step: Step, executor: Executor) -> list[Objection]:
     wanting = cannot_write(step, executor) if step.expects == "change" else None
     if wanting is not None and executor.kind not in OWN_WORD:
         return [wanting]
-    if not isinstance(executor, Particular):
+    if not isinstance(executor, ValidatesSteps):
         return []
     found = executor.objections(step)
     has = executor.providers
@@ -552,6 +552,8 @@ def without_time_limit(
         whole = with_defaults(step, settings.step_defaults)
         with suppress(ConfigurationError):  # another check reports it
             name, executor = agents.choose(whole, step.name)
-            if isinstance(executor, Permitting) and not (whole.timeout_s or whole.idle_timeout_s):
+            if isinstance(executor, HasPermissions) and not (
+                whole.timeout_s or whole.idle_timeout_s
+            ):
                 steps.setdefault(name, []).append(step.name)
     return steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from sequencer.errors import ConfigurationError
-from sequencer.executors.protocol import Permits, Permitting
+from sequencer.executors.protocol import HasPermissions, Permissions
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project.agents import ConfiguredAgents, performed
@@ -42,22 +42,22 @@ def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission
 
     An agent that can't be chosen is left out: another check reports it.
     """
-    settings, found = agents.settings, dict[str, tuple[Permits, list[str]]]()
+    settings, found = agents.settings, dict[str, tuple[Permissions, list[str]]]()
     for step in performed(settings, workflow):
         whole = with_defaults(step, settings.step_defaults)
         try:
             name, executor = agents.choose(whole, step.name)
         except ConfigurationError:
             continue
-        if isinstance(executor, Permitting):
-            permits, idle = found.setdefault(name, (executor.permits(), []))
-            if permits.to_edit and _is_left_to_the_entry(whole):
+        if isinstance(executor, HasPermissions):
+            allowed, idle = found.setdefault(name, (executor.permissions(), []))
+            if allowed.to_edit and _is_left_to_the_entry(whole):
                 idle.append(step.name)
     return [
         Permission(
-            name, permits.says, tuple(dict.fromkeys(idle)), _lines(settings, name, permits.to_edit)
+            name, allowed.says, tuple(dict.fromkeys(idle)), _lines(settings, name, allowed.to_edit)
         )
-        for name, (permits, idle) in found.items()
+        for name, (allowed, idle) in found.items()
     ]
 
 

@@ -1,9 +1,8 @@
-"""Entries of ``workflows:``, and the workflows that they make.
+"""Entries of ``workflows:``, and the workflows that they define.
 
-An entry lists its steps, or extends another workflow and changes it. Changes name the steps
-of the workflow that is extended, as it is before any of them is made, so that their order in
-the file has no meaning. Pure: where an entry stands in a file is told by a function that the
-caller gives.
+An entry lists its steps, or extends another workflow and changes it. All changes name steps of
+the original workflow, so their order in the file has no meaning. Pure: the caller passes a
+function that returns the place of an entry in its file.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.finding import InlineFormat, few
 
 LINES = ("cycle", "procedure")
-"""Kinds of a workflow whose steps come one after the other."""
+"""Kinds of workflows whose steps run one after the other."""
 KeyPath = tuple[str | int, ...]
 
 
 Locate = Callable[[KeyPath], str]
-"""From a key's path to the place where it was written."""
+"""Maps the path of a key to the place where it was written."""
 Found = tuple[KeyPath, ConfigurationError]
 
 
@@ -45,7 +44,7 @@ def _step_from_name(value: object) -> object:
 
 
 StepEntry = Annotated[Step, BeforeValidator(_step_from_name)]
-"""A step, which may be written as its name alone."""
+"""A step; the name alone is enough."""
 
 
 def _refuse_name(_value: object) -> object:
@@ -53,28 +52,28 @@ def _refuse_name(_value: object) -> object:
 
 
 class StepChange(Step):
-    """Fields of a step that are to be different; those left out stay as they are."""
+    """Fields of a step that change; fields that are left out stay the same."""
 
     name: Annotated[Name, BeforeValidator(_refuse_name)] = Field(default="change", exclude=True)
 
     @model_validator(mode="after")
     def _approval_has_a_gate(self) -> Self:
-        """Leave the question to the changed step: its gate may be the old one's."""
+        """Accept it: the gate may be in the original step. The changed step is checked later."""
         return self
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the fields that were written down, by name."""
+        """Return the fields that the author wrote, by name."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
 class WorkflowChanges(Frozen):
-    """What one entry of ``workflows:`` changes in the workflow that it extends."""
+    """The changes of one entry of ``workflows:`` to the workflow that it extends."""
 
     extends: Name | None = None
-    """A workflow; the own name means the built-in one."""
+    """A workflow; the entry's own name means the built-in workflow of that name."""
     replace: dict[Name, StepChange] = Field(default_factory=dict)  # type: ignore[assignment]
-    """By step: other values for some of its fields. Reaches reviews and fixers too."""
+    """Step -> other values for some of its fields. Reviews and fixers count as steps."""
     before: dict[Name, tuple[StepEntry, ...]] = Field(default_factory=dict)
     after: dict[Name, tuple[StepEntry, ...]] = Field(default_factory=dict)
     remove: tuple[Name, ...] = ()
@@ -94,16 +93,16 @@ class WorkflowChanges(Frozen):
     def added_steps(self) -> Iterator[tuple[KeyPath, Step]]:
         """Yield each step that is added, with its path below the definition."""
         for key, added in (("before", self.before), ("after", self.after)):
-            for place, steps in added.items():
+            for neighbor, steps in added.items():
                 for index, step in enumerate(steps):
-                    yield (key, place, index), step
+                    yield (key, neighbor, index), step
 
 
 _CHANGES = frozenset(WorkflowChanges.model_fields) - {"extends"}
 
 
 class Extension:
-    """One look at a workflow and the changes to it; every problem is kept, not the first.
+    """Applies changes to a workflow and collects every problem, not only the first.
 
     >>> base = Workflow("base", [Step(name="a"), Step(name="b")])
     >>> changes = WorkflowChanges.model_validate({"extends": "base", "before": {"b": ["x"]}})
@@ -120,7 +119,7 @@ class Extension:
         self._locate = locate
 
     def workflow(self, name: str) -> Workflow | None:
-        """Return the changed workflow as *name*; None where `problems` say why there is none."""
+        """Return the changed workflow under *name*; None if there are `problems`."""
         self._ensure_known()
         changes, base = self._changes, self._base
         steps: list[Step] = []
@@ -148,15 +147,15 @@ class Extension:
 
     def _ensure_known(self) -> None:
         changes = self._changes
-        places = [step.name for step in self._base.steps]
-        fields = [step.name for step in self._base.every_step]
-        asked: list[tuple[KeyPath, str, list[str]]] = [
-            *((("replace", name), name, fields) for name in changes.replace),
-            *((("before", name), name, places) for name in changes.before),
-            *((("after", name), name, places) for name in changes.after),
-            *((("remove", index), name, places) for index, name in enumerate(changes.remove)),
+        steps = [step.name for step in self._base.steps]
+        every_step = [step.name for step in self._base.every_step]
+        references: list[tuple[KeyPath, str, list[str]]] = [
+            *((("replace", name), name, every_step) for name in changes.replace),
+            *((("before", name), name, steps) for name in changes.before),
+            *((("after", name), name, steps) for name in changes.after),
+            *((("remove", index), name, steps) for index, name in enumerate(changes.remove)),
         ]
-        for path, name, known in asked:
+        for path, name, known in references:
             if name not in known:
                 kind = f"{self._base.name} step"
                 error = UnknownName(kind, name, known, where=self._locate(path))
@@ -184,9 +183,10 @@ class Extension:
 
 
 def _merged(step: Step, fields: Mapping[str, Any]) -> Step:
-    """Return *step* with *fields* laid over it, those of its sections one by one.
+    """Return *step* with *fields*; a section keeps the keys that *fields* leaves out.
 
-    Only what was written down is carried over, so that step defaults fill the same gaps.
+    Only fields that the author wrote are copied, so that step defaults apply to the same fields
+    as before.
     """
     written = step.model_dump(exclude_unset=True, by_alias=True)
     for field, value in fields.items():
@@ -206,7 +206,7 @@ class ReviewDefinition(Review):
 
     step: StepEntry = Field(default=Step(name="reviewer"))
     agent: Name | None = None
-    """Who performs it, where its step does not say so."""
+    """The agent that performs it, if its step names none."""
 
     @property
     def whole(self) -> Review:
@@ -227,7 +227,7 @@ def _refuse_an_empty_list(value: object) -> object:
 
 
 def _known_kind(kind: str) -> str:
-    # Packages are looked for only where the word is none of ours: that takes long.
+    # Search the packages only for an unknown word, because that takes long.
     if kind not in LINES and not extensions.provides(extensions.KINDS, kind):
         known = (*LINES, *extensions.names(extensions.KINDS))
         raise Refusal.of_name("workflow kind", kind, known)
@@ -235,7 +235,7 @@ def _known_kind(kind: str) -> str:
 
 
 class WorkflowDefinition(WorkflowChanges):
-    """One entry of ``workflows:``; a step may be written as its name alone.
+    """One entry of ``workflows:``; for a step, its name alone is enough.
 
     >>> raw = {"steps": ["plan", {"name": "build", "timeout_s": 60}]}
     >>> [step.prompt_name for step in WorkflowDefinition.model_validate(raw).named("demo").steps]
@@ -245,14 +245,14 @@ class WorkflowDefinition(WorkflowChanges):
     steps: Annotated[
         tuple[StepEntry, ...], Field(max_length=10_000), BeforeValidator(_refuse_an_empty_list)
     ]
-    """At least one, unless the definition extends another one, which brings its own."""
+    """At least one, unless the definition extends another one, whose steps it gets."""
     review: ReviewDefinition | None = None
     kind: Annotated[Name, AfterValidator(_known_kind)] = "cycle"
     description: Purpose = ""
-    """What it is for, in a line; of one that extends another, the other's if it has none."""
+    """The purpose in one line; default: the description of the workflow that it extends."""
     file: str | None = Field(default=None, min_length=1, max_length=4096)
-    """The file of a flowchart or of a list of tasks, relative to the project's folder; all
-    else is in there."""
+    """The file of a flowchart or a task list, relative to the project's folder; the file has
+    everything else."""
 
     @model_validator(mode="before")
     @classmethod
@@ -260,10 +260,10 @@ class WorkflowDefinition(WorkflowChanges):
         if isinstance(value, str):
             return {"file": value, "steps": ()}
         if not isinstance(value, (Mapping, WorkflowDefinition)):
-            found = kind_of(value)
-            raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {found}")  # noqa: TRY004 - pydantic collects ValueErrors
-        own = {*WorkflowChanges.model_fields, "file", *_INLINE_KEYS}
-        if isinstance(value, Mapping) and "steps" not in value and own & value.keys():
+            kind = kind_of(value)
+            raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {kind}")  # noqa: TRY004 - pydantic collects ValueErrors
+        instead = {*WorkflowChanges.model_fields, "file", *_INLINE_KEYS}
+        if isinstance(value, Mapping) and "steps" not in value and instead & value.keys():
             return {**value, "steps": ()}
         return value
 
@@ -271,15 +271,15 @@ class WorkflowDefinition(WorkflowChanges):
     def _makes_a_workflow(self) -> WorkflowDefinition:
         written = self.model_fields_set - (set() if self.steps else {"steps"})
         if self.file is not None:
-            _refuse_beside("file, which has the whole workflow", written - {"file"})
+            _refuse_with("file, which has the whole workflow", written - {"file"})
             return self
         if (inline := self.inline) is not None:
-            _refuse_beside(inline.key, written - inline.kinds.keys())
+            _refuse_with(inline.key, written - inline.kinds.keys())
             if not getattr(self, inline.key):
                 raise ValueError(f"it has no {inline.key}; list at least one below {inline.key!r}")
             return self
         if self.extends is not None:
-            _refuse_beside("extends, which brings its own", written & {"steps", "kind"})
+            _refuse_with("extends, which brings its own", written & {"steps", "kind"})
             return self
         if not self.steps:
             raise Refusal("too_short", _NO_STEPS)
@@ -291,7 +291,7 @@ class WorkflowDefinition(WorkflowChanges):
 
     @property
     def inline(self) -> InlineFormat | None:
-        """Return the format in which it has a graph; None: it has steps, or a file."""
+        """Return the format of the graph in this entry; None: it has steps, or a file."""
         written = next((key for key in _INLINE_KEYS if key in self.model_fields_set), None)
         return None if written is None else inline_format(written)
 
@@ -302,10 +302,10 @@ class WorkflowDefinition(WorkflowChanges):
             yield from (((inline.key, index), part) for index, part in parts)
 
     def named(self, name: str) -> Workflow:
-        """Return the workflow that this defines under *name*, if it extends no other.
+        """Return this workflow under *name*; for a definition that extends no other one.
 
         Raises:
-            ValueError: see `Workflow`; pydantic's ``ValidationError`` is one.
+            ValueError: see `Workflow`; pydantic's ``ValidationError`` is a ValueError.
         """
         review = self.review.whole if self.review else None
         return Workflow(name, self.steps, review, self.kind, description=self.description)
@@ -317,28 +317,28 @@ _INLINE_KEYS = tuple(extensions.OURS[extensions.WORKFLOW_KEYS])
 def inline_format(key: str) -> InlineFormat:
     """Return the format that has *key* in an entry of ``workflows:``.
 
-    Whether its plug-in is disabled is for who reads the file: all keys have a type.
+    Its plug-in may be disabled: all keys need a type, and the reader of the file checks the rest.
 
     Raises:
-        PluginUnavailable: it is not installed.
+        PluginUnavailable: the plug-in is not installed.
     """
-    whole = extensions.find(extensions.WORKFLOW_KEYS, key, even_disabled=True)
-    whole = whole or extensions.needed(extensions.WORKFLOW_KEYS, key, "the key")
-    found: InlineFormat = whole.inline
-    return found
+    file_format = extensions.find(extensions.WORKFLOW_KEYS, key, even_disabled=True)
+    file_format = file_format or extensions.needed(extensions.WORKFLOW_KEYS, key, "the key")
+    inline: InlineFormat = file_format.inline
+    return inline
 
 
 for _key in _INLINE_KEYS:
     WorkflowDefinition.add(LazySpec(_key, partial(lambda key: inline_format(key).kinds[key], _key)))
 
 
-def _refuse_beside(key: str, others: Collection[str]) -> None:
+def _refuse_with(key: str, others: Collection[str]) -> None:
     if others:
         raise ValueError(f"{' and '.join(sorted(others))} can't be combined with {key}")
 
 
 class Composition:
-    """What *definitions* make of each other and of the built-in workflows."""
+    """The workflows of *definitions*, which may extend each other and the built-in ones."""
 
     def __init__(
         self,
@@ -346,52 +346,51 @@ class Composition:
         builtin: Mapping[str, Workflow],
         locate: Locate,
     ) -> None:
-        """Compose *definitions*; *locate* takes paths that begin with a definition's name."""
+        """Build all *definitions*; *locate* takes paths that start with a definition's name."""
         self.problems: list[Found] = []
         self._definitions = definitions
         self._builtin = builtin
         self._locate = locate
-        made: dict[str, Workflow] = {}
-        seen: set[str] = set()
+        built: dict[str, Workflow] = {}
+        visited: set[str] = set()
         for name in definitions:
-            line = self._line(name, seen)
-            for each in reversed(line):
-                self._make(each, made)
-        self.workflows = {name: made[name] for name in definitions if name in made}
+            for ancestor in reversed(self._chain(name, visited)):
+                self._build(ancestor, built)
+        self.workflows = {name: built[name] for name in definitions if name in built}
         """In the order of the definitions."""
 
-    def _line(self, name: str, seen: set[str]) -> list[str]:
-        """Return *name* and what it extends, as far as not *seen*; nothing for a circle."""
-        line: list[str] = []
-        here: str | None = name
-        while here is not None and here not in seen:
-            seen.add(here)
-            line.append(here)
-            here = self._extended(here)
-        if here not in line:
-            return line
-        circle = line[line.index(here) :]
+    def _chain(self, name: str, visited: set[str]) -> list[str]:
+        """Return *name* and all that it extends, without *visited* names; empty for a circle."""
+        chain: list[str] = []
+        current: str | None = name
+        while current is not None and current not in visited:
+            visited.add(current)
+            chain.append(current)
+            current = self._extended(current)
+        if current not in chain:
+            return chain
+        circle = chain[chain.index(current) :]
         path = (circle[0], "extends")
-        links = [f"{one!r} extends {other!r}" for one, other in pairwise([*circle, here])]
-        told = ", ".join(few(links))
+        links = [f"{first!r} extends {second!r}" for first, second in pairwise([*circle, current])]
+        listed = ", ".join(few(links))
         hint = "let one of them extend another workflow, or list its steps"
         where = self._locate(path)
-        error = ConfigurationError(f"extends in a circle: {told}", where=where, hint=hint)
+        error = ConfigurationError(f"extends in a circle: {listed}", where=where, hint=hint)
         self.problems.append((path, error))
         return []
 
     def _extended(self, name: str) -> str | None:
-        """Return the definition that *name* extends, if it is one and not a built-in workflow."""
+        """Return the definition that *name* extends; None: it extends none of them."""
         base = self._definitions[name].extends
-        # Under its own name a definition changes the built-in workflow.
+        # A definition that extends its own name changes the built-in workflow.
         return base if base in self._definitions and base != name else None
 
-    def _make(self, name: str, made: dict[str, Workflow]) -> None:
+    def _build(self, name: str, built: dict[str, Workflow]) -> None:
         definition = self._definitions[name]
         if definition.extends is None:
-            made[name] = definition.named(name)
+            built[name] = definition.named(name)
             return
-        base = self._base(name, definition.extends, made)
+        base = self._base(name, definition.extends, built)
         if base is None:
             return
 
@@ -403,12 +402,12 @@ class Composition:
         self.problems += [((name, *path), error) for path, error in extension.problems]
         if workflow is not None:
             about = definition.description or workflow.description
-            made[name] = workflow.replace(description=about)
+            built[name] = workflow.replace(description=about)
 
-    def _base(self, name: str, extends: str, made: dict[str, Workflow]) -> Workflow | None:
-        """Return the workflow that *name* changes, with the review that it asks for."""
+    def _base(self, name: str, extends: str, built: dict[str, Workflow]) -> Workflow | None:
+        """Return the workflow that *name* changes, with the review of *name* if it has one."""
         if extends in self._definitions and extends != name:
-            base = made.get(extends)
+            base = built.get(extends)
         else:
             base = self._builtin.get(extends)
             if base is None:

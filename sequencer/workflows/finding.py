@@ -1,6 +1,6 @@
-"""Where a project's flowcharts and lists of tasks are, which file a name means, and what it has.
+"""Finds the files of a project's flowcharts and task lists, and the file that a name means.
 
-Says nothing about what is in a file, but that it has a chart or is a list of tasks.
+Not checked: what a file contains, except that it has a chart or is a task list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sequencer.workflows.mermaid.chart import Chart
 
 MAX_CHARS = 2 * 1024 * 1024
-"""Of a page that has a chart or a list of tasks."""
+"""Most characters of a page with a chart or a task list."""
 SUFFIX = ".md"
 _FOLDERS = ("", "flows", ".opencode/workflows")
 _HOME_FOLDER = ".config/opencode/workflows"
@@ -33,30 +33,30 @@ _MARKS = (b"```mermaid", b"~~~mermaid", b"``` mermaid", b"~~~ mermaid")
 
 
 Where = Callable[[KeyPath], str]
-"""From the path of a value to the place where it was written."""
+"""Maps the key path of a value to the place where it was written."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphFile:
-    """A flowchart or a list of tasks that can be run, and where it is written."""
+    """A flowchart or a task list that can be run, with the file that it comes from."""
 
     workflow: Workflow
     title: str
     description: str
     file: Path
     place_of: Callable[[str, KeyPath], str] = field(repr=False, compare=False)
-    """From a node and the path of one of its settings to where that is written."""
+    """Maps a node and the path of one of its settings to the place where it was written."""
     version: str | None = None
     warnings: tuple[ConfigurationError, ...] = ()
     """In the order of the file."""
     chart: Chart | None = None
-    """None: nobody has drawn it."""
+    """None: there is no drawing."""
     mermaid: str = ""
     """The chart's text."""
 
     @property
     def graph(self) -> Graph:
-        """Return the workflow's own."""
+        """Return the graph of the workflow."""
         return self.workflow.whole_graph
 
     def where(self, node: str, *path: str | int) -> str:
@@ -65,7 +65,7 @@ class GraphFile:
 
 
 class AmbiguousName(ConfigurationError):
-    """Several files have the name, and none was chosen."""
+    """Several files have the same name, so none was chosen."""
 
     def __init__(self, name: str, files: tuple[Path, ...]) -> None:
         """List *files*, which are all called *name*."""
@@ -78,92 +78,92 @@ class AmbiguousName(ConfigurationError):
 
 
 def folders(project: Path, home: Path) -> tuple[Path, ...]:
-    """Return where workflow files are looked for, in order."""
+    """Return the folders that are searched for workflow files, in order."""
     return (*(project / folder for folder in _FOLDERS), home / _HOME_FOLDER)
 
 
 def find_flow(name: str, project: Path, home: Path) -> Path:
     """Return the file that *name* means: a path, or a name with or without ``.md``.
 
-    A path is relative to the current folder, else to *project*.
+    A path is relative to the current folder, or else to *project*.
 
     Raises:
-        AmbiguousName: several folders have a file of that name.
-        UnknownName: there is none; the files that there are are listed.
-        UnsafePath: a link of the project leads to a file outside of it.
-        ConfigurationError: it is a README, whose charts show people something.
+        AmbiguousName: several folders have a file with that name.
+        UnknownName: there is no such file; the existing files are listed.
+        UnsafePath: a link in the project leads to a file outside of it.
+        ConfigurationError: it is a README, whose charts are only documentation.
     """
-    found = _found(name, project, home)
-    ensure_within(found, project)
-    if _is_about_a_folder(found):
+    path = _find(name, project, home)
+    ensure_within(path, project)
+    if _is_readme(path):
         raise ConfigurationError(
             "describes its folder and is not a workflow",
-            where=str(found),
+            where=str(path),
             hint="give the workflow another file name",
         )
-    return found
+    return path
 
 
 def ensure_within(path: Path, project: Path) -> None:
-    """Raise UnsafePath if a link of *project* leads *path* to a file outside of it."""
+    """Raise UnsafePath if *path* leads through a link out of *project*."""
     if leads_out(path, project):
         raise UnsafePath(
             "a link leads out of the project", where=str(path), hint="name the file itself"
         )
 
 
-def _found(name: str, project: Path, home: Path) -> Path:
+def _find(name: str, project: Path, home: Path) -> Path:
     if "\0" in name or not name.strip():
         raise UnknownName("flow", name, _known(project, home))
     for base in (Path.cwd(), project):
         path = base / name
-        # A folder of that name, or a file without a suffix that a bare word happens to
-        # name, is not what was meant.
+        # A bare word means a workflow, and not a folder or a file without a suffix that happens
+        # to have that name.
         is_path = os.sep in name or path.suffix
         if is_path and path.is_file():
             return path
         if os.sep in name and (with_suffix := base / f"{name}{SUFFIX}").is_file():
             return with_suffix
-    found = [] if os.sep in name else list(_called(name, project, home))
-    if not found:
+    files = [] if os.sep in name else list(_named(name, project, home))
+    if not files:
         raise UnknownName("flow", name, _known(project, home))
-    if len(found) > 1:
-        raise AmbiguousName(name, tuple(found))
-    return found[0]
+    if len(files) > 1:
+        raise AmbiguousName(name, tuple(files))
+    return files[0]
 
 
 def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
-    """Return the files in the folders of workflows that have a chart or are a list of tasks."""
-    found: list[Path] = []
+    """Return the files with a chart or a task list in the folders of workflows."""
+    files: list[Path] = []
     for folder in folders(project, home):
         try:
             paths = sorted(folder.iterdir())
         except OSError:
             continue
         for path in paths:
-            is_meant = path.suffix.lower() == SUFFIX and not _is_about_a_folder(path)
-            is_meant = is_meant and not leads_out(path, project)
-            if is_meant and _is_graph(path) and not _is_among(path, found):
-                found.append(path)
-    return tuple(found)
+            is_candidate = path.suffix.lower() == SUFFIX and not _is_readme(path)
+            is_candidate = is_candidate and not leads_out(path, project)
+            if is_candidate and _is_graph(path) and not _is_among(path, files):
+                files.append(path)
+    return tuple(files)
 
 
-def _called(name: str, project: Path, home: Path) -> Iterator[Path]:
-    found: list[Path] = []
+def _named(name: str, project: Path, home: Path) -> Iterator[Path]:
+    files: list[Path] = []
     file = name if name.lower().endswith(SUFFIX) else f"{name}{SUFFIX}"
     for folder in folders(project, home):
         path = folder / file
-        # The same file by way of a link, or of a project in the home folder, is one.
-        if path.is_file() and not _is_among(path, found):
-            found.append(path)
+        # Two paths can lead to one file: through a link, or if the home folder is the project.
+        if path.is_file() and not _is_among(path, files):
+            files.append(path)
             yield path
 
 
-def _is_among(path: Path, found: list[Path]) -> bool:
-    return any(path.samefile(other) for other in found)
+def _is_among(path: Path, files: list[Path]) -> bool:
+    return any(path.samefile(other) for other in files)
 
 
-def _is_about_a_folder(path: Path) -> bool:
+def _is_readme(path: Path) -> bool:
     return path.stem.lower() == "readme"
 
 
@@ -175,11 +175,11 @@ def _is_graph(path: Path) -> bool:
     if any(mark in data for mark in _MARKS):
         return True
     text = data.decode("utf-8", "replace")
-    return any(one.recognizes_text(text) for one in formats())
+    return any(file_format.recognizes_text(text) for file_format in formats())
 
 
 Sections = Callable[[str], Any]
-"""From the name of a plug-in's section of orchestration.yaml to its value."""
+"""Maps the name of a plug-in's section of orchestration.yaml to its value."""
 
 
 @dataclass(frozen=True)
@@ -191,50 +191,51 @@ class InlineFormat:
     kinds: Mapping[str, Any]
     """Key -> type, for `key` and the optional keys next to it."""
     problems: Callable[[Sequence[Any], Sections, Where], list[tuple[KeyPath, ConfigurationError]]]
-    """Returns what is wrong with the parts as a whole, as they were written, refused ones too."""
+    """Returns the problems of the list as a whole; it gets all parts as written, also refused
+    ones."""
     load: Callable[..., GraphFile]
-    """Returns the graph: called with its name, the values of the keys, and `Sections`, and by
-    keyword with ``file`` and ``where``."""
+    """Returns the graph. Arguments: its name, the values of the keys, `Sections`; keywords:
+    ``file``, ``where``."""
 
 
 @dataclass(frozen=True)
 class FileFormat:
-    """A format of workflow files besides flowcharts."""
+    """A format of workflow files other than flowcharts."""
 
     recognizes_text: Callable[[str], bool]
-    """Returns whether a text is meant to be one."""
+    """Returns whether a text has this format."""
     recognizes_file: Callable[[Path, str | None], bool]
-    """The same for a file, whose text is given if it is Markdown and can be read."""
+    """The same for a file; the text is None if it is not Markdown or can't be read."""
     load: Callable[..., GraphFile]
-    """Returns the graph of a file: called with its path and `Sections`, or None, and by keyword
-    with ``name`` and ``text``, both perhaps None."""
+    """Returns the graph of a file. Arguments: its path, `Sections` or None; keywords: ``name``
+    and ``text``, which may be None."""
     inline: InlineFormat | None = None
 
 
 def formats() -> Iterator[FileFormat]:
-    """Yield the formats of workflow files besides flowcharts."""
-    return (found for _, found in extensions.ours(extensions.FORMATS))
+    """Yield the formats of workflow files other than flowcharts."""
+    return (file_format for _, file_format in extensions.ours(extensions.FORMATS))
 
 
 def format_of(path: Path, page: str | None) -> FileFormat | None:
-    """Return the format of the file *path* with the text *page*; None: it is a flowchart's.
+    """Return the format of the file *path* with the text *page*; None: it is a flowchart.
 
     Raises:
-        PluginUnavailable: its plug-in is disabled.
+        PluginUnavailable: the plug-in of the format is disabled.
     """
-    for name, one in extensions.ours(extensions.FORMATS, even_disabled=True):
-        if one.recognizes_file(path, page):
-            found: FileFormat = extensions.needed(
+    for name, candidate in extensions.ours(extensions.FORMATS, even_disabled=True):
+        if candidate.recognizes_file(path, page):
+            file_format: FileFormat = extensions.needed(
                 extensions.FORMATS, name, "the format", where=str(path)
             )
-            return found
+            return file_format
     return None
 
 
 def page_of(path: Path, data: bytes | None = None) -> str | None:
-    """Return the text of the file *path*; None: it is no Markdown, or can't be read.
+    """Return the text of the file *path*; None: it is not Markdown, or can't be read.
 
-    *data* is its content, where somebody has read it already.
+    *data* is its content, if the caller has read it already.
     """
     if path.suffix.lower() != SUFFIX:
         return None
@@ -250,13 +251,13 @@ def _known(project: Path, home: Path) -> list[str]:
 
 
 MAX_LISTED = 20
-"""Names in one hint, and unknown names that are compared with the known ones."""
-MAX_TOLD = 10
-"""Links of one circle that are told; the rest is as good as these."""
+"""Most names in one hint, and most unknown names that are compared with the known ones."""
+MAX_LINKS = 10
+"""Most links of a circle in a message; more of them would not help."""
 
 
 def nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:
-    """Return a hint that names the nearest of *known* to *name*, and lists them.
+    """Return a hint that lists *known* and suggests the name that is nearest to *name*.
 
     >>> nearest("tset", ["test", "build"])
     "did you mean 'test'? there are: test, build"
@@ -270,5 +271,5 @@ def nearest(name: str, known: Collection[str], *, compares: bool = True) -> str:
 
 
 def few(links: Sequence[str]) -> list[str]:
-    """Return the *links* of a circle as far as a message has room for them, the last included."""
-    return [*links] if len(links) <= MAX_TOLD else [*links[: MAX_TOLD - 1], "…", links[-1]]
+    """Return the *links* of a circle for a message; a long circle loses some in the middle."""
+    return [*links] if len(links) <= MAX_LINKS else [*links[: MAX_LINKS - 1], "…", links[-1]]

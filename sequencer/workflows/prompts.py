@@ -1,14 +1,13 @@
-"""Prompt files, from a name to a text, and the templates in them.
+"""Reads prompt files by name and fills in their templates.
 
-No name leads to a file outside the prompts folder.
+No name leads to a file outside the prompts folder. A name is relative to the folder and must be
+spelled exactly like the directory entry, so that a project uses the same files on a system that
+ignores case. Links are followed if they end inside the folder. Nothing here waits: a fifo is
+refused, not opened. Templates are filled in one pass: inserted text is not searched for more
+templates.
 
-A name is relative to the folder and must be spelled as the directory spells it, so that
-a project means the same files on a system that folds case. Links are followed as long
-as they end inside the folder. Nothing here waits: a fifo is refused, not opened. Templates are
-filled in in one pass: what is inserted is never looked at again.
-
-Not promised: safety from somebody who may write in the prompts folder while it is read;
-they could write the prompt itself.
+Not promised: safety from a person who can write to the prompts folder while it is read; they
+could write the prompt itself.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MAX_LISTED = 200
 
 
 def with_suffix(name: str) -> str:
-    """Return *name* with ``.md`` where it has no suffix.
+    """Return *name*, with ``.md`` added if it has no suffix.
 
     >>> with_suffix("main"), with_suffix("team/plan.txt")
     ('main.md', 'team/plan.txt')
@@ -45,15 +44,15 @@ def with_suffix(name: str) -> str:
 
 
 def relative_name(prompts_dir: Path, name: str) -> str:
-    """Return *name* relative to *prompts_dir*, suffix included, as a key to compare.
+    """Return *name* relative to *prompts_dir*, with its suffix, so that names can be compared.
 
-    ``prompts/main.md`` is accepted for ``main.md``: files of hoidn/orchestration write both.
+    ``prompts/main.md`` means ``main.md``: files of hoidn/orchestration use both.
 
     >>> relative_name(Path("/p/prompts"), "prompts/main")
     'main.md'
 
     Raises:
-        UnsafePath: the name could mean a file outside the folder, or no single file at all.
+        UnsafePath: the name could lead to a file outside the folder, or is not a file name.
     """
     _ensure_safe(prompts_dir, name)
     parts = name.split("/")
@@ -77,61 +76,62 @@ def _text_of(path: Path, name: str) -> str:
 
 
 Mark = tuple[int, int, int, int, int]
-"""What changes when a prompt does, or when another file takes its name."""
+"""Facts of a file that change when its content changes or another file replaces it."""
 
 
-class _Kept(Struct, frozen=True):
+class _CachedPrompt(Struct, frozen=True):
     text: str
-    named: str
-    """Its path as it is named, links not resolved."""
+    path: str
+    """The path before links are resolved."""
     target: Path
+    """The path after links were resolved."""
     mark: Mark
     is_settled: bool
 
 
 class PromptReader:
-    """Reads the prompts of one folder, and again only those that have changed."""
+    """Reads the prompts of one folder; a prompt is read again only if it has changed."""
 
     def __init__(self, prompts_dir: Path) -> None:
-        """Read below *prompts_dir*."""
+        """Read prompts below *prompts_dir*."""
         self.folder = prompts_dir
-        self._kept: dict[str, _Kept] = {}
+        self._cache: dict[str, _CachedPrompt] = {}
 
     def read(self, name: str) -> str:
-        """Return the text of the prompt *name* as it is now.
+        """Return the current text of the prompt *name*.
 
         Raises:
-            UnsafePath: the name or its link leaves the folder, or it is no regular file.
+            UnsafePath: the name or its link leaves the folder, or it is not a regular file.
             UnknownName: there is no such file; the existing ones are listed.
             ConfigurationError: the file can't be read, is too large, or is not UTF-8.
         """
-        kept, began_ns = self._kept.get(name), time.time_ns()
-        if kept is not None and (mark := _mark(kept.named)) == kept.mark:
-            if kept.is_settled:
-                return kept.text
-            # The same file: only what is in it may have changed without leaving a mark.
-            named, target = kept.named, kept.target
+        cached, started_ns = self._cache.get(name), time.time_ns()
+        if cached is not None and (mark := _mark(cached.path)) == cached.mark:
+            if cached.is_settled:
+                return cached.text
+            # The same file, but its content may have changed too soon for its times to show it.
+            path, target = cached.path, cached.target
         else:
-            named = os.path.join(self.folder, relative_name(self.folder, name))  # noqa: PTH118
-            mark, target = _mark(named), prompt_path(self.folder, name)
+            path = os.path.join(self.folder, relative_name(self.folder, name))  # noqa: PTH118
+            mark, target = _mark(path), prompt_path(self.folder, name)
         text = _text_of(target, name)
         if mark is not None:
-            # A change within one tick of the file system's clock would leave no other mark.
-            is_settled = max(mark[2:4]) < began_ns - SETTLED_NS
-            self._kept[name] = _Kept(text, named, target, mark, is_settled)
+            # Two changes within one tick of the file system's clock have the same mark.
+            is_settled = max(mark[2:4]) < started_ns - SETTLED_NS
+            self._cache[name] = _CachedPrompt(text, path, target, mark, is_settled)
         return text
 
 
 def _mark(path: str) -> Mark | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 (on every step's path)
+        info = os.stat(path)  # noqa: PTH116 (on every step's path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
 
 
 def prompt_path(prompts_dir: Path, name: str) -> Path:
-    """Return the real path of the prompt *name*, links resolved.
+    """Return the path of the prompt *name* with all links resolved.
 
     Raises:
         UnsafePath: see `PromptReader.read`.
@@ -141,7 +141,7 @@ def prompt_path(prompts_dir: Path, name: str) -> Path:
     folder = Path(os.path.realpath(prompts_dir))
     if not _is_spelled_exactly(folder, key):
         raise UnknownName("prompt", key, existing_prompts(prompts_dir), where=str(prompts_dir))
-    # realpath, not Path.resolve: a loop of links is to end in an answer and not in an exception.
+    # realpath, not Path.resolve, which raises for a loop of links.
     target = Path(os.path.realpath(folder / key))
     if not target.is_relative_to(folder):
         raise UnsafePath(
@@ -155,16 +155,16 @@ def prompt_path(prompts_dir: Path, name: str) -> Path:
 
 
 def existing_prompts(prompts_dir: Path) -> list[str]:
-    """Return the names of the files below *prompts_dir*, hidden ones aside, at most 200."""
-    found: list[str] = []
+    """Return the names of the files below *prompts_dir*, at most 200, without hidden files."""
+    prompts: list[str] = []
     for folder, folders, files in os.walk(prompts_dir):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
-            if len(found) >= MAX_LISTED:
-                return found
+            if len(prompts) >= MAX_LISTED:
+                return prompts
             if not name.startswith("."):
-                found.append((Path(folder) / name).relative_to(prompts_dir).as_posix())
-    return found
+                prompts.append((Path(folder) / name).relative_to(prompts_dir).as_posix())
+    return prompts
 
 
 def _ensure_safe(prompts_dir: Path, name: str) -> None:
@@ -187,37 +187,37 @@ def _ensure_safe(prompts_dir: Path, name: str) -> None:
 
 
 def _is_spelled_exactly(folder: Path, key: str) -> bool:
-    here = folder
+    path = folder
     for part in key.split("/"):
         try:
-            is_there = any(entry.name == part for entry in here.iterdir())
+            has_entry = any(entry.name == part for entry in path.iterdir())
         except OSError:
             return False
-        if not is_there:
+        if not has_entry:
             return False
-        here /= part
+        path /= part
     return True
 
 
 def _read_regular(path: Path, name: str) -> bytes:
     try:
-        # O_NONBLOCK: opening a fifo would otherwise wait for a writer, for ever.
+        # Without O_NONBLOCK, opening a fifo would wait for a writer forever.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        # A link loop and a socket cannot be opened at all.
+        # A loop of links and a socket can't be opened.
         if not stat.S_ISREG(path.lstat().st_mode):
             raise _not_regular(path, name) from error
         raise ConfigurationError(
             f"the prompt can't be read: {error.strerror}", where=str(path)
         ) from error
-    # fdopen refuses a folder's descriptor without closing it, so the look comes first.
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    # Checked first: fdopen refuses the descriptor of a folder but does not close it.
+    info = os.fstat(fd)
+    if not stat.S_ISREG(info.st_mode):
         os.close(fd)
         raise _not_regular(path, name)
     with os.fdopen(fd, "rb") as file:
-        # One byte more than it has: a file that is being written may have grown.
-        data = file.read(min(found.st_size, MAX_PROMPT_BYTES) + 1)
+        # One byte more than its size: a file that is being written may have grown.
+        data = file.read(min(info.st_size, MAX_PROMPT_BYTES) + 1)
     if len(data) > MAX_PROMPT_BYTES:
         raise ConfigurationError(
             f"the prompt has more than {MAX_PROMPT_BYTES} bytes",
@@ -232,25 +232,25 @@ def _not_regular(path: Path, name: str) -> UnsafePath:
 
 
 ROOTS = ("request", "output", "steps", "feedback", "validation", "run")
-"""In the prompts of procedures."""
+"""First parts of template paths in the prompts of procedures."""
 GRAPH_ROOTS = ("state", "output", "nodes", "input")
-"""In the prompts of graphs."""
+"""First parts of template paths in the prompts of graphs."""
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_][\w.\-]*)\s*\}\}")
 MAX_DEPTH = 10
 
 
 class MissingValue(StepFailed):
-    """A template names a value that is not there; no agent was run."""
+    """A template names a value that does not exist; no agent was run."""
 
 
 def names(text: str, roots: Collection[str] = ROOTS) -> Iterator[tuple[str, ...]]:
-    """Yield the paths that *text* asks for, in order.
+    """Yield the paths of the templates in *text*, in order.
 
     >>> list(names("{{request.title}} {{ other }} {{output}}"))
     [('request', 'title'), ('output',)]
     """
-    for found in _TEMPLATE.finditer(text):
-        path = tuple(found[1].split("."))
+    for match in _TEMPLATE.finditer(text):
+        path = tuple(match[1].split("."))
         if path[0] in roots:
             yield path
 
@@ -258,26 +258,26 @@ def names(text: str, roots: Collection[str] = ROOTS) -> Iterator[tuple[str, ...]
 def render(
     text: str, value_of: Callable[[tuple[str, ...]], Any], roots: Collection[str] = ROOTS
 ) -> str:
-    """Return *text* with each template replaced by what *value_of* says about its path.
+    """Return *text* with each template replaced by the value that *value_of* has for its path.
 
-    A text goes in as it is, None as nothing, everything else as JSON on one line.
+    Text is inserted unchanged, None as nothing, everything else as JSON on one line.
 
-    >>> render("{{output}}, {{nobody}}", {("output",): "{{run.id}}"}.__getitem__)
-    '{{run.id}}, {{nobody}}'
+    >>> render("{{output}}, {{other}}", {("output",): "{{run.id}}"}.__getitem__)
+    '{{run.id}}, {{other}}'
 
     Raises:
         MissingValue: *value_of* raised KeyError.
     """
 
-    def fill(found: re.Match[str]) -> str:
-        path = tuple(found[1].split("."))
+    def fill(match: re.Match[str]) -> str:
+        path = tuple(match[1].split("."))
         if path[0] not in roots:
-            return found[0]
+            return match[0]
         try:
             return as_text(value_of(path))
         except KeyError as error:
             raise MissingValue(
-                f"the prompt asks for {{{{{found[1]}}}}}, but there is no such value",
+                f"the prompt asks for {{{{{match[1]}}}}}, but there is no such value",
                 hint=str(error.args[0]) if error.args else None,
             ) from None
 
@@ -285,7 +285,7 @@ def render(
 
 
 def as_text(value: Any) -> str:
-    """Return how *value* stands in a prompt."""
+    """Return *value* as text for a prompt."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -294,44 +294,41 @@ def as_text(value: Any) -> str:
 
 
 def look_up(value: Any, path: tuple[str, ...]) -> Any:
-    """Return what is at *path* in nested maps and lists.
+    """Return the value at *path* in nested maps and lists.
 
-    A text that is JSON, also in a fence, may be looked into.
+    A text that contains JSON, also in a fence, is parsed on the way.
 
     Raises:
-        KeyError: there is nothing; the message lists what there is.
+        KeyError: there is no such value; the message lists the known keys.
     """
-    here = value
     if len(path) > MAX_DEPTH:
         raise KeyError(f"at most {MAX_DEPTH} parts are looked up")
     for part in path:
-        if isinstance(here, str):
-            here = parsed(here)
-        here = _below(here, part)
-    return here
+        value = _child(parsed(value) if isinstance(value, str) else value, part)
+    return value
 
 
-def _below(here: Any, part: str) -> Any:
-    if isinstance(here, Mapping):
-        if part in here:
-            return here[part]
-        known = ", ".join(sorted(map(str, here))[:20]) or "nothing"
+def _child(value: Any, part: str) -> Any:
+    if isinstance(value, Mapping):
+        if part in value:
+            return value[part]
+        known = ", ".join(sorted(map(str, value))[:20]) or "nothing"
         raise KeyError(f"there is no {part!r}; known: {known}")
-    if isinstance(here, (list, tuple)):
-        if part.isdecimal() and len(part) < MAX_DEPTH and int(part) < len(here):
-            return here[int(part)]
-        raise KeyError(f"there is no item {part!r}; it has {len(here)} items")
+    if isinstance(value, (list, tuple)):
+        if part.isdecimal() and len(part) < MAX_DEPTH and int(part) < len(value):
+            return value[int(part)]
+        raise KeyError(f"there is no item {part!r}; it has {len(value)} items")
     raise KeyError(f"it has no parts, so there is no {part!r}")
 
 
 def parsed(text: str) -> Any:
-    r"""Return the JSON that *text* is, with or without a fence, or the last object in it.
+    r"""Parse *text* as JSON, with or without a fence; else return the last JSON object in it.
 
     >>> parsed('I found two:\n```json\n{"bugs": 2}\n```')
     {'bugs': 2}
 
     Raises:
-        KeyError: it is none, and holds no object.
+        KeyError: it is not JSON and contains no JSON object.
     """
     lines = text.strip().splitlines()
     if len(lines) > 2 and lines[0].startswith("```") and lines[-1].strip() == "```":  # noqa: PLR2004 - fence, content, fence
@@ -339,7 +336,7 @@ def parsed(text: str) -> Any:
     try:
         return json.loads("\n".join(lines))
     except (ValueError, RecursionError):
-        found = last_read(text, dict)
-    if found is None:
+        value = last_read(text, dict)
+    if value is None:
         raise KeyError("the output is not JSON, so nothing can be looked up in it")
-    return found
+    return value

@@ -1,7 +1,7 @@
-"""Which workflows there are: the built-in ones and those of orchestration.yaml.
+"""The workflows of a project: the built-in ones and the ones in orchestration.yaml.
 
-A workflow comes out as its author wrote it, because the digest that a run keeps is
-computed on that; step defaults are laid over one step at a time, just before it runs.
+The registry returns a workflow as its author wrote it, because a run stores a digest of that.
+Step defaults are applied to one step at a time, just before it runs.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 
 FOLDER = "subroutines"
-"""Of the steps' prompts, below prompts_dir."""
+"""Folder of the procedures' prompts, below prompts_dir."""
 _FIELDS = Path(__file__).parents[1] / "builtin" / "procedures.json"
-"""What the procedures are for, and the fields of their steps besides name and prompt; some
-have others in one procedure: whoever sends a request to orchestrator-full wants an architect,
+"""The purpose of each procedure, and the fields of its steps in addition to name and prompt.
+A step may have other fields in one procedure: a request for orchestrator-full needs an architect,
 whatever its labels are."""
 
 PROCEDURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -66,14 +66,14 @@ def builtin_procedure(name: str) -> Workflow:
     if name not in PROCEDURES:
         raise UnknownName("procedure", name, PROCEDURES)
     written = json.loads(_FIELDS.read_bytes())
-    here = written["steps_in"].get(name, {})
+    overrides = written["steps_in"].get(name, {})
     steps = tuple(
         Step.model_validate(
             {
                 "name": step,
                 "prompt": f"{FOLDER}/{step}.md",
                 **written["steps"][step],
-                **here.get(step, {}),
+                **overrides.get(step, {}),
             }
         )
         for step in PROCEDURES[name]
@@ -82,7 +82,7 @@ def builtin_procedure(name: str) -> Workflow:
 
 
 class BuiltinPrompts(Struct, frozen=True):
-    """Prompt files of the built-in workflows' steps."""
+    """Prompt files for the steps of the built-in cycles."""
 
     supervisor: str = "supervisor.md"
     main: str = "main.md"
@@ -90,10 +90,10 @@ class BuiltinPrompts(Struct, frozen=True):
 
 
 class BuiltinWorkflows(Mapping[str, Workflow]):
-    """The workflows that exist without a line of configuration; each is built when asked for.
+    """The workflows that need no configuration; each is built when it is first needed.
 
-    ``standard2`` and ``review_cadence2`` keep their own supervisor and main prompts; of
-    *prompts* only the reviewer's reaches them.
+    ``standard2`` and ``review_cadence2`` have their own supervisor and main prompts and use only
+    the reviewer's prompt of *prompts*.
 
     >>> [step.prompt for step in BuiltinWorkflows(BuiltinPrompts())["standard2"].steps]
     ['supervisor2.md', 'main2.md']
@@ -138,12 +138,12 @@ class BuiltinWorkflows(Mapping[str, Workflow]):
         yield from PROCEDURES
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of built-in workflows."""
         return len(self._cycles) + len(PROCEDURES)
 
 
 class Registry:
-    """The workflows that a project can run, by name; the same names always mean the same."""
+    """The workflows that a project can run, by name; a name always means the same workflow."""
 
     def __init__(
         self,
@@ -154,16 +154,16 @@ class Registry:
         lists: Mapping[str, GraphFile] | None = None,
         sections: Sections | None = None,
     ) -> None:
-        """Hold the built-in workflows and *configured*, which replace those of the same name.
+        """Combine the built-in workflows and *configured*, which win if names are equal.
 
-        *flows* are the files of flowcharts and lists of tasks; each is read when its workflow
-        is first asked for. *lists* are the graphs that the configuration has in it. *sections*
-        returns a plug-in's section; None: nothing is configured.
+        *flows* are the files of flowcharts and task lists; each is read when its workflow is
+        first needed. *lists* are the graphs inside the configuration. *sections* returns a
+        plug-in's section; None: nothing is configured.
         """
         self.lists = dict(lists or {})
         self._configured = {
             **(configured or {}),
-            **{name: made.workflow for name, made in self.lists.items()},
+            **{name: file.workflow for name, file in self.lists.items()},
         }
         self.flows = dict(flows or {})
         self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
@@ -172,26 +172,26 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return every known name, in order."""
+        """Return all names, sorted."""
         return tuple(sorted({*self._builtin, *self._configured, *self.flows}))
 
     @property
     def procedure_names(self) -> tuple[str, ...]:
-        """Return the names of the procedures, in order; none is built for it."""
-        found = set(PROCEDURES) - self._configured.keys() - self.flows.keys()
-        found |= {name for name, made in self._configured.items() if made.kind == "procedure"}
-        return tuple(sorted(found))
+        """Return the names of the procedures, sorted, without building them."""
+        known = set(PROCEDURES) - self._configured.keys() - self.flows.keys()
+        known |= {name for name, flow in self._configured.items() if flow.kind == "procedure"}
+        return tuple(sorted(known))
 
     def get(self, name: str, *, where: str | None = None) -> Workflow:
         """Return the workflow called *name*, as it was written, without step defaults.
 
         Raises:
-            UnknownName: nobody defined it; *where* says who asked.
-            ConfigurationError: its file can't be read, or is no workflow.
+            UnknownName: there is no such workflow; *where* says where the name was written.
+            ConfigurationError: its file can't be read, or is not a workflow.
         """
-        found = self._configured.get(name)
-        if found is not None:
-            return found
+        workflow = self._configured.get(name)
+        if workflow is not None:
+            return workflow
         if name in self.flows:
             self._configured[name] = self.load(self.flows[name], name=name).workflow
             return self._configured[name]
@@ -200,66 +200,66 @@ class Registry:
         return self._builtin[name]
 
     def load(self, path: Path, *, name: str | None = None) -> GraphFile:
-        """Return the graph of the file *path*, a flowchart or a list of tasks, called *name*.
+        """Return the graph of the file *path*, a flowchart or a task list, called *name*.
 
-        A file that looks as it did the last time is not read again.
+        A file is not read again while its size and times have not changed.
 
         Raises:
             ConfigurationError: it can't be read, or has something that can't be run.
         """
-        # Before it is read: what is written meanwhile is seen the next time.
-        looks = _looks(path)
-        kept = self._read.get((path, name))
-        if kept is None or looks is None or kept[0] != looks:
-            kept = looks, self._load(path, name)
-            # Asked for by the name that it gives itself, it is the same.
-            self._read[path, name] = self._read[path, kept[1].workflow.name] = kept
-        return kept[1]
+        # Look before the read: a change during the read is noticed the next time.
+        fingerprint = _fingerprint(path)
+        cached = self._read.get((path, name))
+        if cached is None or fingerprint is None or cached[0] != fingerprint:
+            cached = fingerprint, self._load(path, name)
+            # A caller may also use the name that the file gives itself.
+            self._read[path, name] = self._read[path, cached[1].workflow.name] = cached
+        return cached[1]
 
     def graph_in(self, path: Path, data: bytes) -> GraphFile:
-        """Return the graph that *data* is as the content of the file *path*, which is not read.
+        """Return the graph in *data*, as if it was the content of *path*, which is not read.
 
         Raises: see `load`.
         """
         return self._load(path, None, data)
 
     def is_as_read(self, path: Path, *, name: str | None = None) -> bool:
-        """Return whether the file *path* is as it was when it was loaded as *name*."""
-        kept = self._read.get((path, name))
-        return kept is not None and kept[0] == _looks(path)
+        """Return whether the file *path* has not changed since it was loaded as *name*."""
+        cached = self._read.get((path, name))
+        return cached is not None and cached[0] == _fingerprint(path)
 
     def _load(self, path: Path, name: str | None, data: bytes | None = None) -> GraphFile:
         from sequencer.workflows.finding import format_of, page_of  # noqa: PLC0415 - graphs only
 
         page = page_of(path, data)
         text = page if data is None else decode(data, path)
-        if (own := format_of(path, page)) is not None:
-            return own.load(path, self._sections, name=name, text=text)
+        if (file_format := format_of(path, page)) is not None:
+            return file_format.load(path, self._sections, name=name, text=text)
         from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
 
         return load_flow(path, name=name, text=text)
 
 
-def _looks(path: Path) -> tuple[int, ...] | None:
-    """Return what tells the file *path* from what it was before; None: it is not there."""
+def _fingerprint(path: Path) -> tuple[int, ...] | None:
+    """Return the facts that change when the file *path* changes; None: there is no file."""
     try:
-        facts = path.stat()
+        info = path.stat()
     except OSError:
         return None
-    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
 def _only_answers(step: Step) -> bool:
-    """Return whether *step* is there for its answer, so that it changes no files."""
+    """Return whether *step* only gives an answer and changes no files."""
     return step.single_turn or step.disallow_all_tools or step.validation is not None
 
 
 def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
     """Return *step* with *defaults* for the fields that its author left out.
 
-    A field that was written down stays, even if it holds the value that it would have
-    anyway: ``timeout_s: null`` is how a step says that it has no time limit. A change is not
-    expected of a step without tools, or of one that judges, unless it says so itself.
+    A field that the author wrote stays, even if its value is the built-in default: with
+    ``timeout_s: null`` a step says that it has no time limit. A default of ``expects: change``
+    does not reach steps without tools and steps that judge.
 
     >>> with_defaults(Step(name="a", model="x"), {"model": "y", "max_turns": 3}).model
     'x'

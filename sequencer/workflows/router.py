@@ -1,8 +1,8 @@
-"""The pure part of the router: what it is told, and what its answer may be.
+"""The pure part of the router: its input, and which answers are valid.
 
 A router is a prompt that an executor runs before a step; its answer names the prompt
-that the step runs. The answer comes from a model, so what it names is matched whole against
-a list of allowed names, and never repaired: no folding of case, no cutting of paths.
+that the step runs. The answer comes from a model, so the whole name is compared with a
+list of allowed names, and never repaired: no change of case, no cutting of paths.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ SHOWN_CHARS = 200
 
 
 class RouterMode(StrEnum):
-    """Who has the first word on a step's prompt."""
+    """Whether the workflow or the router chooses a step's prompt."""
 
     DEFAULT = "router_default"
-    """The workflow selects, then the router overrides."""
+    """The workflow chooses, then the router overrides."""
     FIRST = "router_first"
-    """The router answers; the workflow selects where it gives no answer, or is not set."""
+    """The router chooses; if it gives no answer or is not set, the workflow chooses."""
     ONLY = "router_only"
-    """The router answers; without an answer, or without a router prompt, nothing runs."""
+    """The router chooses; without an answer, or without a router prompt, nothing runs."""
 
 
 _ALIASES = {
@@ -59,13 +59,13 @@ class RouterSettings(Frozen):
     mode: Annotated[RouterMode, BeforeValidator(_without_alias)] = RouterMode.DEFAULT
     """Also ``default``, ``first``, ``only``, and hyphens for underscores."""
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
-    """File below prompts_dir that the router runs."""
+    """The router's prompt, a file below prompts_dir."""
     allowlist: tuple[str, ...] = ()
-    """Prompts that an answer may name; empty: the workflow's own and no others."""
+    """Prompts that an answer may name; empty: only the workflow's own prompts."""
     timeout_s: float = Field(default=600.0, gt=0, le=86_400, allow_inf_nan=False)
-    """Of one question to it; what steps may take is no limit of the router's."""
+    """Limit for one run of the router; limits of steps do not apply to it."""
     review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
-    """Read where ``workflow.review_every_n`` is not set, as hoidn/orchestration does."""
+    """Used if ``workflow.review_every_n`` is not set, as in hoidn/orchestration."""
 
     @cached_property
     def is_active(self) -> bool:
@@ -74,17 +74,17 @@ class RouterSettings(Frozen):
 
     @property
     def needs_selection(self) -> bool:
-        """Return whether the workflow's own prompt of a step has to be there as well."""
+        """Return whether a step needs the workflow's own prompt too."""
         return not self.is_active or self.mode is RouterMode.DEFAULT
 
     @property
     def may_be_silent(self) -> bool:
-        """Return whether a step runs as the workflow has it where the router says nothing."""
+        """Return whether a step runs with the workflow's prompt if the router gives no answer."""
         return self.mode is not RouterMode.ONLY
 
 
 class RouterRefused(StepFailed):
-    """The router's answer names nothing that may run; the step failed, nothing was run."""
+    """The router's answer names no allowed prompt; the step failed and no agent was run."""
 
     def __init__(self, problem: str, answer: str, allowed: Collection[str]) -> None:
         """Say what is wrong with *answer*, show its start, and list the *allowed* prompts."""
@@ -101,17 +101,17 @@ class RouterRefused(StepFailed):
 def allowed_prompts(workflow: Workflow, router: RouterSettings) -> frozenset[str]:
     """Return the prompts that a router may choose for *workflow*.
 
-    The list is closed: without an allowlist, only what the workflow runs anyway.
+    Without an allowlist these are only the prompts that the workflow runs anyway.
     """
     if router.allowlist:
         return frozenset(with_suffix(name) for name in router.allowlist)
-    # A text in the workflow itself has no name that anybody could answer with.
-    own = (step for step in workflow.own_steps if step.text is None)
-    return frozenset(with_suffix(step.prompt_name) for step in own)
+    # A text in the workflow itself has no name, so no answer can choose it.
+    with_files = (step for step in workflow.own_steps if step.text is None)
+    return frozenset(with_suffix(step.prompt_name) for step in with_files)
 
 
 def parse_answer(text: str, allowed: Collection[str]) -> str:
-    r"""Return the prompt that a router's answer names: in a JSON object, or as its one line.
+    r"""Return the prompt that a router's answer names, in a JSON object or as its only line.
 
     >>> parse_answer("\n  reviewer \n", {"main.md", "reviewer.md"})
     'reviewer.md'
@@ -119,11 +119,11 @@ def parse_answer(text: str, allowed: Collection[str]) -> str:
     'reviewer.md'
 
     Raises:
-        RouterRefused: the answer is neither, or names nothing that is allowed.
+        RouterRefused: the answer has another form, or names no allowed prompt.
     """
     if (decided := decision_in(text)) is not None:
         return _allowed(decided.strip(), text, allowed)
-    # The size first: splitting megabytes of a model's chatter helps nobody.
+    # The size first: megabytes of a model's chatter need not be split into lines.
     if len(text) > MAX_ANSWER_CHARS:
         raise RouterRefused(f"has {len(text)} characters instead of one line", text, allowed)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -142,14 +142,14 @@ def _allowed(named: str, text: str, allowed: Collection[str]) -> str:
 
 
 def router_input(head: Head, upcoming: Description, allowed: Collection[str]) -> str:
-    """Return what the router gets on stdin: the run's state as one JSON object.
+    """Return the router's standard input: the run's state as one JSON object.
 
     It is the head without the claims and the session, which say nothing about what to do
-    next, plus ``next`` (what the workflow itself selects) and ``allowed_prompts``.
+    next, plus ``next`` (the workflow's own choice) and ``allowed_prompts``.
     """
     state = head.model_dump(mode="json", exclude={"claims", "session"})
-    told = {**state, "next": upcoming, "allowed_prompts": sorted(allowed)}
-    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+    facts = {**state, "next": upcoming, "allowed_prompts": sorted(allowed)}
+    return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
 
 
 def shown(answer: str) -> str:

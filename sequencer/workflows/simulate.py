@@ -1,11 +1,10 @@
-"""A graph on a virtual clock: what it would do, without an agent and without waiting.
+"""Simulates a graph on a virtual clock, without agents and without waiting.
 
-The script says what each node answers and how long it takes, and may set other limits; the
-rules are those of real runs, and so are the names of what is added to a team. Where the script
-does not say, an agent or a person takes 10 ms, a task 10 ms for each unit of its weight, a
-marker none; a choice goes the first way that leads forward, a judge says yes, a lead adds
-nothing. A recorded flow may be given as a script: its chart, its name and what was expected
-of it are for people, and are not looked at.
+A script says what each node answers and how long it takes, and may set other limits. The rules
+are the same as in real runs, and so are the names of tasks that are added to a team. Without a
+script, an agent or a person takes 10 ms, a task 10 ms for each unit of its weight, a marker no
+time; a choice takes the first way forward, a judge says yes, a lead adds nothing. A recorded
+flow is a valid script: its chart, name and expected result are ignored.
 
 Not promised: a team's budgets, circuit breaker and merges; they depend on what agents use and
 write.
@@ -50,23 +49,25 @@ from sequencer.workflows.verdicts import asked_again, verdict_of
 
 DEFAULT_MS = 10
 MAX_EVENTS = 250_000
-"""Of one replay: two a node, so that the widest chart is run six times over."""
+"""Limit of one simulation: with two events a node, the widest chart can run six times."""
 
 
 class EndlessReplay(ConfigurationError):
-    """A replay has more events than anybody reads; loops may go round a million times."""
+    """A simulation has too many events to read; loops may repeat a million times."""
 
 
 class NodeScript(Struct, frozen=True):
-    """What the script says about one node."""
+    """The part of a script about one node."""
 
     out: tuple[Any, ...] = ()
-    """Answers, one an attempt, the last one for all that follow; ``{"error": text}`` fails."""
+    """One answer for each attempt, the last one for all later attempts; ``{"error": text}``
+    fails."""
     ms: tuple[int, ...] = ()
+    """How long each attempt takes, in the same way."""
 
 
 class Replay(Struct, frozen=True):
-    """What a flow did."""
+    """The result of a simulation."""
 
     status: str
     trace: tuple[str, ...]
@@ -76,25 +77,25 @@ class Replay(Struct, frozen=True):
     iterations: int = 0
     facts: tuple[tuple[int, Event, str, Mapping[str, Any]], ...] = ()
     graph: Graph | None = None
-    """As it was at the end."""
+    """The graph at the end, with added tasks."""
 
 
 def back_edges(graph: Graph) -> tuple[str, ...]:
-    """Return the edges that close a loop, sorted."""
-    found = []
-    for place in graph.back_edges:
-        edge = graph.edges[place]
+    """Return the edges that close a loop as ``from->to[label]``, sorted."""
+    texts = []
+    for index in graph.back_edges:
+        edge = graph.edges[index]
         label = f"[{edge.label}]" if edge.label else ""
-        found.append(f"{edge.source}->{edge.target}{label}")
-    return tuple(sorted(found))
+        texts.append(f"{edge.source}->{edge.target}{label}")
+    return tuple(sorted(texts))
 
 
 START = datetime(2000, 1, 1, tzinfo=UTC)
-"""The virtual clock's 0."""
+"""The time at which the virtual clock is 0."""
 
 
 def _milliseconds(due: str | None) -> int | None:
-    """Return *due*, ISO 8601 UTC, on the virtual clock."""
+    """Return *due*, ISO 8601 UTC, in milliseconds of the virtual clock."""
     date = parse_time(due) if due is not None else None
     return None if date is None else round((date - START) / timedelta(milliseconds=1))
 
@@ -104,33 +105,33 @@ def _timed_out() -> Outcome:
 
 
 class _Simulation:
-    """One replay."""
+    """The state of one simulation."""
 
     def __init__(
         self, workflow: Workflow, parts: Mapping[str, NodeScript], expander: TaskExpander | None
     ) -> None:
-        self._workflow, self._parts, self._grower = workflow, parts, expander
-        self._course = MarkingEditor(Marking(workflow.whole_graph))
+        self._workflow, self._parts, self._expander = workflow, parts, expander
+        self._editor = MarkingEditor(Marking(workflow.whole_graph))
         self._events: list[tuple[int, int, int, str]] = []
-        """Ends and further tries to come: time, order of the node, execution, node."""
+        """Future ends and retries: time, order of the node, execution, node."""
         self._execution: dict[str, int] = {}
         self._number = 0
         self._attempts: dict[str, int] = {}
         self._resting: set[str] = set()
         """Agents that wait for their next try."""
-        self._overdue: list[tuple[int, str]] = []
-        """Those of them whose time has come, and that wait for a free place: a heap in order."""
+        self._due_retries: list[tuple[int, str]] = []
+        """Resting agents whose time has come and that wait for a free slot: a heap in order."""
         self._outputs: dict[str, str] = {}
         self._now = self._busy = 0
         self._facts: list[tuple[int, Event, str, Mapping[str, Any]]] = []
 
     def run(self) -> Replay:
-        """Return what happens until no token is left.
+        """Simulate until no token is left, and return the result.
 
         Raises:
-            EndlessReplay: it has more than `MAX_EVENTS` events.
+            EndlessReplay: there are more than `MAX_EVENTS` events.
         """
-        self._course.begin()
+        self._editor.begin()
         self._start_all()
         while self._marking.status is FlowStatus.RUNNING and self._events:
             if not self._advance():
@@ -139,10 +140,10 @@ class _Simulation:
             if self._execution.get(name) != execution or name not in self._marking.active:
                 continue
             if name in self._resting:
-                self._is_overdue(name)
+                self._queue_retry(name)
             else:
                 self._finish(name)
-            self._try_again()
+            self._start_retries()
             self._start_all()
         self._take_facts()
         trace = [(at, trace_line(event, node, more)) for at, event, node, more in self._facts]
@@ -158,17 +159,17 @@ class _Simulation:
 
     @property
     def _marking(self) -> Marking:
-        return self._course.marking
+        return self._editor.marking
 
     @property
     def _graph(self) -> Graph:
-        """Return the graph, with what was added to it."""
-        return self._course.graph
+        """Return the graph, with the tasks that were added to it."""
+        return self._editor.graph
 
     def _take_facts(self) -> None:
-        for fact in self._course.facts:
+        for fact in self._editor.facts:
             self._facts.append((self._now, fact.event, fact.node, fact.details))
-        self._course.facts.clear()
+        self._editor.facts.clear()
         if len(self._facts) > MAX_EVENTS:
             loops = self._marking.iterations
             raise EndlessReplay(
@@ -179,14 +180,14 @@ class _Simulation:
             )
 
     def _advance(self) -> bool:
-        """Let time go on to the next event; False: the time of the whole run is over before."""
+        """Advance the clock to the next event; return False if the run's time limit comes first."""
         self._take_facts()
         due = self._events[0][0]
         limit = self._graph.timeout_ms
         if limit is not None and any(self._at_work()):
             if self._busy + (due - self._now) > limit:
                 self._now += limit - self._busy
-                self._course.time_is_up()
+                self._editor.time_is_up()
                 return False
             self._busy += due - self._now
         self._now = due
@@ -199,11 +200,11 @@ class _Simulation:
             name = self._marking.next_startable(agents=self._has_room())
             if name is None:
                 return
-            self._course.start(name)
+            self._editor.start(name)
             if name in self._resting:
-                # An error elsewhere has ended the execution that waited for its next try.
+                # An error elsewhere ended the execution that waited for its next try.
                 self._resting.discard(name)
-                self._overdue = sorted(one for one in self._overdue if one[1] != name)
+                self._due_retries = sorted(retry for retry in self._due_retries if retry[1] != name)
             self._attempt(name)
 
     def _has_room(self) -> bool:
@@ -211,13 +212,13 @@ class _Simulation:
         return limit is None or sum(n not in self._resting for n in self._at_work()) < limit
 
     def _at_work(self) -> Iterator[str]:
-        """Yield the agents that have begun, and have not failed for good."""
-        for name, one in self._marking.active.items():
-            if one.error is None and self._is_agent(name):
+        """Yield the agents that have started and have no final failure."""
+        for name, execution in self._marking.active.items():
+            if execution.error is None and self._is_agent(name):
                 yield name
 
-    def _is_overdue(self, name: str) -> None:
-        heapq.heappush(self._overdue, (self._graph.order[name], name))
+    def _queue_retry(self, name: str) -> None:
+        heapq.heappush(self._due_retries, (self._graph.order[name], name))
 
     def _is_agent(self, name: str) -> bool:
         return self._graph.by_id[name].kind is NodeKind.AGENT
@@ -240,9 +241,9 @@ class _Simulation:
         return round(step.timeout_s * 1000) if step is not None and step.timeout_s else None
 
     def _length(self, name: str, number: int) -> int:
-        given = self._parts[name].ms if name in self._parts else ()
-        if given:
-            return given[min(number, len(given) - 1)]
+        lengths = self._parts[name].ms if name in self._parts else ()
+        if lengths:
+            return lengths[min(number, len(lengths) - 1)]
         node = self._graph.by_id[name]
         if node.task is not None:
             return max(1, round(DEFAULT_MS * node.task.weight))
@@ -261,7 +262,7 @@ class _Simulation:
         node = self._graph.by_id[name]
         is_late = limit is not None and self._length(name, number) > limit
         if is_late and node.kind is NodeKind.HUMAN:
-            self._course.expire(name)
+            self._editor.expire(name)
             return
         outcome = _timed_out() if is_late else self._outcome(node, number)
         if self._is_agent(name):
@@ -274,18 +275,18 @@ class _Simulation:
             self._fail(name, Failure(outcome))
 
     def _outcome(self, node: Node, number: int) -> Outcome:
-        """Return how the attempt with this *number* at *node* ends; an answer is kept."""
-        said = self._said(node, number)
-        if isinstance(said, Mapping) and set(said) == {"error"}:
-            return Outcome(status=OutcomeStatus.FAILED, error=str(said["error"]))
-        text = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
+        """Return the outcome of attempt *number* at *node*, and store its answer."""
+        answer = self._answer(node, number)
+        if isinstance(answer, Mapping) and set(answer) == {"error"}:
+            return Outcome(status=OutcomeStatus.FAILED, error=str(answer["error"]))
+        text = answer if isinstance(answer, str) else json.dumps(answer, separators=(",", ":"))
         if node.works:
             self._outputs[f"{node.id}-{number}"] = text
         return Outcome(status=OutcomeStatus.OK, output=text)
 
     def _end(self, name: str, outcome: Outcome, reference: Reference) -> None:
-        """Let an attempt at the agent *name* end with *outcome*, as a run does."""
-        # Where nobody has said what a lead answers, it adds nothing.
+        """End an attempt at the agent *name* with *outcome*, the same way as a run does."""
+        # A lead adds nothing if the script has no answer for it.
         is_silent = outcome.is_accepted and not outcome.output
         end = judge_end(
             self._judged(name, outcome),
@@ -293,7 +294,7 @@ class _Simulation:
             self._marking,
             START + timedelta(milliseconds=self._now),
             workflow=self._workflow,
-            expander=None if is_silent else self._grower,
+            expander=None if is_silent else self._expander,
         )
         if isinstance(end, Acceptance):
             self._accept(name, end.outcome.output, reference, end.growth)
@@ -305,66 +306,65 @@ class _Simulation:
     def _judged(self, name: str, outcome: Outcome) -> AttemptResult:
         """Return the attempt at *name* with its verdict, if a task of a team judges."""
         step = self._workflow.steps_by_name.get(name) or Step(name=name)
-        here, verdict = StepRef(0, name, step.prompt_name), None
-        if self._judgement(name) is not None and outcome.is_accepted:
-            found = verdict_of(outcome, is_command=False)
-            if found.source == "none":
-                failed = outcome.replace(status=OutcomeStatus.FAILED, error=found.reason)
-                return AttemptResult(failed, asked_again(step), here, agent="")
-            verdict = found
-            if not found.is_pass:
-                error = f"the answer is no: {found.reason}"
+        ref, verdict = StepRef(0, name, step.prompt_name), None
+        if self._validation(name) is not None and outcome.is_accepted:
+            verdict = verdict_of(outcome, is_command=False)
+            if verdict.source == "none":
+                failed = outcome.replace(status=OutcomeStatus.FAILED, error=verdict.reason)
+                return AttemptResult(failed, asked_again(step), ref, agent="")
+            if not verdict.is_pass:
+                error = f"the answer is no: {verdict.reason}"
                 outcome = outcome.replace(status=OutcomeStatus.FAILED, error=error)
-        return AttemptResult(outcome, step, here, agent="", verdict=verdict)
+        return AttemptResult(outcome, step, ref, agent="", verdict=verdict)
 
-    def _judgement(self, name: str) -> Validation | None:
+    def _validation(self, name: str) -> Validation | None:
         step = self._workflow.steps_by_name.get(name)
-        return step.validation if step is not None and self._grower is not None else None
+        return step.validation if step is not None and self._expander is not None else None
 
     def _accept(
         self, name: str, text: str, reference: Reference | None, growth: TaskExpansion | None = None
     ) -> None:
         if growth is not None:
-            # Before its tokens continue: who waits for it waits for what it adds as well.
-            self._course.do("grow", growth.as_json())
+            # Before its tokens move: a node that waits for this task also waits for added tasks.
+            self._editor.do("grow", growth.as_json())
             self._workflow = grown(self._workflow, [growth])
-        self._course.succeed(name, text, reference)
+        self._editor.succeed(name, text, reference)
         if growth is not None:
-            self._course.tell_growth(growth, name)
+            self._editor.tell_growth(growth, name)
 
     def _reject(self, name: str, end: Rejection) -> None:
-        self._course.refuse(name, end.outcome.error or "", end.fix)
+        self._editor.refuse(name, end.outcome.error or "", end.fix)
         if end.fix is not None:
             self._workflow = grown(self._workflow, [end.fix])
             return
-        # It judges again, as one whose next try has come.
+        # The judge runs again at once, like an agent whose retry is due.
         self._resting.add(name)
-        self._is_overdue(name)
+        self._queue_retry(name)
 
     def _fail(self, name: str, end: Failure) -> None:
         due, message = _milliseconds(end.due), end.outcome.error or ""
         if end.kind in RETRYABLE or due is not None:
-            self._course.fail_attempt(name, message, None if due is None else str(due), end.kind)
+            self._editor.fail_attempt(name, message, None if due is None else str(due), end.kind)
         else:
-            self._course.fail(name, end.kind, message)
+            self._editor.fail(name, end.kind, message)
         if due is None:
-            # Tasks of a team need not fail with it; the run ends where only it is left.
-            self._course.look_for_the_end()
+            # Other tasks of a team continue; the run ends if no other task is left.
+            self._editor.look_for_the_end()
             return
         self._resting.add(name)
         if due > self._now:
             self._at(due, name)
         else:
-            # As in a run, where who may try again at once comes before who may begin.
-            self._is_overdue(name)
+            # As in a run: a retry that is due goes before a new start.
+            self._queue_retry(name)
 
-    def _said(self, node: Node, number: int) -> Any:
+    def _answer(self, node: Node, number: int) -> Any:
         part = self._parts.get(node.id)
         if part is not None and part.out:
             return part.out[min(number, len(part.out) - 1)]
         if not node.works:
             return text_of(carried(self._marking, node.id), self._outputs.__getitem__)
-        if self._judgement(node.id) is not None:
+        if self._validation(node.id) is not None:
             return json.dumps({"pass": True})
         return self._forward_label(node.id)
 
@@ -372,19 +372,19 @@ class _Simulation:
         is_asked = is_choice(self._graph, name)
         return (forward_label(self._graph, name) or "") if is_asked else ""
 
-    def _try_again(self) -> None:
-        while self._overdue and self._has_room():
-            _, name = heapq.heappop(self._overdue)
+    def _start_retries(self) -> None:
+        while self._due_retries and self._has_room():
+            _, name = heapq.heappop(self._due_retries)
             if name not in self._marking.active:
                 continue
             self._resting.discard(name)
             failures = self._marking.active[name].failures
-            again = {"retry": failures + 1} if failures else {"again": True}
-            self._course.tell(Event.CLAIMED, name, **again)
+            details = {"retry": failures + 1} if failures else {"again": True}
+            self._editor.tell(Event.CLAIMED, name, **details)
             self._attempt(name)
 
     def _state(self) -> dict[str, Any]:
-        """Return the state at the end, without what the program keeps for itself."""
+        """Return the final state without the program's internal keys."""
         state: dict[str, Any] = copied(self._graph.state)
         for key, name in self._marking.keys.items():
             put(state, key, text_of(self._marking.outputs.get(name), self._outputs.__getitem__))
@@ -396,49 +396,54 @@ def simulate(
     parts: Mapping[str, NodeScript] | None = None,
     expander: TaskExpander | None = None,
 ) -> Replay:
-    """Return what *workflow*, a graph, does when its nodes answer as *parts* say.
+    """Simulate *workflow*, a graph, whose nodes answer as *parts* say.
 
-    *expander* makes what is added to a team.
+    *expander* makes the tasks that are added to a team.
     """
     return _Simulation(workflow, parts or {}, expander).run()
 
 
-def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None) -> Workflow:
-    """Return *workflow*, a team's, with what a script says beside the answers of tasks.
+def overridden(workflow: Workflow, overrides: Overrides, where: str, size: int | None) -> Workflow:
+    """Return a team's *workflow* with the overrides of a script.
 
-    *size* tasks are worked on at once where the list does not say how many.
+    *size* tasks run at the same time if the list does not say how many.
 
     Raises:
-        ConfigurationError: it says what only a flowchart has; *where* names the script.
+        ConfigurationError: the script has keys that only a flowchart can have; *where* names it.
     """
-    charts = {"entry": said.entry, "onError": said.on_error, "maxIterations": said.max_iterations}
+    chart_keys = {
+        "entry": overrides.entry,
+        "onError": overrides.on_error,
+        "maxIterations": overrides.max_iterations,
+    }
     text = "is for the file of a flowchart, not for a team or a run"
-    wrong = [key for key, value in charts.items() if value is not None]
+    wrong = [key for key, value in chart_keys.items() if value is not None]
     raise_all([ConfigurationError(text, where=f"{where}: {key}") for key in wrong])
     graph = workflow.whole_graph
-    more = {"timeout_ms": said.timeout, "max_parallel": graph.max_parallel or size}
-    graph = graph.replace(**({key: value for key, value in more.items() if value}))
-    steps = tuple(_overridden(step, said) for step in workflow.steps)
+    limits = {"timeout_ms": overrides.timeout, "max_parallel": graph.max_parallel or size}
+    graph = graph.replace(**({key: value for key, value in limits.items() if value}))
+    steps = tuple(_overridden(step, overrides) for step in workflow.steps)
     return Workflow(workflow.name, steps, kind="graph", graph=graph)
 
 
-def _overridden(step: Step, said: Overrides) -> Step:
+def _overridden(step: Step, overrides: Overrides) -> Step:
     fields: dict[str, Any] = {}
-    if step.name in said.timeouts:
-        fields["timeout_s"] = said.timeouts[step.name] / 1000
-    if said.retry is not None and step.retry is None:
+    if step.name in overrides.timeouts:
+        fields["timeout_s"] = overrides.timeouts[step.name] / 1000
+    settings = overrides.retry
+    if settings is not None and step.retry is None:
         seconds = (("initialDelay", "initial_delay_s"), ("maxDelay", "max_delay_s"))
-        retry = {field: said.retry[key] / 1000 for key, field in seconds if key in said.retry}
-        if "maxAttempts" in said.retry:
-            retry["max_attempts"] = said.retry["maxAttempts"]
-        if "backoff" in said.retry:
-            retry["backoff"] = said.retry["backoff"]
+        retry = {field: settings[key] / 1000 for key, field in seconds if key in settings}
+        if "maxAttempts" in settings:
+            retry["max_attempts"] = settings["maxAttempts"]
+        if "backoff" in settings:
+            retry["backoff"] = settings["backoff"]
         fields["retry"] = Retry.model_validate(retry)
     return step.replace(**fields) if fields else step
 
 
 ABOUT = ("name", "mermaid", "why", "expect")
-"""What a recorded flow has beside its script."""
+"""Keys of a recorded flow that are not part of its script."""
 
 
 def _listed(value: object) -> object:
@@ -460,7 +465,7 @@ class _NodeSettings(FlowKeys):
         BeforeValidator(_listed),
         Field(min_length=1),
     ] = ()
-    """One an attempt, the last one for all that follow; an answer alone is the only one."""
+    """One answer for each attempt, the last one for all later attempts; or a single answer."""
     ms: Annotated[tuple[_Length, ...], BeforeValidator(_listed), Field(min_length=1)] = ()
     timeout: Milliseconds | None = None
 
@@ -482,17 +487,17 @@ class _Script(FlowKeys):
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a script says, for the reader of the workflow and for the simulation."""
+    """A parsed script: overrides for the reader of the workflow, node scripts for a simulation."""
 
     overrides: Overrides
     parts: Mapping[str, NodeScript]
     where: str = field(default="", compare=False)
 
     def check(self, graph: Graph) -> None:
-        """Return if every node that the script names is one of *graph*, and can do it.
+        """Check that *graph* has all nodes that the script names.
 
         Raises:
-            ConfigurationError: one is not in the chart, or has a time limit but no work.
+            ConfigurationError: a node is not in the chart, or has a time limit but no work.
         """
         wrong: list[ConfigurationError] = []
         known = graph.by_id
@@ -507,30 +512,30 @@ class Script:
 
 
 def read_script(data: object, where: str) -> Script:
-    """Return the script that *data* is, the content of the file *where*.
+    """Return the script in *data*, the content of the file *where*.
 
     Raises:
-        ConfigurationError: it says something that no script can say; everything at once.
+        ConfigurationError: it has unknown keys or invalid values; all problems are reported.
     """
     if not isinstance(data, Mapping):
         raise ConfigurationError('a script is a mapping, {"nodes": {…}, …}', where=where)
     try:
-        said = _Script.model_validate({key: data[key] for key in data if key not in ABOUT})
+        script = _Script.model_validate({key: data[key] for key in data if key not in ABOUT})
     except ValidationError as refused:
         problems = problems_of(refused, _Script, lambda _: where)
         raise_all([problem.error for problem in problems])
         raise
     retry = None
-    if said.retry is not None:
-        retry = said.retry.model_dump(by_alias=True, exclude_none=True)
-    parts = {name: node.part for name, node in said.nodes.items()}
+    if script.retry is not None:
+        retry = script.retry.model_dump(by_alias=True, exclude_none=True)
+    parts = {name: node.part for name, node in script.nodes.items()}
     overrides = Overrides(
-        entry=said.entry,
-        on_error=said.on_error,
+        entry=script.entry,
+        on_error=script.on_error,
         retry=retry,
-        max_iterations=said.max_iterations,
-        timeout=said.timeout,
-        timeouts={n: node.timeout for n, node in said.nodes.items() if node.timeout is not None},
+        max_iterations=script.max_iterations,
+        timeout=script.timeout,
+        timeouts={n: node.timeout for n, node in script.nodes.items() if node.timeout is not None},
         agents=frozenset(name for name, part in parts.items() if part.out or part.ms),
     )
     return Script(overrides, parts, where)

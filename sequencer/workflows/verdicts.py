@@ -1,7 +1,7 @@
-"""What an answer says: whether a judging step said yes, and whether JSON fits its schema.
+"""Reads answers: the verdict of a step that judges, and whether JSON fits its schema.
 
-A verdict depends on the outcome alone. What is no verdict by the letter is none, and none is
-neither a "yes" nor a "no": the judge is asked again.
+A verdict depends only on the outcome. An answer without an exact verdict is neither a "yes" nor
+a "no": the judge is asked again.
 
 Not promised: that the agent tells the truth.
 """
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 REASON_CHARS = 1000
-"""Longest reason; it goes into the head and into the fixer's prompt."""
+"""Most characters of a reason, which goes into the head and into the fixer's prompt."""
 EXIT_REASON_CHARS = 600
-_LEAST_ASKED = 2
-"""How often an agent is asked at least for an answer that decides."""
+_LEAST_ATTEMPTS = 2
+"""Fewest attempts for an answer that has to decide."""
 _PROBLEM_CHARS = 300
 _VALUE_CHARS = 100
 
 
 def asked_again(step: Step) -> Step:
-    """Return *step* with one more try at least: its answer has to decide, and did not."""
+    """Return *step* with at least two attempts, because its answer has to decide and did not."""
     retry = step.retry or Retry()
-    return step.replace(retry=retry.replace(max_attempts=max(retry.max_attempts, _LEAST_ASKED)))
+    return step.replace(retry=retry.replace(max_attempts=max(retry.max_attempts, _LEAST_ATTEMPTS)))
 
 
 def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
-    """Return what *outcome* says: its structured answer, JSON in its text, or its exit code.
+    """Return the verdict in the structured answer, in JSON in the text, or in the exit code.
 
-    In a text the last object counts that has a boolean ``pass`` and is not a part of another.
+    In a text the last object counts that has a boolean ``pass`` and is not inside another one.
     An attempt that was not accepted never passes, whatever it said before it failed.
 
     >>> from sequencer.model.outcome import OutcomeStatus
-    >>> said = Outcome(status=OutcomeStatus.OK, output='Two fail. {"pass": false, "reason": "2"}')
-    >>> verdict_of(said, is_command=False)
+    >>> answer = Outcome(status=OutcomeStatus.OK, output='Two fail. {"pass": false, "reason": "2"}')
+    >>> verdict_of(answer, is_command=False)
     Verdict(is_pass=False, reason='2', source='json')
     """
-    for source, said in _said(outcome):
-        is_pass, reason = said
+    for source, judgment in _candidates(outcome):
+        is_pass, reason = judgment
         if is_pass and not outcome.is_accepted:
             is_pass, reason = False, outcome.error or f"the attempt ended {outcome.status}"
         return Verdict(is_pass, _cut(reason, REASON_CHARS), source)
@@ -57,17 +57,17 @@ def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
     return Verdict(is_pass=False, reason="no verdict in the answer", source="none")
 
 
-def _said(outcome: Outcome) -> Iterator[tuple[VerdictSource, tuple[bool, str]]]:
-    structured = _judgement(outcome.structured)
+def _candidates(outcome: Outcome) -> Iterator[tuple[VerdictSource, tuple[bool, str]]]:
+    structured = _judgment(outcome.structured)
     if structured is not None:
         yield "structured", structured
-    written = last_read(outcome.output, _judgement)
+    written = last_read(outcome.output, _judgment)
     if written is not None:
         yield "json", written
 
 
-def _judgement(value: object) -> tuple[bool, str] | None:
-    """Return pass and reason of *value*, if it is an object that has a boolean ``pass``."""
+def _judgment(value: object) -> tuple[bool, str] | None:
+    """Return pass and reason of *value* if it is an object with a boolean ``pass``."""
     if not isinstance(value, Mapping) or not isinstance(value.get("pass"), bool):
         return None
     reason = value.get("reason")
@@ -75,33 +75,33 @@ def _judgement(value: object) -> tuple[bool, str] | None:
 
 
 def _last_lines(outcome: Outcome) -> str:
-    """Return the end of what a program said, by whole lines as far as they fit."""
-    said = (
+    """Return as many whole lines as fit from the end of a program's output."""
+    text = (
         f"{outcome.output[-4 * EXIT_REASON_CHARS :]}\n{(outcome.error or '')[:EXIT_REASON_CHARS]}"
     )
-    kept: list[str] = []
+    last_lines: list[str] = []
     left = EXIT_REASON_CHARS
-    for line in reversed([line.rstrip() for line in said.splitlines() if line.strip()]):
+    for line in reversed([line.rstrip() for line in text.splitlines() if line.strip()]):
         if len(line) >= left:
             break
-        kept.append(line)
+        last_lines.append(line)
         left -= len(line) + 1
-    if not kept:
-        return _cut(said.strip(), EXIT_REASON_CHARS)
-    return _cut("\n".join(reversed(kept)), EXIT_REASON_CHARS)
+    if not last_lines:
+        return _cut(text.strip(), EXIT_REASON_CHARS)
+    return _cut("\n".join(reversed(last_lines)), EXIT_REASON_CHARS)
 
 
 def _cut(text: str, limit: int) -> str:
-    # JSON can spell half a surrogate pair, which no UTF-8 file could hold later.
+    # JSON can contain half a surrogate pair, which no UTF-8 file can store later.
     clean = text.strip()[:limit].encode("utf-8", "replace").decode("utf-8")
     return clean if len(text.strip()) <= limit else f"{clean[: limit - 1]}…"
 
 
 def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
-    """Return the first thing that is wrong with *value* under *schema*, in one line, or None.
+    """Return the first problem of *value* with *schema* in one line; None: it fits.
 
-    *schema* is one that `ensure_schema` has let through. Nothing that it refers to is fetched;
-    where that would be needed, no value fits.
+    *schema* has passed `ensure_schema`. References are never fetched; if a reference leads out
+    of the schema, no value fits.
 
     >>> check_schema({"properties": {"pass": {"type": "boolean"}}}, {"pass": "yes"})
     "$.pass: 'yes' is not of type 'boolean'"
@@ -116,7 +116,7 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
         return f"$: its schema refers to {_one_line(missing.ref)!r}, which is not in it"
     if error is None:
         return None
-    # Most messages begin with the whole value, as Python writes it; what is wrong stands behind.
+    # Most messages start with the repr of the whole value, and the problem comes after it.
     message, written = error.message, repr(error.instance)
     if message.startswith(written):
         value_text, rest = _as_json(error.instance), message.removeprefix(written)
@@ -129,16 +129,16 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
 
 
 def _as_json(value: Any) -> str:
-    """Return *value* as an answer has it; text in the quotes of this program's messages."""
+    """Return *value* as JSON; text gets the quotes of this program's messages."""
     return repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
-    """Return if *schema* is a JSON Schema that any value can be checked against.
+    """Check that *schema* is a JSON Schema with which any value can be checked.
 
     Raises:
-        ConfigurationError: it is none, refers to something outside of itself (nothing is
-            fetched while a step waits), or refers to itself without an end.
+        ConfigurationError: it is not a JSON Schema, has a reference that leads out of it
+            (nothing is fetched while a step waits), or refers to itself endlessly.
     """
     from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - a tenth of a second
 
@@ -154,7 +154,7 @@ def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
                 where=where,
                 hint="copy its definition into $defs; nothing is fetched",
             )
-        # What loops, loops at any value.
+        # A schema that loops does so for any value, so one value is enough to notice.
         validator.is_valid(None)
     except SchemaError as error:
         place = error.json_path.removeprefix("$").lstrip(".")
@@ -172,21 +172,21 @@ def _validator(schema: Mapping[str, Any]) -> Validator:
     from jsonschema.validators import validator_for  # noqa: PLC0415 - same
     from referencing import Registry  # noqa: PLC0415 - same
 
-    # A registry that fetches nothing; the one that is there without it would ask the network.
+    # This registry fetches nothing; the default one would use the network.
     return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
 
 
 def _dangling(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each reference of *schema* that leads nowhere without fetching something."""
+    """Yield each reference of *schema* that can't be resolved inside it."""
     from referencing import Registry  # noqa: PLC0415 - a tenth of a second
     from referencing.exceptions import Unresolvable  # noqa: PLC0415 - same
     from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415 - same
 
     draft = specification_with(str(schema.get("$schema")), default=DRAFT202012)
-    whole = draft.create_resource(schema)
-    waiting = [(whole, Registry().resolver_with_root(whole))]
-    while waiting:
-        part, resolver = waiting.pop()
+    root = draft.create_resource(schema)
+    pending = [(root, Registry().resolver_with_root(root))]
+    while pending:
+        part, resolver = pending.pop()
         contents = part.contents
         names = ("$ref", "$dynamicRef") if isinstance(contents, Mapping) else ()
         for reference in (contents[name] for name in names if name in contents):
@@ -194,7 +194,7 @@ def _dangling(schema: Mapping[str, Any]) -> Iterator[str]:
                 resolver.lookup(reference)
             except (Unresolvable, ValueError):
                 yield reference
-        waiting += [(below, resolver.in_subresource(below)) for below in part.subresources()]
+        pending += [(below, resolver.in_subresource(below)) for below in part.subresources()]
 
 
 def _one_line(text: str) -> str:

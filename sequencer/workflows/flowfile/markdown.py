@@ -1,13 +1,12 @@
-"""The parts of a workflow file: front matter, the flowchart, one section a node.
+"""Splits a workflow file into its parts: front matter, the flowchart, one section a node.
 
-Which lines are headings and fences is what CommonMark says, so that ``###`` in a fence, a
-list or a comment starts no section. Prompts have headings of their own: only a ``###``
-heading that names a node starts a section, so the chart is read before the sections are.
-Two things are this format's own: the settings between ``---`` lines below a ``###`` heading
-are no Markdown, and underlined headings are text, because ``---`` below a line is how those
-settings end.
+CommonMark decides which lines are headings and fences, so ``###`` in a fence, a list or a
+comment starts no section. Prompts may have headings too: only a ``###`` heading with the name of
+a node starts a section, so the chart is read before the sections. There are two exceptions from
+CommonMark: the settings between ``---`` lines below a ``###`` heading are not Markdown, and
+underlined headings are text, because ``---`` below a line ends such settings.
 
-Not promised: that the parts mean anything; they come out as they are written.
+Not checked: the content of the parts, which is returned unchanged.
 """
 
 from __future__ import annotations
@@ -45,45 +44,45 @@ class Excerpt(Struct, frozen=True):
 
     text: str
     line: int
-    """Of its beginning, from 1."""
+    """Number of the first line, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """One of level 1, 2 or 3."""
+    """A heading of level 1, 2 or 3."""
 
     level: int
     text: str
     line: int
     """From 1."""
     begin: int = field(compare=False)
-    """Of itself, in the tokens."""
+    """Index of its first token."""
     place: int = field(compare=False)
-    """Of what follows it."""
+    """Index of the first token after it."""
 
 
 class NodeSection(Struct, frozen=True):
-    """What stands below ``### id``."""
+    """The section below ``### id``."""
 
     id: str
     line: int
-    """Of the heading."""
+    """Line of the heading, from 1."""
     settings: Excerpt | None
-    """What is between the ``---`` lines."""
+    """The lines between the ``---`` lines."""
     prompt: Excerpt
     """The rest, without blank lines around it."""
     headings: tuple[Heading, ...] = ()
-    """Those that are part of the prompt."""
+    """The headings inside the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """A workflow file, taken apart."""
+    """The parts of a workflow file."""
 
     front: Excerpt | None
     chart: Excerpt | None
     title: str | None
-    """The first heading of level 1, unless a section may have started before it."""
+    """The first heading of level 1 before any ``###`` heading."""
     body: _Body | None = field(default=None, repr=False, compare=False)
 
     def sections(
@@ -91,83 +90,84 @@ class Parts:
     ) -> tuple[NodeSection, ...]:
         """Return the sections in the order of the file; two may have the same id.
 
-        *names* are the nodes and groups of the chart; None: it can't be read, and each
-        ``###`` heading starts a section. Settings with one of *keys* make a section of any
-        heading, so that a misspelled node is told and does not end up in another's prompt.
+        *names* are the nodes and groups of the chart; None: the chart can't be read, and every
+        ``###`` heading starts a section. A heading with settings that have one of *keys* always
+        starts a section, so that a misspelled node is reported and not added to another prompt.
         """
         return () if self.body is None else self.body.sections(names, keys)
 
 
-def split(text: str, findings: Diagnostics) -> Parts:
-    """Return the parts of *text*; what is wrong with them is added to *findings*."""
+def split(text: str, diagnostics: Diagnostics) -> Parts:
+    """Return the parts of *text*; problems are added to *diagnostics*."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-    name = findings.file.name
+    name = diagnostics.file.name
     if len(text) > MAX_CHARS or text.count("\n") >= MAX_LINES:
         detail = f"has more than {MAX_CHARS} characters or {MAX_LINES} lines"
-        findings.tell("E-FILE", name, detail, (1, 1))
+        diagnostics.add("E-FILE", name, detail, (1, 1))
         return Parts(None, None, None)
     lines = text.split("\n")
-    front = _front(text, lines, findings)
+    front = _front(text, lines, diagnostics)
     begin = 0 if front is None else front.line + front.text.count("\n")
     if front is not None and begin > len(lines):
         return Parts(None, None, None)
-    return _Body(lines, begin, findings).parts(front)
+    return _Body(lines, begin, diagnostics).parts(front)
 
 
-def _front(text: str, lines: list[str], findings: Diagnostics) -> Excerpt | None:
+def _front(text: str, lines: list[str], diagnostics: Diagnostics) -> Excerpt | None:
     begin = _FRONT_BEGIN.match(text)
     if begin is None:
         return None
     first = begin[0].count("\n") + 1
     for place in range(first, len(lines)):
         if lines[place].rstrip() in ("---", "..."):
-            # Its last line break belongs to it: an empty front matter is one of no lines.
+            # Each line keeps its line break, so an empty front matter has no lines.
             return Excerpt("".join(f"{line}\n" for line in lines[first:place]), first + 1)
     detail = "the front matter is not closed"
     hint = "put a line '---' after its last key"
-    findings.tell("E-FRONT", findings.file.name, detail, (first, 1), hint)
+    diagnostics.add("E-FRONT", diagnostics.file.name, detail, (first, 1), hint)
     return Excerpt("".join(f"{line}\n" for line in lines[first:]), first + 1)
 
 
 class _Body:
-    """What follows the front matter."""
+    """The file after the front matter."""
 
-    def __init__(self, lines: list[str], begin: int, findings: Diagnostics) -> None:
+    def __init__(self, lines: list[str], begin: int, diagnostics: Diagnostics) -> None:
         self._lines = lines
-        self._findings = findings
+        self._diagnostics = diagnostics
         self._tokens: list[Token] = []
         parser = _parser()
         parser.block.parse("\n".join(lines[begin:]), parser, {}, self._tokens)
         for token in self._tokens:
             if token.map is not None:
                 token.map = [token.map[0] + begin, token.map[1] + begin]
-        self._headings = list(self._found_headings())
-        self._charted: Heading | None = None
-        """Of the part that has the chart: the section before it ends there."""
+        self._headings = list(self._find_headings())
+        self._chart_heading: Heading | None = None
+        """The heading of the part with the chart; a section before it ends there."""
 
     def parts(self, front: Excerpt | None) -> Parts:
-        first = next((one.line for one in self._headings if one.level == _NODE_LEVEL), None)
-        titles = (one for one in self._headings if one.level == 1)
-        title = next((one.text for one in titles if first is None or one.line < first), None)
+        nodes = (heading for heading in self._headings if heading.level == _NODE_LEVEL)
+        first = next((heading.line for heading in nodes), None)
+        titles = (heading for heading in self._headings if heading.level == 1)
+        title = next((t.text for t in titles if first is None or t.line < first), None)
         return Parts(front, self._first_chart(), title, self)
 
     def sections(
         self, names: Collection[str] | None, keys: Collection[str]
     ) -> tuple[NodeSection, ...]:
-        """Return the sections in the order of the file; report charts and text that are in none."""
-        begins = {one for one in self._headings if self._begins_section(one, names, keys)}
-        ends = [one for one in self._headings if one in begins or one is self._charted]
+        """Return the sections in the order of the file; report charts and text outside of them."""
+        starts = {h for h in self._headings if self._starts_section(h, names, keys)}
+        borders = [h for h in self._headings if h in starts or h is self._chart_heading]
         end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))
-        found = []
-        for here, following in pairwise([*ends, end]):
-            if here in begins:
-                found.append(self._section(here, following.line - 1))
-            elif found:
-                self._warn_of_text(here, following)
-        self._refuse_more_charts(found)
-        return tuple(found)
+        sections: list[NodeSection] = []
+        for heading, following in pairwise([*borders, end]):
+            if heading in starts:
+                sections.append(self._section(heading, following.line - 1))
+            elif sections:
+                self._warn_of_text(heading, following)
+        self._refuse_more_charts(sections)
+        return tuple(sections)
 
-    def _begins_section(
+    def _starts_section(
         self, heading: Heading, names: Collection[str] | None, keys: Collection[str]
     ) -> bool:
         if heading.level != _NODE_LEVEL or names is None or heading.text in names:
@@ -178,11 +178,11 @@ class _Body:
         written = map(_KEY.match, self._lines[begin + 1 : end - 1])
         return any(key is not None and key[1] in keys for key in written)
 
-    def _found_headings(self) -> Iterator[Heading]:
-        for place, token in enumerate(self._tokens):
+    def _find_headings(self) -> Iterator[Heading]:
+        for index, token in enumerate(self._tokens):
             if token.type == "heading_open" and token.level == 0 and token.tag <= "h3":
-                text = self._tokens[place + 1].content
-                yield Heading(int(token.tag[1]), text, _line(token), place, place + 3)
+                text = self._tokens[index + 1].content
+                yield Heading(int(token.tag[1]), text, _line(token), index, index + 3)
 
     def _section(self, heading: Heading, end: int) -> NodeSection:
         settings = None
@@ -192,106 +192,112 @@ class _Body:
         elif kind == _UNCLOSED:
             detail = "the settings below its heading are not closed"
             hint = "put a line '---' after the last setting"
-            self._findings.tell("E-SECTION", heading.text, detail, (first + 1, 1), hint)
+            self._diagnostics.add("E-SECTION", heading.text, detail, (first + 1, 1), hint)
         while begin < end and not self._lines[begin].strip():
             begin += 1
         prompt = Excerpt("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
-        headings = tuple(one for one in self._headings if begin < one.line <= end)
+        headings = tuple(heading for heading in self._headings if begin < heading.line <= end)
         return NodeSection(heading.text, heading.line, settings, prompt, headings)
 
     def _settings(self, heading: Heading) -> tuple[str, int, int]:
-        """Return the kind of what follows *heading*, and its first and last line, from 0."""
+        """Return the kind of the token after *heading*, and its first and last line, from 0."""
         if heading.place < len(self._tokens):
             token = self._tokens[heading.place]
             if token.type in (_SETTINGS, _UNCLOSED):
                 return token.type, *_lines(token)
         return "", heading.line, heading.line
 
-    def _chart(self, fence: Token, *, is_told: bool = False) -> Excerpt | None:
-        """Return the flowchart in *fence*; with *is_told* its faults were told before."""
+    def _chart(self, fence: Token, *, is_reported: bool = False) -> Excerpt | None:
+        """Return the flowchart in *fence*; with *is_reported*, report no problems again."""
         begin, end = _lines(fence)
         last = self._lines[end - 1].strip() if end - 1 > begin else ""
         is_closed = last.startswith(fence.markup) and not last.strip(fence.markup[0])
-        # Not the fence's own text: there the lines have lost their indentation.
+        # Not the fence's text, in which the lines have lost their indentation.
         text = "\n".join(self._lines[begin + 1 : end - is_closed])
         if not _is_flowchart(text):
             return None
-        if not is_closed and not is_told:
+        if not is_closed and not is_reported:
             detail, hint = "the block of the chart is not closed", f"put {fence.markup} after it"
-            self._findings.tell("E-CHART", self._findings.file.name, detail, (begin + 1, 1), hint)
+            self._diagnostics.add(
+                "E-CHART", self._diagnostics.file.name, detail, (begin + 1, 1), hint
+            )
         return Excerpt(text, begin + 2)
 
     def _first_chart(self) -> Excerpt | None:
         """Return the first flowchart that is not below a ``###`` heading."""
-        drawn = []
-        for here, token in self._drawn_above_nodes():
-            drawn.append(token)
+        drawings = []
+        for heading, token in self._drawings_above_nodes():
+            drawings.append(token)
             if (chart := self._chart(token)) is not None:
-                self._charted = here
+                self._chart_heading = heading
                 return chart
-        name = self._findings.file.name
+        name = self._diagnostics.file.name
         hint = "put one between ```mermaid and ```, above the first ### heading"
         at = (1, 1)
-        if drawn:
-            at = (_line(drawn[0]), 1)
+        if drawings:
+            at = (_line(drawings[0]), 1)
             hint = "a chart starts with 'flowchart TD' or 'graph LR'"
-        elif inside := next((token for token in self._tokens if _is_drawn(token)), None):
+        elif inside := next((token for token in self._tokens if _is_drawing(token)), None):
             at = (_line(inside), 1)
             hint = (
                 "this one belongs to the ### section above it; move it above the first ### heading"
             )
-        self._findings.tell("E-CHART", name, "there is no flowchart", at, hint)
+        self._diagnostics.add("E-CHART", name, "there is no flowchart", at, hint)
         return None
 
-    def _drawn_above_nodes(self) -> Iterator[tuple[Heading, Token]]:
+    def _drawings_above_nodes(self) -> Iterator[tuple[Heading, Token]]:
         """Yield each drawing with the heading of level 1 or 2 above it."""
         end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))
         before = Heading(1, "", 1, 0, 0)
-        for here, following in pairwise([before, *self._headings, end]):
-            if here.level != _NODE_LEVEL:
-                for token in self._tokens[here.place : following.begin]:
-                    if _is_drawn(token):
-                        yield here, token
+        for heading, following in pairwise([before, *self._headings, end]):
+            if heading.level != _NODE_LEVEL:
+                for token in self._tokens[heading.place : following.begin]:
+                    if _is_drawing(token):
+                        yield heading, token
 
     def _refuse_more_charts(self, sections: Sequence[NodeSection]) -> None:
-        """Tell every other flowchart that no prompt has."""
-        begins = [one.line for one in sections]
-        ends = [one.prompt.line + one.prompt.text.count("\n") for one in sections]
+        """Report every further flowchart that is not in a prompt."""
+        starts = [section.line for section in sections]
+        ends = [section.prompt.line + section.prompt.text.count("\n") for section in sections]
         first = 0
-        for _, token in self._drawn_above_nodes():
+        for _, token in self._drawings_above_nodes():
             line = _line(token)
-            place = bisect_right(begins, line) - 1
-            is_taken = place >= 0 and line <= ends[place]
-            if is_taken or self._chart(token, is_told=True) is None:
+            index = bisect_right(starts, line) - 1
+            is_in_prompt = index >= 0 and line <= ends[index]
+            if is_in_prompt or self._chart(token, is_reported=True) is None:
                 continue
             if first:
                 detail = f"a second flowchart; the first one starts in line {first}"
                 hint = "a workflow has one; put a chart that only explains into a prompt or a list"
-                self._findings.tell("E-CHART", self._findings.file.name, detail, (line, 1), hint)
+                self._diagnostics.add(
+                    "E-CHART", self._diagnostics.file.name, detail, (line, 1), hint
+                )
             first = first or line
 
     def _warn_of_text(self, heading: Heading, following: Heading) -> None:
         for token in self._tokens[heading.place : following.begin]:
             is_remark = token.type == "html_block" and token.content.lstrip().startswith("<!--")
-            if token.map is not None and not is_remark and not _is_drawn(token):
+            if token.map is not None and not is_remark and not _is_drawing(token):
                 detail = "this text belongs to no node"
                 hint = "the text below the heading of the chart is in no section"
-                self._findings.tell("W-TEXT", heading.text or "#", detail, (_line(token), 1), hint)
+                self._diagnostics.add(
+                    "W-TEXT", heading.text or "#", detail, (_line(token), 1), hint
+                )
                 return
 
 
 def _lines(token: Token) -> tuple[int, int]:
-    """Return the first line of *token*, from 0, and the one after its last."""
+    """Return the first line of *token*, from 0, and the line after its last."""
     assert token.map is not None  # noqa: S101 - block tokens have one
     return token.map[0], token.map[1]
 
 
 def _line(token: Token) -> int:
-    """Return the line, from 1, where *token* begins."""
+    """Return the first line of *token*, from 1."""
     return _lines(token)[0] + 1
 
 
-def _is_drawn(token: Token) -> bool:
+def _is_drawing(token: Token) -> bool:
     words = token.info.split(maxsplit=1) if token.type == "fence" and token.level == 0 else []
     return bool(words) and words[0].lower() == "mermaid"
 
@@ -331,7 +337,7 @@ def _parser() -> MarkdownIt:
 
 
 def _read_settings(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
-    """Take the lines between ``---`` below a node's heading out of the Markdown."""
+    """Read the lines between ``---`` below a node's heading as settings, not as Markdown."""
     before = state.tokens[-1] if state.tokens else None
     if silent or before is None or before.type != "heading_close" or before.level != 0:
         return False

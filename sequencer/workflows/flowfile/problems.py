@@ -1,8 +1,8 @@
-"""What is wrong with a workflow file: all of it at once, each with a code and its place.
+"""The problems of a workflow file: all at once, each with a code and its place.
 
-A problem's message is ``CODE SUBJECT: what``; the subject is a node, the two ends of an
-edge, or the file. Codes that begin with E stop the workflow from being loaded, those that
-begin with W are warnings. docs/reference/flowcharts.md lists them all.
+A problem's message is ``CODE SUBJECT: DETAIL``; the subject is a node, the two ends of an edge,
+or the file. Codes that start with E are errors, and the workflow is not loaded; codes that start
+with W are warnings. docs/reference/flowcharts.md lists all codes.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from sequencer.workflows.finding import MAX_LISTED, nearest
 from sequencer.workflows.mermaid.text import Position
 
 MAX_PROBLEMS = 500
-"""More of them are counted and not shown."""
+"""Further problems are counted but not shown."""
 MAX_COMPARED = 500
 _PLACE = re.compile(r":(\d+):(\d+)$")
 
 
 class FlowProblem(ConfigurationError):
-    """One thing that is wrong, or that its author may not have meant."""
+    """One error, or something that the author may not have intended."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class FlowProblem(ConfigurationError):
         position: Position | None = None,
         hint: str | None = None,
     ) -> None:
-        """Say *detail* about *subject*; *position* is line and column within *where*."""
+        """Report *detail* about *subject*; *position* is the line and column in *where*."""
         super().__init__(f"{code} {subject}: {detail}", where=where, hint=hint)
         self.code = code
         self.subject = subject
@@ -43,24 +43,24 @@ class FlowProblem(ConfigurationError):
 
 
 class FlowErrors(ConfigurationErrors):
-    """Everything that keeps a workflow file from being loaded, in the order of the file."""
+    """All errors of a workflow file, in the order of the file."""
 
     def __init__(self, problems: Iterable[FlowProblem], warnings: Iterable[FlowProblem]) -> None:
-        """Hold *problems*; *warnings* are kept beside them and are not in the message."""
+        """Report *problems*; *warnings* are an attribute and not part of the message."""
         self.problems = tuple(problems)
         self.warnings = tuple(warnings)
         super().__init__(self.problems)
 
 
 class Diagnostics:
-    """The problems of one file, collected while it is read."""
+    """Collects the problems of one file while it is read."""
 
     def __init__(self, file: Path) -> None:
-        """Collect the problems of *file*."""
+        """Start without problems of *file*."""
         self.file = file
         self._errors: list[FlowProblem] = []
         self._warnings: list[FlowProblem] = []
-        self._uncounted = 0
+        self._hidden_count = 0
 
     @property
     def has_errors(self) -> bool:
@@ -82,7 +82,7 @@ class Diagnostics:
         """Return the warnings in the order of the file."""
         return tuple(sorted(self._warnings, key=_in_file))
 
-    def tell(
+    def add(
         self,
         code: str,
         subject: str,
@@ -90,37 +90,37 @@ class Diagnostics:
         at: Position | None = None,
         hint: str | None = None,
     ) -> None:
-        """Add a problem; one whose *code* begins with E keeps the workflow from being loaded."""
-        found = self._errors if code.startswith("E") else self._warnings
-        if len(found) < MAX_PROBLEMS:
+        """Add a problem; it is an error if its *code* starts with E, else a warning."""
+        problems = self._errors if code.startswith("E") else self._warnings
+        if len(problems) < MAX_PROBLEMS:
             where = f"{self.file}:{at[0]}:{at[1]}" if at else str(self.file)
-            found.append(FlowProblem(code, subject, detail, where=where, position=at, hint=hint))
-        elif found is self._errors:
-            self._uncounted += 1
+            problems.append(FlowProblem(code, subject, detail, where=where, position=at, hint=hint))
+        elif problems is self._errors:
+            self._hidden_count += 1
 
-    def of(self, code: str, subject: str, error: ConfigurationError) -> None:
-        """Add what another reader found, with its place if that is in the file."""
+    def add_error(self, code: str, subject: str, error: ConfigurationError) -> None:
+        """Add the error of another reader, with its place if that is in the file."""
         place = _PLACE.search(error.where or "")
         at = (int(place[1]), int(place[2])) if place else None
-        self.tell(code, subject, error.message, at, error.hint)
+        self.add(code, subject, error.message, at, error.hint)
 
     def ensure_none(self) -> None:
-        """Return if the workflow can be loaded.
+        """Check that there are no errors.
 
         Raises:
-            FlowErrors: it can't; all errors, in the order of the file.
+            FlowErrors: there are errors; it has all of them, in the order of the file.
         """
         if not self._errors:
             return
         errors = sorted(self._errors, key=_in_file)
-        if self._uncounted:
-            detail = f"{self._uncounted} more problems are not shown"
+        if self._hidden_count:
+            detail = f"{self._hidden_count} more problems are not shown"
             errors.append(FlowProblem("E-MORE", self.file.name, detail, where=str(self.file)))
         raise FlowErrors(errors, self.warnings)
 
-    def known(self, name: str, names: Collection[str]) -> str:
-        """Return a hint that names the nearest of *names* and lists them."""
-        # Comparing every wrong name with every node would take minutes for a hostile file.
+    def hint_for(self, name: str, names: Collection[str]) -> str:
+        """Return a hint that lists *names* and suggests the one that is nearest to *name*."""
+        # To compare every wrong name with every node would take minutes for a hostile file.
         is_small = len(names) <= MAX_COMPARED and len(self._errors) <= MAX_LISTED
         return nearest(name, names, compares=is_small)
 

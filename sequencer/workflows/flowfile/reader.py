@@ -1,7 +1,7 @@
-"""From a workflow file to the workflow: everything is checked, and told all at once.
+"""Reads a workflow from a file, checks everything, and reports all problems at once.
 
-Not promised: that each executor can do what a node asks of it; that is known where the
-executors are.
+Not checked: whether the executor of a node supports the node's settings; the code that chooses
+the executors does that.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ def load_flow(
 ) -> GraphFile:
     """Return the workflow of the file *path*: Markdown, or a chart alone.
 
-    *text* is its content, where somebody has read it already.
+    *text* is its content, if the caller has read it already.
 
     Raises:
         FlowErrors: the file can't be read or has something that can't be run.
     """
-    findings = Diagnostics(path)
+    diagnostics = Diagnostics(path)
     try:
         # A character has up to four bytes.
         if text is None:
             text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     except ConfigurationError as error:
-        findings.of("E-FILE", path.name, error)
-        findings.ensure_none()
+        diagnostics.add_error("E-FILE", path.name, error)
+        diagnostics.ensure_none()
         raise
     return read_flow(text, file=path, name=name, overrides=overrides)
 
@@ -56,45 +56,45 @@ def load_flow(
 def read_flow(
     text: str, *, file: Path, name: str | None = None, overrides: Overrides | None = None
 ) -> GraphFile:
-    """Return the workflow that *text*, the content of *file*, defines.
+    """Return the workflow in *text*, the content of *file*.
 
-    It is called *name*, else as its ``id`` says, else as the file is. In a file that is a chart
-    and nothing else, agents need no prompts.
+    Its name is *name*, or else its ``id``, or else the file's name. In a file with only a chart,
+    agents need no prompts.
 
     Raises:
-        FlowErrors: everything that keeps it from being run, in the order of the file.
+        FlowErrors: the file has errors; all of them, in the order of the file.
     """
-    findings, overrides = Diagnostics(file), overrides or Overrides()
+    diagnostics, overrides = Diagnostics(file), overrides or Overrides()
     is_chart_alone = file.suffix.lower() in CHART_SUFFIXES
-    parts = _parts_of_chart(text, findings) if is_chart_alone else split(text, findings)
-    front = read_front(parts.front, overrides.as_front_matter(), findings)
-    chart = _chart(parts.chart, findings)
-    written = _sections(parts, chart, overrides, findings)
+    parts = _parts_of_chart(text, diagnostics) if is_chart_alone else split(text, diagnostics)
+    front = read_front(parts.front, overrides.as_front_matter(), diagnostics)
+    chart = _chart(parts.chart, diagnostics)
+    sources = _sections(parts, chart, overrides, diagnostics)
     if chart is None or parts.chart is None:
-        findings.ensure_none()
-        raise AssertionError("there is no chart, and nobody has said so")
-    builder = GraphBuilder(chart, front, written, overrides, findings)
-    drawn, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
-    findings.ensure_none()
-    if drawn is None:
-        raise AssertionError("there is no graph, and nobody has said so")
+        diagnostics.ensure_none()
+        raise AssertionError("there is no chart, but no error was reported")
+    builder = GraphBuilder(chart, front, sources, overrides, diagnostics)
+    graph, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
+    diagnostics.ensure_none()
+    if graph is None:
+        raise AssertionError("there is no graph, but no error was reported")
     values = front.values
-    called = name or values.id or file.stem or "flow"
+    flow_name = name or values.id or file.stem or "flow"
     try:
-        workflow = Workflow(called, steps, kind="graph", graph=drawn)
+        workflow = Workflow(flow_name, steps, kind="graph", graph=graph)
     except ValidationError as refused:
-        findings.tell("E-FILE", file.name, f"{called!r}: {refused.errors()[0]['msg']}")
-        findings.ensure_none()
+        diagnostics.add("E-FILE", file.name, f"{flow_name!r}: {refused.errors()[0]['msg']}")
+        diagnostics.ensure_none()
         raise
     return GraphFile(
         workflow=workflow,
         chart=chart,
         mermaid=parts.chart.text,
-        title=values.name or parts.title or called,
+        title=values.name or parts.title or flow_name,
         description=values.description or "",
         version=values.version,
         file=file,
-        warnings=findings.warnings,
+        warnings=diagnostics.warnings,
         place_of=_places(file, chart, builder.sources),
     )
 
@@ -102,7 +102,7 @@ def read_flow(
 def _places(
     file: Path, chart: Chart, sources: Mapping[str, NodeSource]
 ) -> Callable[[str, KeyPath], str]:
-    """Return what tells where a node's setting is written, else its section, else in the chart."""
+    """Return a function that returns the place of a node's setting, section or mention."""
     positions = {node.id: node.position for node in chart.nodes}
 
     def place_of(node: str, path: KeyPath) -> str:
@@ -112,36 +112,36 @@ def _places(
     return place_of
 
 
-def _parts_of_chart(text: str, findings: Diagnostics) -> Parts:
+def _parts_of_chart(text: str, diagnostics: Diagnostics) -> Parts:
     if len(text) > MAX_CHARS:
         detail = f"has more than {MAX_CHARS} characters"
-        findings.tell("E-FILE", findings.file.name, detail, (1, 1))
+        diagnostics.add("E-FILE", diagnostics.file.name, detail, (1, 1))
     return Parts(None, Excerpt(text.removeprefix("\ufeff"), 1), None)
 
 
-def _chart(part: Excerpt | None, findings: Diagnostics) -> Chart | None:
+def _chart(part: Excerpt | None, diagnostics: Diagnostics) -> Chart | None:
     if part is None:
         return None
     try:
-        return read_chart(part.text, file=findings.file, first_line=part.line)
+        return read_chart(part.text, file=diagnostics.file, first_line=part.line)
     except ChartError as error:
-        findings.of("E-CHART", findings.file.name, error)
+        diagnostics.add_error("E-CHART", diagnostics.file.name, error)
         return None
 
 
 def _sections(
-    parts: Parts, chart: Chart | None, overrides: Overrides, findings: Diagnostics
+    parts: Parts, chart: Chart | None, overrides: Overrides, diagnostics: Diagnostics
 ) -> dict[str, NodeSource]:
-    """Return what the sections say about each node.
+    """Return node id -> its section.
 
-    Of two sections of one id the first counts, and the second is a problem.
+    If two sections have the same id, the first one counts, and the second one is a problem.
     """
-    found: dict[str, NodeSource] = {}
+    sources: dict[str, NodeSource] = {}
     for section in parts.sections(chart.names if chart else None, KEYS):
-        first = found.get(section.id)
+        first = sources.get(section.id)
         if first is None:
-            found[section.id] = read_node(section.id, section, overrides.timeouts, findings)
+            sources[section.id] = read_node(section.id, section, overrides.timeouts, diagnostics)
         elif first.section is not None:
             detail = f"a second section of this id; the first one is in line {first.section.line}"
-            findings.tell("E-SECTION", section.id or "###", detail, (section.line, 1))
-    return found
+            diagnostics.add("E-SECTION", section.id or "###", detail, (section.line, 1))
+    return sources

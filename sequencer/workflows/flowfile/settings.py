@@ -1,4 +1,4 @@
-"""Front matter and node settings: from YAML to checked values that know their lines."""
+"""Front matter and node settings: reads YAML into checked values that know their lines."""
 
 from __future__ import annotations
 
@@ -44,58 +44,58 @@ def _number_as_text(value: object) -> object:
 
 
 class FlowKeys(Frozen, allow_inf_nan=False):
-    """Keys that may stand together; any other is refused."""
+    """Base class of mappings; unknown keys are refused."""
 
 
 class RetrySettings(FlowKeys):
-    """``retry``: what is not written is taken from the workflow's, then from the defaults."""
+    """``retry``; missing keys come from the workflow's ``retry``, then from the defaults."""
 
     max_attempts: int | None = Field(default=None, alias="maxAttempts", strict=True, ge=1, le=100)
-    """Tries in all, the first included."""
+    """Number of tries, including the first."""
     backoff: Literal["fixed", "linear", "exponential"] | None = None
     initial_delay: Delay | None = Field(default=None, alias="initialDelay")
     """Milliseconds before the second try."""
     max_delay: Delay | None = Field(default=None, alias="maxDelay")
-    """Milliseconds that no wait is longer than."""
+    """Longest wait in milliseconds."""
 
 
 class FlowConfig(FlowKeys):
     """``config`` of the front matter."""
 
     timeout: Milliseconds | None = None
-    """Of the time in which agents run or wait for their next try."""
+    """Limit for the time in which agents run or wait for their next try."""
     max_iterations: int | None = Field(
         default=None, alias="maxIterations", strict=True, ge=0, le=1_000_000
     )
-    """How often edges that lead back may be followed, all together."""
+    """How many times a run may follow back edges, counted together."""
     max_parallel: int | None = Field(default=None, alias="maxParallel", strict=True, ge=1, le=1000)
-    """Agents at once."""
+    """How many agents may run at once."""
 
 
 class FrontMatter(FlowKeys):
-    """What stands between the ``---`` lines at the top of the file."""
+    """The keys between the ``---`` lines at the top of the file."""
 
     id: Name | None = None
     name: str | None = Field(default=None, max_length=200)
     version: Annotated[str | None, BeforeValidator(_number_as_text)] = None
     description: str | None = None
     entrypoint: str | None = None
-    """The node, or the group of nodes, where a run begins; the chart's first node if not given."""
+    """The node or group of nodes where a run starts; default: the chart's first node."""
     state: dict[str, Any] | None = None
-    """What the state is at the start."""
+    """The state at the start."""
     config: FlowConfig | None = None
     retry: RetrySettings | None = None
     """For every agent of the workflow."""
     on_error: str | None = Field(default=None, alias="onError")
-    """The node that a failure for good jumps to, once a run."""
+    """The node to which a final failure jumps, once a run."""
 
 
 class OptionSettings(FlowKeys):
-    """One of a person's answers; a text alone is its label."""
+    """One of a person's answers; a single text is its label."""
 
     label: str = Field(min_length=1, max_length=200)
     value: str | None = Field(default=None, min_length=1, max_length=200)
-    """What the node's output is; the label if not given."""
+    """The output of the node; default: the label."""
     description: str = Field(default="", max_length=2000)
 
 
@@ -108,10 +108,10 @@ StateKey = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class OutputSettings(FlowKeys):
-    """``output``: what an answer has to be, and where in the state it goes."""
+    """``output``: the form of an answer, and its key in the state."""
 
     key: StateKey | None = None
-    """Dots make nested maps."""
+    """A dot in the key makes a nested map."""
     format: OutputFormat | None = None
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
 
@@ -121,41 +121,41 @@ class NodeConfig(FlowKeys):
 
     timeout: Milliseconds | None = None
     retry: RetrySettings | None = None
-    """Lies over the workflow's, field by field."""
+    """Overrides the workflow's ``retry``, field by field."""
     on_timeout: str | None = Field(default=None, alias="onTimeout")
     allow_custom_input: bool | None = Field(default=None, alias="allowCustomInput")
 
 
 class NodeSettings(FlowKeys):
-    """What stands between the ``---`` lines below a node's heading."""
+    """The keys between the ``---`` lines below a node's heading."""
 
     description: str | None = None
     mode: Literal["subagent", "primary", "all"] | None = None
-    """``primary`` continues the conversation of the node before; the others begin their own."""
+    """``primary`` continues the previous node's conversation; the others start a new one."""
     model: str | None = Field(default=None, max_length=300)
     """``provider/name``, or the name alone."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     tools: dict[str, bool] | None = None
     input: dict[str, Any] | None = None
-    """What ``{{input.…}}`` means in the prompt."""
+    """The values of ``{{input.…}}`` in the prompt."""
     output: OutputSettings | None = None
     output_key: StateKey | None = Field(default=None, alias="output.key")
-    """The same as ``key`` below ``output``; so are the next two."""
+    """The same as ``key`` below ``output``; the next two fields are similar."""
     output_format: OutputFormat | None = Field(default=None, alias="output.format")
     output_schema: dict[str, Any] | None = Field(default=None, alias="output.schema")
     timeout: Milliseconds | None = None
-    """Of one try of an agent, or of the wait for a person."""
+    """Limit for one try of an agent, or for the wait for a person."""
     config: NodeConfig | None = None
     options: list[Annotated[OptionSettings, BeforeValidator(_option)]] | None = Field(
         default=None, max_length=100
     )
-    """A person's answers; the labels of the edges if not given."""
+    """A person's answers; default: the labels of the edges."""
     allow_custom_input: bool | None = Field(default=None, alias="allowCustomInput")
-    """Any text is an answer."""
+    """True: any text is a valid answer."""
     on_timeout: str | None = Field(default=None, alias="onTimeout")
-    """The node that follows when nobody has answered in time."""
+    """The next node if no one answers in time."""
     agent: Name | None = None
-    """Who performs it: built in, or a key of ``agents`` in orchestration.yaml."""
+    """The agent: a built-in one, or a key of ``agents`` in orchestration.yaml."""
     executor: Name | None = None
     """The same as ``agent``."""
     system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
@@ -169,7 +169,7 @@ class NodeSettings(FlowKeys):
     idle_timeout_s: float | None = Field(default=None, gt=0)
     max_cost_usd: float | None = Field(default=None, gt=0)
     expects: Expects | None = None
-    """What an attempt has to show."""
+    """The evidence that an attempt needs."""
     stagnation: Stagnation | None = None
     suppress_thoughts: bool | None = None
     continue_session: Annotated[bool | ContinuedSession | None, BeforeValidator(continued)] = None
@@ -177,12 +177,12 @@ class NodeSettings(FlowKeys):
 
     @property
     def limit_ms(self) -> int | None:
-        """Return the time limit, wherever it is written."""
+        """Return the time limit from either of its keys."""
         return _either(self.timeout, self.config.timeout if self.config else None)
 
     @property
     def timeout_target(self) -> str | None:
-        """Return where the run goes when the time is over, wherever it is written."""
+        """Return the node after the time limit, from either of its keys."""
         return _either(self.on_timeout, self.config.on_timeout if self.config else None)
 
     @property
@@ -193,7 +193,7 @@ class NodeSettings(FlowKeys):
 
     @property
     def whole_output(self) -> OutputSettings:
-        """Return what is written about the output, flat keys included."""
+        """Return the output settings, including those in flat keys."""
         below = self.output or OutputSettings()
         return OutputSettings(
             key=_either(self.output_key, below.key),
@@ -202,19 +202,19 @@ class NodeSettings(FlowKeys):
         )
 
 
-def _either(own: _Value | None, below: _Value | None) -> _Value | None:
-    return below if own is None else own
+def _either(flat: _Value | None, nested: _Value | None) -> _Value | None:
+    return nested if flat is None else flat
 
 
 KEYS = tuple(field.alias or name for name, field in NodeSettings.model_fields.items())
-"""Of a node's settings."""
+"""The keys of a node's settings."""
 
 STEP_FIELDS = (
     "temperature", "system_prompt", "append_system_prompt", "single_turn", "max_turns",
     "allowed_tools", "disallowed_tools", "disallow_all_tools", "no_comment", "idle_timeout_s",
     "max_cost_usd", "suppress_thoughts", "expects", "stagnation",
 )  # fmt: skip
-"""Settings that are a step's fields of the same name, as they are."""
+"""Settings that are copied to the step's fields of the same name."""
 
 TWINS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("timeout",), ("config", "timeout")),
@@ -226,19 +226,19 @@ TWINS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("agent",), ("executor",)),
     (("mode",), ("continue_session",)),
 )
-"""Keys that say the same thing; only one of each two may be there."""
+"""Pairs of keys with the same meaning; only one of each pair may be set."""
 
 PERSON_KEYS = (
     ("options",), ("onTimeout",), ("config", "onTimeout"), ("allowCustomInput",),
     ("config", "allowCustomInput"),
 )  # fmt: skip
-"""Only where a person is asked."""
+"""Keys only for nodes that ask a person."""
 _COMMON_KEYS = {"description", "input", "output", "output.key", "timeout", "config"}
 AGENT_KEYS: tuple[tuple[str, ...], ...] = (
     *((key,) for key in KEYS if key not in _COMMON_KEYS and (key,) not in PERSON_KEYS),
     *(("config", "retry"), ("output", "format"), ("output", "schema")),
 )
-"""Only where an agent runs."""
+"""Keys only for nodes that run an agent."""
 
 
 _CODES: dict[str | int, str] = {
@@ -246,11 +246,11 @@ _CODES: dict[str | int, str] = {
     "tools": "E-TOOLS", "model": "E-MODEL", "state": "E-STATE", "entrypoint": "E-ENTRY",
     "onError": "E-ONERROR",
 }  # fmt: skip
-"""By the key that is wrong, or one above it; any other key is the section's own code."""
+"""Wrong key, or a key above it -> code; other keys have the code of their section."""
 
 
 class Overrides(Struct, frozen=True):
-    """What somebody else than the file says: a script for a simulation, for example."""
+    """Settings from outside the file, for example from a script for a simulation."""
 
     entry: str | None = None
     on_error: str | None = None
@@ -258,12 +258,12 @@ class Overrides(Struct, frozen=True):
     max_iterations: int | None = None
     timeout: int | None = None
     timeouts: Mapping[str, int] = field(default_factory=dict)
-    """Milliseconds by node."""
+    """Node -> milliseconds."""
     agents: frozenset[str] = frozenset()
-    """Decisions that work like an agent's node, though they have no section."""
+    """Decisions that work like agents although they have no section."""
 
     def as_front_matter(self) -> dict[str, Any]:
-        """Return the same in the keys of the front matter."""
+        """Return the overrides as keys of the front matter."""
         config = {"maxIterations": self.max_iterations, "timeout": self.timeout}
         written = {
             "entrypoint": self.entry,
@@ -275,64 +275,66 @@ class Overrides(Struct, frozen=True):
 
 
 class Front(Struct, frozen=True):
-    """The front matter."""
+    """The front matter: its values and their positions."""
 
     values: FrontMatter
     document: Document
 
     def at(self, *path: str | int) -> Position | None:
-        """Return where *path* is written."""
+        """Return the position of the key *path*."""
         return self.document.position(path)
 
 
 class NodeSource(Struct, frozen=True):
-    """What the file says about one node, apart from the chart."""
+    """A node's settings and prompt in the file, without its part of the chart."""
 
     values: NodeSettings
     document: Document
     section: NodeSection | None
-    """None: the node is in the chart alone."""
+    """None: the node is only in the chart."""
 
     @property
     def prompt(self) -> str:
-        """Return the text that follows the settings."""
+        """Return the text after the settings."""
         return self.section.prompt.text if self.section else ""
 
     def at(self, *path: str | int) -> Position | None:
-        """Return where *path* is written, else the section's heading."""
+        """Return the position of the key *path*, or else of the section's heading."""
         return self.document.position(path) or ((self.section.line, 1) if self.section else None)
 
     def written(self, *path: str) -> bool:
-        """Return whether the key *path* is there and has a value."""
-        here: Any = self.document.data
+        """Return whether the key *path* has a value."""
+        value: Any = self.document.data
         for key in path:
-            here = here.get(key) if isinstance(here, Mapping) else None
-        return here is not None
+            value = value.get(key) if isinstance(value, Mapping) else None
+        return value is not None
 
     def path_of(self, key: str) -> tuple[str, ...]:
-        """Return where *key* is written that may stand in ``config`` as well."""
+        """Return the path of *key*, which may be at the top or in ``config``."""
         return (key,) if self.written(key) else ("config", key)
 
 
-def read_front(part: Excerpt | None, overrides: Mapping[str, Any], findings: Diagnostics) -> Front:
-    """Return the front matter that *part* is, with *overrides* laid over it."""
-    subject = findings.file.name
-    document = _document(part, "E-FRONT", subject, findings)
+def read_front(
+    part: Excerpt | None, overrides: Mapping[str, Any], diagnostics: Diagnostics
+) -> Front:
+    """Return the front matter in *part*, with *overrides*."""
+    subject = diagnostics.file.name
+    document = _document(part, "E-FRONT", subject, diagnostics)
     data = dict(document.data)
     for key, value in overrides.items():
         below = data.get(key)
         data[key] = {**below, **value} if key == "config" and isinstance(below, dict) else value
     document = Document(document.file, data, document.positions)
-    values = _checked(FrontMatter, document, ("E-FRONT", subject), None, findings)
+    values = _checked(FrontMatter, document, ("E-FRONT", subject), None, diagnostics)
     return Front(values or FrontMatter(), document)
 
 
 def read_node(
-    node: str, section: NodeSection | None, timeouts: Mapping[str, int], findings: Diagnostics
+    node: str, section: NodeSection | None, timeouts: Mapping[str, int], diagnostics: Diagnostics
 ) -> NodeSource:
-    """Return what *section* says about *node*; a limit of *timeouts* replaces what is written."""
+    """Return the settings of *node* in *section*; a limit in *timeouts* overrides the file's."""
     subject = node or "###"
-    document = _document(section.settings if section else None, "E-NODE", subject, findings)
+    document = _document(section.settings if section else None, "E-NODE", subject, diagnostics)
     if node in timeouts:
         data = {**document.data, "timeout": timeouts[node]}
         if isinstance(config := data.get("config"), dict):
@@ -340,12 +342,13 @@ def read_node(
         document = Document(document.file, data, document.positions)
     values, at = None, (section.line, 1) if section else None
     if document.data:
-        values = _checked(NodeSettings, document, ("E-NODE", subject), at, findings)
+        values = _checked(NodeSettings, document, ("E-NODE", subject), at, diagnostics)
     source = NodeSource(values or NodeSettings(), document, section)
-    for one, other in TWINS:
-        if source.written(*one) and source.written(*other):
-            detail = f"{'.'.join(one)} and {'.'.join(other)} say the same thing; keep one of them"
-            findings.tell("E-NODE", subject, detail, source.at(*other))
+    for first, second in TWINS:
+        if source.written(*first) and source.written(*second):
+            keys = f"{'.'.join(first)} and {'.'.join(second)}"
+            detail = f"{keys} say the same thing; keep one of them"
+            diagnostics.add("E-NODE", subject, detail, source.at(*second))
     return source
 
 
@@ -357,18 +360,18 @@ ELSEWHERE: Mapping[str, str] = {
     "disable": "leave it out, or take the node out of the chart",
     "prompt": "write the prompt itself below the settings",
 }
-"""Keys of a node that Flowchestra takes over from OpenCode's agents -> what to write here."""
+"""Keys that Flowchestra's nodes have from OpenCode's agents -> what to write here instead."""
 
 
-def _document(part: Excerpt | None, code: str, subject: str, findings: Diagnostics) -> Document:
+def _document(part: Excerpt | None, code: str, subject: str, diagnostics: Diagnostics) -> Document:
     if part is not None:
         try:
-            return parse_text(part.text, findings.file, part.line)
+            return parse_text(part.text, diagnostics.file, part.line)
         except ConfigurationError as error:
             if error.hint is None and "{{" in part.text and "expected" not in error.message:
                 error.hint = 'put text with {{…}} in double quotes: "{{state.x}}"'
-            findings.of(code, subject, error)
-    return Document(findings.file, {}, {})
+            diagnostics.add_error(code, subject, error)
+    return Document(diagnostics.file, {}, {})
 
 
 def _checked(
@@ -376,16 +379,16 @@ def _checked(
     document: Document,
     code_and_subject: tuple[str, str],
     at: Position | None,
-    findings: Diagnostics,
+    diagnostics: Diagnostics,
 ) -> _Keys | None:
-    """Return the values of *document*; without those that are wrong, which are told."""
+    """Return the values of *document*; wrong values are reported and left out."""
     code, subject = code_and_subject
     wrong: set[str | int] = set()
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
-        found = problems_of(error, model, document.where)
-    for problem in found:
+        problems = problems_of(error, model, document.where)
+    for problem in problems:
         path = problem.path if problem.is_missing else _as_written(problem.path, document)
         wrong.add(path[0] if path else "")
         is_unknown = problem.error.message.startswith("unknown key")
@@ -393,8 +396,8 @@ def _checked(
         if is_unknown and model is NodeSettings and len(path) == 1:
             hint = ELSEWHERE.get(str(path[0]), hint)
         message = f"{dotted(shown)}: {problem.error.message}" if shown else problem.error.message
-        own = next((_CODES[key] for key in path if key in _CODES), code)
-        findings.tell(own, subject, message, document.position(path) or at, hint)
+        key_code = next((_CODES[key] for key in path if key in _CODES), code)
+        diagnostics.add(key_code, subject, message, document.position(path) or at, hint)
     try:
         rest = {key: value for key, value in document.data.items() if key not in wrong}
         return model.model_validate(rest)
@@ -403,15 +406,15 @@ def _checked(
 
 
 def _as_written(path: KeyPath, document: Document) -> KeyPath:
-    """Return *path* without what pydantic adds to say which of several types it tried."""
-    here: Any = document.data
+    """Return *path* without the parts that pydantic adds for the types that it tried."""
+    value: Any = document.data
     for length, part in enumerate(path):
-        is_there = (isinstance(here, dict) and part in here) or (
-            isinstance(here, list) and isinstance(part, int) and part < len(here)
+        has_part = (isinstance(value, dict) and part in value) or (
+            isinstance(value, list) and isinstance(part, int) and part < len(value)
         )
-        if not is_there:
+        if not has_part:
             return path[:length]
-        here = here[part]
+        value = value[part]
     return path
 
 
@@ -423,11 +426,11 @@ _RETRY_DEFAULTS: dict[str, Any] = {
 
 
 def step_of(
-    name: str, source: NodeSource, retry: RetrySettings | None, findings: Diagnostics
+    name: str, source: NodeSource, retry: RetrySettings | None, diagnostics: Diagnostics
 ) -> Step:
-    """Return what the agent *name* runs; *retry* is what the front matter says.
+    """Return the step of the agent *name*; *retry* is from the front matter.
 
-    What can't be a step's field is told and left out.
+    Invalid fields are reported and left out.
     """
     values = source.values
     fields: dict[str, Any] = {field: getattr(values, field) for field in STEP_FIELDS}
@@ -435,7 +438,7 @@ def step_of(
     fields |= {
         "text": source.prompt or None,
         "agent": values.agent or values.executor,
-        "tools": _tools(name, source, findings),
+        "tools": _tools(name, source, diagnostics),
         "timeout_s": None if limit_ms is None else limit_ms / _SECOND_MS,
         "retry": retry_of(retry, values.config.retry if values.config else None),
         "continue_session": values.mode == "primary" or values.continue_session or None,
@@ -443,43 +446,43 @@ def step_of(
     if output != OutputSettings():
         schema = output.json_schema
         fields["output"] = Output(key=output.key, format=output.format or "text", schema=schema)
-    fields |= _model(name, source, findings)
-    # What nobody wrote is left to the defaults that a project has for its steps.
+    fields |= _model(name, source, diagnostics)
+    # Fields that the file does not set get the project's step defaults later.
     written = {field: value for field, value in fields.items() if value is not None}
     try:
         return Step(name=name, **written)
     except ValidationError as refused:
         at = source.section.prompt.line if source.section else 1
-        findings.tell("E-NODE", name, refused.told()[0], (at, 1))
+        diagnostics.add("E-NODE", name, refused.told()[0], (at, 1))
         return Step.model_construct(name=name)
 
 
 def retry_of(shared: RetrySettings | None, own: RetrySettings | None) -> Retry | None:
-    """Return *own* laid over *shared*, field by field; None if neither says anything."""
+    """Return *shared* with the fields of *own* on top; None if both are empty."""
     if shared is None and own in (None, RetrySettings()):
         return None
-    said = dict(_RETRY_DEFAULTS)
+    fields = dict(_RETRY_DEFAULTS)
     for settings in (shared, own):
-        said |= settings.model_dump(exclude_none=True) if settings else {}
+        fields |= settings.model_dump(exclude_none=True) if settings else {}
     return Retry(
-        max_attempts=said["max_attempts"],
-        backoff=said["backoff"],
-        initial_delay_s=said["initial_delay"] / _SECOND_MS,
-        max_delay_s=said["max_delay"] / _SECOND_MS,
+        max_attempts=fields["max_attempts"],
+        backoff=fields["backoff"],
+        initial_delay_s=fields["initial_delay"] / _SECOND_MS,
+        max_delay_s=fields["max_delay"] / _SECOND_MS,
     )
 
 
-def _tools(name: str, source: NodeSource, findings: Diagnostics) -> dict[str, bool] | None:
+def _tools(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str, bool] | None:
     tools = source.values.tools
     for tool in tools or ():
         if tool not in TOOLS:
-            at, hint = source.at("tools", tool), findings.known(tool, TOOLS)
-            findings.tell("E-TOOLS", name, f"there is no tool {tool!r}", at, hint)
+            at, hint = source.at("tools", tool), diagnostics.hint_for(tool, TOOLS)
+            diagnostics.add("E-TOOLS", name, f"there is no tool {tool!r}", at, hint)
     return None if tools is None else {tool: tools[tool] for tool in tools if tool in TOOLS}
 
 
-def _model(name: str, source: NodeSource, findings: Diagnostics) -> dict[str, str]:
-    """Return provider and model of ``provider/name``, or the model alone."""
+def _model(name: str, source: NodeSource, diagnostics: Diagnostics) -> dict[str, str]:
+    """Return provider and model from ``provider/name``, or only the model."""
     written = source.values.model
     if written is None:
         return {}
@@ -493,5 +496,5 @@ def _model(name: str, source: NodeSource, findings: Diagnostics) -> dict[str, st
         text = refused.errors()[0]["msg"]
         detail = f"{written!r} is not a model: {text}"
         hint = "write provider/name, for example anthropic/claude-sonnet-4"
-        findings.tell("E-MODEL", name, detail, source.at("model"), hint)
+        diagnostics.add("E-MODEL", name, detail, source.at("model"), hint)
         return {}

@@ -1,4 +1,4 @@
-"""What a Mermaid flowchart says, before anybody asks whether it can be run."""
+"""The content of a Mermaid flowchart; whether it can run is checked elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 def drawn(label: str) -> str:
-    """Return *label* as people read it in the picture: that is what they answer with.
+    """Return *label* as the picture shows it, because people answer with that text.
 
     >>> drawn("it&#39;s<br/>5 &lt; 6 &amp; ok")
     "it's 5 < 6 & ok"
@@ -36,18 +36,18 @@ def drawn(label: str) -> str:
 
 
 class ChartNode(Struct, frozen=True):
-    """A node as the chart declares it."""
+    """A node of the chart."""
 
     id: str
     label: str
     shape: str | None
     """Mermaid's name of the shape; None: a bare id, drawn as a rectangle."""
     position: Position = (1, 1)
-    """Of the first mention."""
+    """Position of the first mention."""
 
     @property
     def bracket(self) -> str | None:
-        """Return the name of the bracket that draws the same shape, else the shape itself.
+        """Return the name of the bracket that draws the same shape, or else the shape itself.
 
         >>> [ChartNode("a", "", shape).bracket for shape in ("diam", "pill", "square", "cloud")]
         ['diamond', 'stadium', 'square', 'cloud']
@@ -89,11 +89,11 @@ class Chart:
     """In the order of first mention."""
     edges: tuple[ChartEdge, ...]
     subgraphs: tuple[ChartSubgraph, ...] = ()
-    """In closing order."""
+    """In the order in which they are closed."""
     classes: frozenset[str] = field(default=frozenset())
-    """Names that classDef, class or ``:::`` use, so that others can avoid them."""
+    """Names that classDef, class or ``:::`` use; drawings of runs must avoid them."""
     colors: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
-    """By node or group, as far as its author has said: fill, stroke and color as ``#rrggbb``."""
+    """Node or group -> the author's fill, stroke and color as ``#rrggbb``."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -106,16 +106,16 @@ class Chart:
         for edge in self.edges:
             line = {"stroke": edge.stroke, "type": edge.type, "length": edge.length}
             if not edge.length:
-                # Mermaid gives a line whose halves don't fit no length.
+                # In Mermaid, a line with two different halves has no length.
                 del line["length"]
             edges.append({"from": edge.source, "to": edge.target, "label": edge.label} | line)
         return {
             "direction": self.direction,
-            "nodes": [{"id": one.id, "label": one.label, "shape": one.shape} for one in self.nodes],
+            "nodes": [{"id": n.id, "label": n.label, "shape": n.shape} for n in self.nodes],
             "edges": edges,
             "subgraphs": [
-                {"id": one.id, "title": one.title, "nodes": list(one.nodes), "dir": one.dir}
-                for one in self.subgraphs
+                {"id": group.id, "title": group.title, "nodes": list(group.nodes), "dir": group.dir}
+                for group in self.subgraphs
             ],
         }
 
@@ -127,17 +127,18 @@ _COLOR = re.compile(
 
 
 def colors_of(styles: Iterable[str]) -> dict[str, str]:
-    """Return fill, stroke and color of the *styles* of a statement, where they are plain colors.
+    """Return fill, stroke and color from the *styles* of a statement; other values are ignored.
 
     >>> colors_of(["fill:#F9f", "stroke: red", "stroke-width:4px", "color:url(x)"])
     {'fill': '#ff99ff', 'stroke': '#ff0000'}
     """
-    found = {}
+    colors = {}
     for match in filter(None, map(_COLOR.fullmatch, styles)):
         digits = (match[2] or TABLES["colors"].get(match[3].lower(), "")).lower()
         if digits:
-            found[match[1].lower()] = "#" + "".join(one * (6 // len(digits)) for one in digits)
-    return found
+            repeat = 6 // len(digits)
+            colors[match[1].lower()] = "#" + "".join(digit * repeat for digit in digits)
+    return colors
 
 
 _HEADS = {"x": ("arrow_cross", "x"), ">": ("arrow_point", "<"), "o": ("arrow_circle", "o")}
@@ -146,7 +147,7 @@ _MAX_LENGTH = 10
 
 
 class Link(NamedTuple):
-    """A line as it is drawn."""
+    """The form of a line."""
 
     stroke: str
     type: str
@@ -154,11 +155,11 @@ class Link(NamedTuple):
 
 
 INVALID = Link("INVALID", "INVALID", 0)
-"""Two halves that don't fit; Mermaid reads such a line and can't draw it."""
+"""A line with two different halves; Mermaid accepts it but can't draw it."""
 
 
 def read_link(end: str, start: str | None = None) -> Link:
-    """Return what the operator *end* means, or the halves *start* and *end* around a label.
+    """Return the link of the operator *end*, or of its halves *start* and *end* around a label.
 
     >>> read_link("-.->"), read_link("<==>")
     (Link(stroke='dotted', type='arrow_point', length=1), Link(stroke='thick', type='double_arrow_point', length=1))
@@ -207,7 +208,7 @@ BRACKETS: dict[str, tuple[str, dict[str, str]]] = {
     "[\\": ("/]' or '\\]", {"/]": "inv_trapezoid", "\\]": "lean_left"}),
     "[|": ("]", {"]": "rect"}),
 }
-"""By the opening bracket: the closing one as people write it, and what each closing token means.
+"""Opening bracket -> the closing one for messages, and the shape for each closing token.
 
 ``((`` and ``{{`` close with two tokens.
 """
@@ -221,40 +222,40 @@ NAMES: dict[str, tuple[str, ...]] = {
     "doublecircle": ("dbl-circ", "double-circle", "doublecircle"),
     "diamond": ("diam", "diamond", "decision", "question"),
 }
-"""What ``@{ shape: NAME }`` calls the brackets with a meaning here: the table "Complete List of
-New Shapes" in Mermaid's documentation of flowcharts, aliases included."""
+"""Shape with a meaning in workflows -> its names in ``@{ shape: NAME }``, from the table "Complete
+List of New Shapes" in Mermaid's documentation of flowcharts, with aliases."""
 _BRACKET_OF = {name: bracket for bracket, names in NAMES.items() for name in names}
 
 SHAPES = frozenset(TABLES["shapes"])
-"""Every name that ``@{ shape: NAME }`` may give."""
+"""Every valid name in ``@{ shape: NAME }``."""
 
 
 MAX_EDGES = 100_000
-"""Ten times those of the widest charts that are run; ``a & b --> c & d`` are four of them."""
+"""Ten times the edges of the widest charts that can run; ``a & b --> c & d`` has four edges."""
 MAX_DECLARED = 40_000
-"""Nodes and groups; a workflow has at most half as many nodes."""
+"""Most nodes and groups; a workflow has at most half as many nodes."""
 SMALLER = "split it into several workflows"
-"""What to do about a chart that is past a limit."""
+"""The hint for a chart that exceeds a limit."""
 
 
 class ChartBuilder:
-    """Collects nodes, edges and groups: what is declared, and what a later mention changes.
+    """Collects nodes, edges and groups, and the changes of later mentions.
 
-    The last label and the last shape of a node win, its place is its first mention. A name
-    that already belongs to an edge is never a node.
+    The last label and the last shape of a node win; its position is the first mention. The id of
+    an edge is never a node.
     """
 
     def __init__(self, source: ChartText) -> None:
         self.direction = "TB"
         self.classes: dict[str, dict[str, str]] = {}
-        """By name, with the colors of those that classDef has."""
-        self.worn: dict[str, list[str]] = {}
-        """By node or group, its classes."""
-        self.painted: dict[str, dict[str, str]] = {}
-        """By node or group, what ``style`` says."""
+        """Class -> its colors from classDef."""
+        self.classes_of: dict[str, list[str]] = {}
+        """Node or group -> its classes."""
+        self.styles: dict[str, dict[str, str]] = {}
+        """Node or group -> its colors from ``style``."""
         self._source = source
         self.edges: list[ChartEdge] = []
-        """Those so far."""
+        """The edges so far."""
         self._nodes: dict[str, ChartNode] = {}
         self._edge_ids: set[str] = set()
         self._pairs: dict[tuple[str, str], int] = {}
@@ -263,25 +264,25 @@ class ChartBuilder:
         self._members: set[str] = set()
 
     def build(self) -> Chart:
-        """Return everything that was collected."""
+        """Return the chart with everything that was collected."""
         collected = tuple(self._nodes.values()), tuple(self.edges), tuple(self._subgraphs)
         return Chart(self.direction, *collected, frozenset(self.classes), self._colors())
 
     def _colors(self) -> dict[str, dict[str, str]]:
-        usual, found = self.classes.get("default", {}), {}
+        default, result = self.classes.get("default", {}), {}
         for name in (*self._nodes, *(self._subgraph_ids - self._nodes.keys())):
-            colors = dict(usual) if name not in self._subgraph_ids else {}
-            for worn in self.worn.get(name, ()):
-                colors |= self.classes[worn]
-            if colors := colors | self.painted.get(name, {}):
-                found[name] = colors
-        return found
+            colors = dict(default) if name not in self._subgraph_ids else {}
+            for class_name in self.classes_of.get(name, ()):
+                colors |= self.classes[class_name]
+            if colors := colors | self.styles.get(name, {}):
+                result[name] = colors
+        return result
 
-    def wear(self, names: Iterable[str], worn: str) -> None:
-        """Give the class *worn* to the nodes and groups *names*."""
-        self.classes.setdefault(worn, {})
+    def add_class(self, names: Iterable[str], class_name: str) -> None:
+        """Give the class *class_name* to the nodes and groups *names*."""
+        self.classes.setdefault(class_name, {})
         for name in names:
-            self.worn.setdefault(name, []).append(worn)
+            self.classes_of.setdefault(name, []).append(class_name)
 
     def add_node(
         self, name: str, start: int, label: str | None = None, shape: str | None = None
@@ -289,24 +290,24 @@ class ChartBuilder:
         """Declare the node *name*, or give it another *label* and *shape*.
 
         Raises:
-            ChartError: it would be one node too many.
+            ChartError: the chart has too many nodes and groups.
         """
         if name in self._edge_ids:
             return
         text = None if label is None else clean_label(label)
         node = self._nodes.get(name)
         if node is None:
-            self._ensure_room(start)
+            self._ensure_below_limit(start)
             position = self._source.position(start)
             self._nodes[name] = ChartNode(name, name if text is None else text, shape, position)
         elif text is not None:
             self._nodes[name] = replace(node, label=text, shape=shape)
 
     def add_properties(self, name: str, properties: Any) -> None:
-        """Apply ``@{ … }`` to the node *name*; edges and groups have nothing that counts.
+        """Apply ``@{ … }`` to the node *name*; properties of edges and groups are ignored.
 
         Raises:
-            Unreadable: the properties name no shape that exists.
+            Unreadable: the properties are empty or name an unknown shape.
         """
         if (name in self._subgraph_ids and properties) or name in self._edge_ids:
             return
@@ -335,11 +336,11 @@ class ChartBuilder:
         name: str | None,
         start: int,
     ) -> None:
-        """Join each of *sources* with each of *targets*.
+        """Add an edge from each of *sources* to each of *targets*.
 
         Raises:
-            ChartError: those would be too many; nothing is kept of them, because a line of a
-                few hundred characters can ask for millions.
+            ChartError: the chart would have too many edges. None is added, because a line of a
+                few hundred characters can have millions.
         """
         if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
             text = "counting each edge between nodes that '&' joins"
@@ -371,9 +372,9 @@ class ChartBuilder:
         """Close a group and return its id; a member of an earlier group stays there.
 
         Raises:
-            ChartError: it would be one group too many.
+            ChartError: the chart has too many nodes and groups.
         """
-        self._ensure_room(start)
+        self._ensure_below_limit(start)
         if name is None:
             name = f"subGraph{len(self._subgraphs)}"
         members = tuple(
@@ -387,7 +388,7 @@ class ChartBuilder:
         self._subgraph_ids.add(name)
         return name
 
-    def _ensure_room(self, start: int) -> None:
+    def _ensure_below_limit(self, start: int) -> None:
         if len(self._nodes) + len(self._subgraphs) >= MAX_DECLARED:
             message = f"the chart has more than {MAX_DECLARED:,} nodes and groups"
             raise self._source.refusal(message, start, SMALLER)
@@ -399,7 +400,7 @@ def _no_shape(name: str) -> str:
 
 
 def clean_label(text: str) -> str:
-    """Return *text* without blanks around it and, if they enclose it, without its quotes.
+    """Return *text* without blanks around it, and without quotes if they enclose it.
 
     >>> clean_label('  "a b" ')
     'a b'

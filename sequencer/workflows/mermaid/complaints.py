@@ -1,8 +1,7 @@
-"""What is wrong with a chart and what to write instead, where that takes some thought.
+"""Errors of a chart that guess what the author meant, and say what to write instead.
 
-The scanner knows that a token does not fit; here it is decided what the writer probably
-meant. Every method returns the error for the token that the scanner stands at, or for the
-*start* that it is given.
+The scanner knows only that a token does not fit. Every method returns the error for the
+scanner's current token, or for the position *start*.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from sequencer.workflows.mermaid.scanner import Scanner
 from sequencer.workflows.mermaid.text import ChartError, ChartText
 
 _LONGEST = 40
-"""Characters of a token that a message shows."""
+"""Most characters of a token in a message."""
 _QUOTE = "put labels with brackets in double quotes"
 _OPERATORS = "write '-->' with a space on each side; other edges: -.->, ==>, ---, ~~~"
 _WORDS = {
@@ -33,7 +32,7 @@ _FORMS = {
 
 
 class Complaints:
-    """Makes the errors of one chart."""
+    """Creates the errors of one chart."""
 
     def __init__(self, source: ChartText, tokens: Scanner) -> None:
         self._source = source
@@ -41,12 +40,12 @@ class Complaints:
         self.at = source.refusal
 
     def here(self, message: str, hint: str | None = None) -> ChartError:
-        """Return the error that says *message* about the present token."""
+        """Return the error with *message* for the current token."""
         return self.at(message, self._tokens.start_of_text, hint)
 
     @property
     def shown(self) -> str:
-        """The present token as a message names it."""
+        """The current token for a message."""
         if self._tokens.kind in _LAST:
             return "the end of the chart"
         if self._tokens.kind == "NEWLINE":
@@ -73,7 +72,7 @@ class Complaints:
         return self.here(f"{self.shown} is in the header's line", hint)
 
     def no_statement(self) -> ChartError:
-        """Return the error for a token with which no statement begins."""
+        """Return the error for a token that starts no statement."""
         if self._tokens.kind in {"LINK", "START_LINK"}:
             hint = "write the node first; an id that starts with 'x' or 'o' is not an arrowhead"
             return self.here(f"{self.shown} has no node before it", hint)
@@ -81,7 +80,7 @@ class Complaints:
         return self.no_id(f"no statement starts with {self.shown}", hint)
 
     def no_id(self, message: str, hint: str) -> ChartError:
-        """Return the error for what can't be an id; *message*, where the token does not tell."""
+        """Return the error for a token that can't be an id; *message* is the default text."""
         kind, text = self._tokens.kind, self._tokens.text
         if kind in _WORDS:
             word = text.strip() if kind not in {"CLICK", "CALLBACK"} else _WORDS[kind]
@@ -105,10 +104,10 @@ class Complaints:
         return self.no_id(f"the edge leads to {self.shown} instead of a node", hint)
 
     def after_node(self) -> ChartError:
-        """Return the error for what can follow neither a node nor a whole statement."""
+        """Return the error for a token that can follow neither a node nor a statement."""
         kind, text = self._tokens.kind, self._tokens.text
         if kind == "NODE" and text.startswith("%%"):
-            hint = "put the comment on a line of its own"
+            hint = "put the comment on a separate line"
             return self.here("a comment can't follow a statement", hint)
         if kind in _OPENING or kind in {"TAGEND", "BAD"}:
             return self._bad_character() if kind == "BAD" else self._late_bracket()
@@ -139,7 +138,7 @@ class Complaints:
         return self.here(f"{self.shown} can't follow a node's label", _QUOTE)
 
     def open_label(self, closing: str, start: int) -> ChartError:
-        """Return the error for a label that goes on where its end should be."""
+        """Return the error for a label that continues at the place of its end."""
         message, kind = f"the label is not closed with '{closing}'", self._tokens.kind
         hint = f"labels between pipes: {_QUOTE}" if closing == "|" else _QUOTE
         if kind in {"STR", "MD_STR"}:
@@ -149,7 +148,7 @@ class Complaints:
         return self.here(f"{message}; {self.shown} is in it", hint)
 
     def empty_label(self, closing: str, start: int) -> ChartError:
-        """Return the error for a label that does not begin with text."""
+        """Return the error for a label that does not start with text."""
         if self._tokens.kind in _LAST:
             return self.at(f"the label is not closed with '{closing}'", start, _QUOTE)
         if self._tokens.kind in _CLOSING:
@@ -182,6 +181,6 @@ class Complaints:
         return self.here(f"{self.shown} can't start a subgraph's name", hint)
 
     def bad_side_statement(self, statement: str) -> ChartError:
-        """Return the error for a statement about looks that is not as it should be."""
+        """Return the error for an invalid style statement."""
         message = f"{self.shown} is not allowed here in a {_WORDS[statement]!r} statement"
         return self.here(message, f"write: {_FORMS[statement]}")

@@ -1,9 +1,9 @@
-"""From the text of a Mermaid flowchart to what it says, or the first thing wrong with it.
+"""Reads the text of a Mermaid flowchart, or reports its first error.
 
-One method reads one construct. What is valid, and what it means, is what Mermaid 11.17
-makes of it; only the limits are this module's own, and they are refusals. What changes looks,
-links and texts for screen readers is checked, because Mermaid refuses a whole chart over it,
-and forgotten, but for a node that ``style`` names first, the names of classes, and plain colors.
+Each method reads one construct. Mermaid 11.17 decides what is valid and what it means; only the
+limits are our own. Styles, links and texts for screen readers are checked, because Mermaid
+refuses the whole chart for an error in them, and then ignored, except for a node that ``style``
+mentions first, the names of classes, and plain colors.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _ARROWS = {"<": "RL", "^": "BT", ">": "LR", "v": "TB", "TD": "TB"}
 
 
 def read_chart(text: str, *, file: Path | None = None, first_line: int = 1) -> Chart:
-    """Return what the flowchart *text* says; it begins at *first_line* of *file*.
+    """Return the chart in *text*, which starts at *first_line* of *file*.
 
     Raises:
-        ChartError: not a flowchart that Mermaid reads, or past a limit: a million
-            characters, groups nested deeper than a hundred, `MAX_EDGES` edges,
-            `MAX_DECLARED` nodes and groups.
+        ChartError: it is not a flowchart that Mermaid accepts, or exceeds a limit: a million
+            characters, a hundred levels of groups, `MAX_EDGES` edges, `MAX_DECLARED` nodes and
+            groups.
     """
     source = ChartText(text.replace("\r\n", "\n").replace("\r", "\n"), file, first_line)
     if len(text) > MAX_CHARACTERS:
@@ -60,7 +60,7 @@ def read_chart(text: str, *, file: Path | None = None, first_line: int = 1) -> C
 
 
 class _Group(Struct):
-    """A subgraph whose ``end`` has not been read."""
+    """A subgraph whose ``end`` has not been read yet."""
 
     name: str | None
     title: str
@@ -70,15 +70,15 @@ class _Group(Struct):
 
 
 class _Parser:
-    """Reads statement after statement; the subgraphs that are open are a list, not a stack."""
+    """Reads statement after statement; open subgraphs are in a list, without recursion."""
 
     def __init__(self, source: ChartText) -> None:
         self._tokens = Scanner(source.text)
         self._chart = ChartBuilder(source)
-        self._wrong = Complaints(source, self._tokens)
+        self._errors = Complaints(source, self._tokens)
         self._open: list[_Group] = []
         self._side = ""
-        """The kind of the statement about looks that is read."""
+        """The kind of the style statement that is being read."""
         self._side_statements = {
             "STYLE": self._style,
             "LINKSTYLE": self._link_style,
@@ -93,8 +93,8 @@ class _Parser:
             self._statement(self._tokens.kind)
         if self._open:
             message = "the subgraph is not closed with 'end'"
-            hint = "write 'end' on a line of its own after its last node"
-            raise self._wrong.at(message, self._open[-1].start, hint)
+            hint = "write 'end' on a separate line after its last node"
+            raise self._errors.at(message, self._open[-1].start, hint)
         return self._chart.build()
 
     def _header(self) -> None:
@@ -104,16 +104,16 @@ class _Parser:
         if tokens.kind != "GRAPH" or tokens.text == "swimlane-beta":
             message = "a flowchart starts with 'flowchart' or 'graph', not with"
             hint = "write 'flowchart TD' in the first line"
-            raise self._wrong.here(f"{message} {self._wrong.shown}", hint)
+            raise self._errors.here(f"{message} {self._errors.shown}", hint)
         tokens.advance()
         if tokens.kind != "NODIR":
             if tokens.kind != "DIR":
-                raise self._wrong.bad_direction()
+                raise self._errors.bad_direction()
             direction = tokens.take().strip(SPACES)
             self._chart.direction = _ARROWS.get(direction, direction)
             ends = {"NEWLINE"} if tokens.skip_spaces() else {"SEMI", "NEWLINE"}
             if tokens.kind not in ends:
-                raise self._wrong.after_header()
+                raise self._errors.after_header()
         tokens.advance()
 
     def _statement(self, kind: str) -> None:
@@ -123,7 +123,7 @@ class _Parser:
         elif kind in {"NEWLINE", "SPACE", "EOF"}:
             tokens.advance()
         elif kind == "SEMI":
-            # Mermaid counts an empty statement among the members of the group.
+            # For Mermaid, an empty statement is a member of the group.
             self._mention([tokens.take()])
         elif kind == "SUBGRAPH":
             self._subgraph()
@@ -141,15 +141,15 @@ class _Parser:
         if kind in {"ACC_TITLE", "ACC_DESCR", "ACC_BLOCK_VALUE"}:
             if kind != "ACC_BLOCK_VALUE":
                 tokens.advance()
-            # Mermaid counts the text among the members of the group.
+            # For Mermaid, the text is a member of the group.
             self._mention([tokens.take().strip(SPACES)])
         elif kind in self._side_statements:
             self._side = kind
             tokens.advance()
             self._side_statements[kind]()
-            self._one(SEPARATORS)
+            self._expect(SEPARATORS)
         else:
-            raise self._wrong.no_statement()
+            raise self._errors.no_statement()
 
     def _mention(self, names: list[str]) -> None:
         if self._open:
@@ -163,17 +163,17 @@ class _Parser:
             start = tokens.start_of_text
             link, label, name = self._link(start)
             if tokens.kind not in ID_KINDS:
-                raise self._wrong.no_target()
+                raise self._errors.no_target()
             group = self._group()
             self._chart.add_edges(groups[-1], group, link, label=label, name=name, start=start)
             groups.append(group)
         if tokens.kind not in SEPARATORS:
-            raise self._wrong.after_node()
+            raise self._errors.after_node()
         tokens.advance()
         self._mention([name for group in reversed(groups) for name in group])
 
     def _group(self) -> list[str]:
-        """``a & b & c``, each with label, class and properties of its own."""
+        """``a & b & c``, each with its own label, class and properties."""
         tokens = self._tokens
         names = [self._node()]
         while tokens.kind in {"SPACE", "SHAPE_DATA"}:
@@ -183,14 +183,14 @@ class _Parser:
             if has_more:
                 tokens.advance()
                 if not tokens.skip_spaces() or tokens.kind not in ID_KINDS:
-                    message = f"after '&' there is {self._wrong.shown} instead of another node"
+                    message = f"after '&' there is {self._errors.shown} instead of another node"
                     hint = "write: a & b --> c, with spaces on both sides of '&'"
-                    raise self._wrong.no_id(message, hint)
+                    raise self._errors.no_id(message, hint)
                 names.append(self._node())
             elif data and has_space:
-                raise self._wrong.after_node()
+                raise self._errors.after_node()
             if data:
-                # After the next node, because a label of the same node there comes first.
+                # After the next node: if that is the same node, its label comes first.
                 self._apply(names[-2] if has_more else names[-1], *data)
             if not has_more:
                 break
@@ -208,9 +208,11 @@ class _Parser:
         if tokens.kind == "CLASS_MARK":
             tokens.advance()
             if tokens.kind not in ID_KINDS:
-                message = f"after ':::' there is {self._wrong.shown} instead of the name of a class"
-                raise self._wrong.here(message)
-            self._chart.wear([name], tokens.take_id())
+                message = (
+                    f"after ':::' there is {self._errors.shown} instead of the name of a class"
+                )
+                raise self._errors.here(message)
+            self._chart.add_class([name], tokens.take_id())
         return name
 
     def _label(self, opening: str) -> tuple[str, str]:
@@ -230,22 +232,22 @@ class _Parser:
         if last in ends:
             tokens.advance()
         if last not in ends or (is_double and tokens.kind != last):
-            raise self._wrong.open_label(written, start)
+            raise self._errors.open_label(written, start)
         if is_double:
             tokens.advance()
         return label, ends[last]
 
     def _rectangle_property(self) -> None:
-        """``[|name:value|``; what it says has no meaning but for drawing."""
+        """``[|name:value|``, which matters only for drawing."""
         for kind in ("NODE", "COLON", "NODE", "|"):
             if self._tokens.kind != kind:
-                raise self._wrong.here("'[|' needs a property", "write: a[|name:value|Label]")
+                raise self._errors.here("'[|' needs a property", "write: a[|name:value|Label]")
             self._tokens.advance()
 
     def _text(self, closing: str, start: int) -> str:
         """Return the label up to a token that can't be part of it."""
         if self._tokens.kind not in {"TEXT", "STR", "MD_STR"}:
-            raise self._wrong.empty_label(closing, start)
+            raise self._errors.empty_label(closing, start)
         return self._tokens.take({"TEXT"})
 
     def _link(self, start: int) -> tuple[Link, str | None, str | None]:
@@ -254,9 +256,9 @@ class _Parser:
         name = tokens.take().replace("@", "", 1) if tokens.kind == "LINK_ID" else None
         kind, operator = tokens.kind, tokens.text.strip(SPACES)
         if kind not in {"LINK", "START_LINK"}:
-            message = f"after '@' there is {self._wrong.shown} instead of an edge"
+            message = f"after '@' there is {self._errors.shown} instead of an edge"
             hint = "put '@' between an edge's id and the edge, 'a e1@--> b', or before '{'"
-            raise self._wrong.here(message, hint)
+            raise self._errors.here(message, hint)
         tokens.advance()
         if kind == "START_LINK":
             label = self._edge_text(operator, start)
@@ -274,7 +276,7 @@ class _Parser:
         self._tokens.advance()
         label = self._text("|", start)
         if self._tokens.kind != "|":
-            raise self._wrong.open_label("|", start)
+            raise self._errors.open_label("|", start)
         self._tokens.advance()
         return label
 
@@ -283,15 +285,15 @@ class _Parser:
         if self._tokens.kind in {"EDGE_TEXT", "STR", "MD_STR"}:
             text = self._tokens.take({"EDGE_TEXT"})
         if text is None or self._tokens.kind != "LINK":
-            raise self._wrong.open_edge(operator, start)
+            raise self._errors.open_edge(operator, start)
         return text
 
     def _shape_data(self) -> tuple[str, int]:
-        """Return the inside of ``@{ … }`` and where it stands."""
+        """Return the inside of ``@{ … }`` and its start."""
         start = self._tokens.start
         text = self._tokens.take({"SHAPE_DATA"})
         if self._tokens.kind in {"STOP", "BAD"}:
-            raise self._wrong.open_properties(start)
+            raise self._errors.open_properties(start)
         return text, start
 
     def _apply(self, name: str, data: str, start: int) -> None:
@@ -299,7 +301,7 @@ class _Parser:
             self._chart.add_properties(name, read_shape_data(data))
         except Unreadable as error:
             hint = 'write: a@{ shape: hexagon, label: "Label" }'
-            raise self._wrong.at(f"'@{{ … }}': {error}", start, hint) from error
+            raise self._errors.at(f"'@{{ … }}': {error}", start, hint) from error
 
     def _subgraph(self) -> None:
         """``subgraph id``, ``subgraph id [title]``, ``subgraph some title``."""
@@ -310,7 +312,7 @@ class _Parser:
         if has_space:
             tokens.advance()
         if not has_space or tokens.kind not in _TITLE_KINDS | {"STR", "MD_STR"}:
-            raise self._wrong.no_title(start)
+            raise self._errors.no_title(start)
         name = tokens.take(_TITLE_KINDS)
         if tokens.kind == "[":
             title, _ = self._label("[")
@@ -319,18 +321,18 @@ class _Parser:
             has_blanks = any(char in SPACES for char in name)
             group = _Group(None if has_blanks else name, name, start)
         if tokens.kind not in SEPARATORS:
-            message = f"{self._wrong.shown} is not allowed in a subgraph's line"
+            message = f"{self._errors.shown} is not allowed in a subgraph's line"
             hint = 'write titles in double quotes: subgraph name["Title"], and nothing after them'
-            raise self._wrong.here(message, hint)
+            raise self._errors.here(message, hint)
         tokens.advance()
         if len(self._open) == MAX_DEPTH:
-            raise self._wrong.at(f"subgraphs are nested deeper than {MAX_DEPTH} levels", start)
+            raise self._errors.at(f"subgraphs are nested deeper than {MAX_DEPTH} levels", start)
         self._open.append(group)
 
     def _end(self) -> None:
         if not self._open:
             message = "'end' closes no subgraph, and it can't be an id"
-            raise self._wrong.here(message, "name the node 'End' or 'end_node'")
+            raise self._errors.here(message, "name the node 'End' or 'end_node'")
         group = self._open.pop()
         self._tokens.advance()
         name = self._chart.add_subgraph(
@@ -338,66 +340,66 @@ class _Parser:
         )
         self._mention([name])
 
-    def _one(self, kinds: Collection[str]) -> None:
-        """Pass a token of one of *kinds*, which a statement about looks needs here."""
+    def _expect(self, kinds: Collection[str]) -> None:
+        """Skip a token of one of *kinds*, which the style statement needs here."""
         if self._tokens.kind not in kinds:
-            raise self._wrong.bad_side_statement(self._side)
+            raise self._errors.bad_side_statement(self._side)
         self._tokens.advance()
 
-    def _some(self, kinds: Collection[str]) -> str:
-        """Return the text of at least one token of *kinds*, and pass them."""
+    def _take(self, kinds: Collection[str]) -> str:
+        """Return the text of one or more tokens of *kinds*, and skip them."""
         if self._tokens.kind not in kinds:
-            raise self._wrong.bad_side_statement(self._side)
+            raise self._errors.bad_side_statement(self._side)
         return self._tokens.take(kinds)
 
     def _styles(self) -> dict[str, str]:
-        """Pass what a statement says about looks, and return the colors in it."""
-        styles = [self._some(_STYLE_KINDS)]
+        """Read the styles of a statement, and return the colors in them."""
+        styles = [self._take(_STYLE_KINDS)]
         while self._tokens.kind == "COMMA":
             self._tokens.advance()
-            styles.append(self._some(_STYLE_KINDS))
+            styles.append(self._take(_STYLE_KINDS))
         return colors_of(styles)
 
     def _style(self) -> None:
-        self._one({"SPACE"})
+        self._expect({"SPACE"})
         start = self._tokens.start
-        name = self._some(ID_KINDS)
-        self._one({"SPACE"})
-        self._chart.painted.setdefault(name, {}).update(self._styles())
+        name = self._take(ID_KINDS)
+        self._expect({"SPACE"})
+        self._chart.styles.setdefault(name, {}).update(self._styles())
         self._chart.add_node(name, start)
 
     def _class_def(self) -> None:
-        self._one({"SPACE"})
-        names = self._some(ID_KINDS)
-        self._one({"SPACE"})
+        self._expect({"SPACE"})
+        names = self._take(ID_KINDS)
+        self._expect({"SPACE"})
         colors = self._styles()
         for name in names.split(","):
             self._chart.classes.setdefault(name, {}).update(colors)
 
     def _class(self) -> None:
-        self._one({"SPACE"})
-        names = self._some(ID_KINDS).split(",")
-        self._one({"SPACE"})
-        self._chart.wear(names, self._some(ID_KINDS))
+        self._expect({"SPACE"})
+        names = self._take(ID_KINDS).split(",")
+        self._expect({"SPACE"})
+        self._chart.add_class(names, self._take(ID_KINDS))
 
     def _link_style(self) -> None:
         tokens = self._tokens
-        self._one({"SPACE"})
+        self._expect({"SPACE"})
         numbers: list[tuple[str, int]] = []
         if tokens.kind == "DEFAULT":
             tokens.advance()
         else:
             numbers.append((tokens.text, tokens.start))
-            self._one({"NUM"})
+            self._expect({"NUM"})
             while tokens.kind == "COMMA":
                 tokens.advance()
                 numbers.append((tokens.text, tokens.start))
-                self._one({"NUM"})
-        self._one({"SPACE"})
+                self._expect({"NUM"})
+        self._expect({"SPACE"})
         if tokens.kind == "INTERPOLATE":
             tokens.advance()
-            self._one({"SPACE"})
-            self._some(_WORD_KINDS)
+            self._expect({"SPACE"})
+            self._take(_WORD_KINDS)
             if tokens.kind == "SPACE":
                 tokens.advance()
                 self._styles()
@@ -411,8 +413,9 @@ class _Parser:
             is_index = text == "0" or not text.startswith("0")
             if not is_index or len(text) > len(str(count)) or int(text) >= count:
                 shown = text if len(text) <= 20 else text[:20] + "…"  # noqa: PLR2004
-                there = f"0 to {count - 1}" if count else "none so far"
-                raise self._wrong.at(f"there is no edge number {shown}; there are {there}", start)
+                numbers_so_far = f"0 to {count - 1}" if count else "none so far"
+                message = f"there is no edge number {shown}; there are {numbers_so_far}"
+                raise self._errors.at(message, start)
 
     def _click(self) -> None:
         """``click`` and an id, then a callback, ``href`` or text, and a tooltip."""
@@ -425,13 +428,13 @@ class _Parser:
         elif is_link:
             if tokens.kind == "HREF":
                 tokens.advance()
-            self._one({"STR"})
+            self._expect({"STR"})
         else:
-            self._some(_WORD_KINDS)
-        # What may follow: a text in quotes, and where a link opens.
+            self._take(_WORD_KINDS)
+        # A text in quotes may follow, and for a link also its target window.
         expected = ["STR", "LINK_TARGET"] if is_link else ["STR"]
         while expected and tokens.kind == "SPACE":
             tokens.advance()
             kind = tokens.kind
-            self._one(expected)
+            self._expect(expected)
             expected = expected[1:] if kind == "STR" else []

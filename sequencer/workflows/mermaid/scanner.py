@@ -1,12 +1,12 @@
-"""A chart's text as tokens, in the modes in which Mermaid reads it.
+"""Splits a chart's text into tokens, with the same modes as Mermaid.
 
-What a character means depends on where it stands: ``x`` begins an id, ends an arrow, or is
-part of a label. So each mode has a method of its own, and brackets, quotes and line
-operators switch between them. The rules of a mode are tried in a fixed order and the first
-that fits is taken, not the longest; several odd charts are valid, or not, for that reason.
+The meaning of a character depends on its place: ``x`` starts an id, ends an arrow, or is part of
+a label. So each mode has its own method, and brackets, quotes and line operators switch between
+them. The rules of a mode are tried in a fixed order and the first match wins, not the longest;
+for that reason several unusual charts are valid, and others are not.
 
-Every character is looked at a bounded number of times: runs of blanks and of id
-characters are measured once and remembered.
+Every character is read a bounded number of times: runs of blanks and of id characters are
+measured once and remembered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 
 from sequencer.workflows.mermaid.text import LETTERS, SPACES, S
 
-# What is tried before anything else outside of labels; the name of a group is the kind.
+# Outside of labels these are tried first; the name of a group is the kind of the token.
 WORDS = re.compile(
     rf"""accTitle{S}*:{S}*(?P<ACC_TITLE>)|accDescr{S}*:{S}*(?P<ACC_DESCR>)
     |accDescr{S}*\{{{S}*(?P<ACC_BLOCK>)|@\{{(?P<SHAPE_DATA>)|call{S}+(?P<CALL>)
@@ -82,16 +82,16 @@ NEW_LINE = re.compile(rf"\n{S}*")
 ID_KINDS = frozenset(
     ["NODE", "NUM", "DOWN", "MINUS", "DEFAULT", "COMMA", "COLON", "AMP", "BRKT", "MULT", "LETTER"]
 )
-"""What ids consist of."""
+"""Kinds of tokens that can be part of an id."""
 SEPARATORS = frozenset({"NEWLINE", "SEMI", "EOF"})
-"""What ends a statement."""
+"""Kinds of tokens that end a statement."""
 
 
 class Scanner:
-    """The present token, as ``kind``, ``text`` and ``start``; `advance` goes to the next.
+    """The current token, as ``kind``, ``text`` and ``start``; `advance` goes to the next one.
 
-    The last one is ``STOP``, or ``BAD`` where no rule fits. A mode is a method that takes
-    the token at ``_pos`` and returns True, or passes something that is no token.
+    The last token is ``STOP``, or ``BAD`` if no rule matches. A mode is a method that takes the
+    token at ``_pos`` and returns True, or skips text that is not a token and returns False.
     """
 
     def __init__(self, source: str) -> None:
@@ -110,12 +110,12 @@ class Scanner:
         ][::-1]
         self._has_link_ids = "@" in source and re.search(r'@[^{"]', source) is not None
         self._is_plain = not (self._directions or self._has_link_ids)
-        """No rule applies that looks further than the next character or two."""
+        """No rule needs to look further ahead than the next one or two characters."""
         self.advance()
 
     @property
     def start_of_text(self) -> int:
-        """Where the token stands, without the blanks that belong to it."""
+        """The start of the token, without blanks that belong to it."""
         text = self.text.lstrip(SPACES)
         return self.start + len(self.text) - len(text) if text else self.start
 
@@ -127,19 +127,19 @@ class Scanner:
                 return
         is_first = not self._at_end
         self._at_end = True
-        # Some modes have a token for nothing, once; the statements that use them need it.
+        # Some modes have one empty token at the end, which their statements need.
         if not (is_first and self._mode()):
             self.kind, self.text, self.start = "STOP", "", self._pos
 
     def skip_spaces(self) -> bool:
-        """Pass the blanks that stand here, and say whether there were any."""
-        found = self.kind == "SPACE"
+        """Skip blanks, and return whether there were any."""
+        has_spaces = self.kind == "SPACE"
         while self.kind == "SPACE":
             self.advance()
-        return found
+        return has_spaces
 
     def take(self, kinds: Collection[str] = ()) -> str:
-        """Return this token's text and that of those of *kinds* that follow, and pass them."""
+        """Return the text of this token and of following tokens of *kinds*, and skip them."""
         text = self.text
         self.advance()
         while self.kind in kinds:
@@ -148,7 +148,7 @@ class Scanner:
         return text
 
     def take_id(self) -> str:
-        """Return the id that begins here, and pass it."""
+        """Return the id that starts here, and skip it."""
         return self.take(ID_KINDS)
 
     def _take(self, kind: str, end: int) -> bool:
@@ -171,7 +171,7 @@ class Scanner:
             self._mode = self._outer.pop()
 
     def _leave(self, length: int) -> bool:
-        """Pass what ends this mode."""
+        """End this mode, and skip the *length* characters that end it."""
         self._pop()
         self._pos += length
         return False
@@ -233,28 +233,28 @@ class Scanner:
         return kind not in {"ACC_BLOCK", "CALL", "MARKDOWN", "QUOTE", "CLICK"}
 
     def _direction_statement(self, pos: int) -> tuple[int, str] | None:
-        """Return end and direction of the statement that takes the rest of this line."""
+        """Return end and direction of the direction statement in the rest of this line."""
         while self._directions and self._directions[-1][0] < pos:
             self._directions.pop()
         if not self._directions:
             return None
         if pos > self._line_end:
-            found = LINE_END.search(self._source, pos)
-            self._line_end = found.start() if found else len(self._source)
-        here = []
+            match = LINE_END.search(self._source, pos)
+            self._line_end = match.start() if match else len(self._source)
+        in_line = []
         for candidate in reversed(self._directions):
             if candidate[0] > self._line_end:
                 break
-            here.append(candidate)
+            in_line.append(candidate)
         for wanted in ("TB", "BT", "RL", "LR", "TD"):
-            ends = [end for _, end, name in here if name == wanted]
+            ends = [end for _, end, name in in_line if name == wanted]
             if ends:
                 end = self._source.find("\n", ends[-1])
                 return (end if end >= 0 else self._length), wanted
         return None
 
     def _link_id(self, pos: int) -> int:
-        """Return where the last '@' of this run stands that can end an edge's id, or -1."""
+        """Return the last '@' of this run that can end an edge's id, or -1."""
         if pos >= self._run[0]:
             run = RUN.match(self._source, pos)
             if run is None:
@@ -279,7 +279,7 @@ class Scanner:
             return self._take("SPACE", pos + 1)
         end = self._blank_end
         if not self._is_plain:
-            # The blanks before a word decide whether a direction later in the line counts.
+            # The blanks in front of a word decide whether a direction later in the line counts.
             end = pos + 1
             while source[end : end + 1] == "\n":
                 end += 1
@@ -334,7 +334,7 @@ class Scanner:
         return False
 
     def _anywhere(self) -> bool:
-        """What means the same in every mode: quotes and opening brackets."""
+        """Tokens with the same meaning in every mode: quotes and opening brackets."""
         source, pos = self._source, self._pos
         if source.startswith('"', pos):
             is_markdown = source.startswith('"`', pos)
@@ -363,7 +363,7 @@ class Scanner:
         return self._take(match[0], match.end())
 
     def _enclosed(self, closing: str, inside: re.Pattern[str], kind: str) -> bool:
-        """In quotes or ``@{ … }``: what *inside* fits, up to *closing*."""
+        """In quotes or ``@{ … }``: text that *inside* matches, up to *closing*."""
         if self._source.startswith(closing, self._pos):
             return self._leave(len(closing))
         if self._pos >= self._length:
@@ -391,7 +391,7 @@ class Scanner:
             return self._take("SHAPE_DATA", self._pos + 1)
         if self._pos < self._length:
             self._take_to('"', "SHAPE_DATA")
-            # A label over several lines is one label with breaks.
+            # A label on several lines is one label with breaks.
             self.text = NEW_LINE.sub("<br/>", self.text)
             return True
         return False
@@ -413,7 +413,7 @@ class Scanner:
             start -= 1
         while start > pos and source[start - 1] in BLANK:
             start -= 1
-        # The blanks and the head in front of the second half belong to it.
+        # Blanks and the arrowhead in front of the second half belong to it.
         is_end = start > pos and EDGE_END[stroke].match(source, start) is not None
         return self._take("EDGE_TEXT", start if is_end else end)
 

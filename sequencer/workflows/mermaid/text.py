@@ -1,9 +1,9 @@
-"""The text of a chart as it is scanned, with the place in the file of each character.
+"""The text of a chart for the scanner, with the position in the file of each character.
 
-Mermaid takes front matter, directives and comments out before it reads a chart, and what
-is left closes up: a label over a comment is one label. The same is done here, in the same
-order, and each cut is remembered, so that line and column stay those of the file. Each step
-takes time linear in the text, whatever the text is.
+Mermaid removes front matter, directives and comments before it reads a chart, and joins the
+rest: a label around a comment is one label. This module does the same in the same order, and
+remembers each cut, so that lines and columns are still correct for the file. Each step takes
+linear time for any text.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Position = tuple[int, int]
 
 
 class ChartError(ConfigurationError):
-    """The text is no flowchart; ``where`` has file, line and column."""
+    """The text is not a valid flowchart; ``where`` has file, line and column."""
 
 
 class ChartText:
-    """A text from which pieces are cut, and that still knows where everything stood."""
+    """A text from which pieces can be cut; it knows the original position of each character."""
 
     __slots__ = ("_breaks", "_cuts", "_first_line", "_line", "_original", "file", "text")
 
@@ -39,24 +39,24 @@ class ChartText:
         self._cuts: list[tuple[list[int], list[int]]] = []
         self._breaks: list[int] = []
         self._line = (0, 0, 0)
-        """Where the line that was asked for last begins, its number, and where it ends."""
+        """Start, number and end of the line of the last `position`."""
 
     def cut(self, spans: list[tuple[int, int]]) -> None:
-        """Take the *spans* (start and end, in order, apart) out of the text."""
+        """Remove *spans* (start and end, in order, without overlaps) from the text."""
         if not spans:
             return
-        kept: list[str] = []
+        parts: list[str] = []
         starts: list[int] = []
         shifts: list[int] = []
         done = removed = 0
         for start, end in spans:
-            kept.append(self.text[done:start])
+            parts.append(self.text[done:start])
             removed += end - start
             starts.append(end - removed)
             shifts.append(removed)
             done = end
-        kept.append(self.text[done:])
-        self.text = "".join(kept)
+        parts.append(self.text[done:])
+        self.text = "".join(parts)
         self._cuts.append((starts, shifts))
 
     def position(self, offset: int) -> Position:
@@ -69,7 +69,7 @@ class ChartText:
         if not first <= offset < end:
             offset = min(offset, len(self._original))
             if not self._breaks:
-                self._breaks = [0, *(found.end() for found in re.finditer("\n", self._original))]
+                self._breaks = [0, *(match.end() for match in re.finditer("\n", self._original))]
             line = bisect_right(self._breaks, offset)
             first = self._breaks[line - 1]
             end = self._breaks[line] if line < len(self._breaks) else len(self._original) + 1
@@ -77,7 +77,7 @@ class ChartText:
         return self._first_line + line - 1, offset - first + 1
 
     def refusal(self, message: str, offset: int, hint: str | None = None) -> ChartError:
-        """Return the error that says *message* about the place *offset*."""
+        """Return the error with *message* for the character at *offset*."""
         line, column = self.position(offset)
         where = f"line {line}, column {column}"
         if self.file is not None:
@@ -87,10 +87,10 @@ class ChartText:
 
 SPACES = " \t\n\v\f\r\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
 SPACES += "\u2028\u2029\u202f\u205f\u3000\ufeff"
-"""What counts as blank; Python's own idea of it differs in a few characters."""
+"""All characters that count as blanks; Python's definition differs in a few of them."""
 
 S = f"[{SPACES}]"
-"""The same as a character class."""
+"""The same blanks as a character class."""
 
 TABLES: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "builtin" / "mermaid.json").read_bytes()
@@ -99,15 +99,15 @@ TABLES: dict[str, Any] = json.loads(
 LETTERS = "".join(
     "-".join(f"\\u{int(end, 16):04x}" for end in part.split("-")) for part in TABLES["letters"]
 )
-"""Which characters beyond ASCII may stand in an id, as the inside of a character class.
+"""Characters beyond ASCII that an id may have, as the inside of a character class.
 
-These are the letters of Unicode 6.1, as Mermaid has it. The standard library knows those of a
-newer Unicode, which Mermaid refuses, so the ranges are written down. Not there: digits, marks
-and emoji, and everything above U+FFFF.
+These are the letters of Unicode 6.1, like in Mermaid. The standard library has a newer Unicode,
+with letters that Mermaid refuses, so the ranges are in a file. Digits, marks, emoji and
+everything above U+FFFF are not included.
 """
 
-# Stand-ins for '#' and ';' of an entity code: no character of any language, and as long
-# as what they stand for, so that nothing moves.
+# Placeholders for '#' and ';' of an entity code. They are not used in any language, and have the
+# same length, so that positions do not change.
 _NAMED, _NUMBERED, _END = "\ufdd0", "\ufdd1", "\ufdd2"
 
 _TAG = re.compile(r"<[A-Za-z0-9_]+([^>]*)>")
@@ -119,15 +119,15 @@ _DIRECTIVE = re.compile(
 )
 _LINE_START = "\n\u2028\u2029"
 _ENTITY = re.compile(r"#(\w+);", re.ASCII)
-_COLOUR = re.compile(rf":[^{SPACES}#:]*#")
+_COLOR_VALUE = re.compile(rf":[^{SPACES}#:]*#")
 _AFTER_BRACE = re.compile(rf"\}}({S}*+)")
 
 
 def prepare(source: ChartText) -> None:
-    """Leave in *source* what is scanned: no front matter, no directive, no comment.
+    """Remove front matter, directives and comments from *source*.
 
     Raises:
-        ChartError: the front matter is no YAML; Mermaid refuses the chart as well.
+        ChartError: the front matter is not YAML; Mermaid refuses such a chart too.
     """
     _soften_tag_quotes(source)
     _drop_front_matter(source)
@@ -136,15 +136,15 @@ def prepare(source: ChartText) -> None:
         source.cut(_comments(source.text))
     source.cut([(0, len(source.text) - len(source.text.lstrip(SPACES)))])
     if "#" in source.text:
-        source.cut(_ends_of_colours(source.text, "style"))
-        source.cut(_ends_of_colours(source.text, "classDef"))
+        source.cut(_ends_of_colors(source.text, "style"))
+        source.cut(_ends_of_colors(source.text, "classDef"))
         source.text = _ENTITY.sub(_hide_entity, source.text)
     source.text += "\n"
     source.cut(_blanks_after_braces(source.text))
 
 
 def reveal(text: str) -> str:
-    """Return *text* with its entity codes as HTML writes them.
+    """Return *text* with its entity codes in HTML's form.
 
     >>> reveal(_ENTITY.sub(_hide_entity, "#35; and #amp;"))
     '&#35; and &amp;'
@@ -160,7 +160,7 @@ def _hide_entity(match: re.Match[str]) -> str:
 
 
 def _soften_tag_quotes(source: ChartText) -> None:
-    # Up to the last '>', so that each '<' finds its end and none scans in vain.
+    # Only up to the last '>', so that no '<' scans the whole rest for its end in vain.
     end = source.text.rfind(">") + 1
     if '="' in source.text and end:
         head = _TAG.sub(lambda tag: _ATTRIBUTE.sub(r"='\1'", tag[0]), source.text[:end])
@@ -174,13 +174,13 @@ def _drop_front_matter(source: ChartText) -> None:
         return
     last = opening.start(2) + opening[2].rindex("\n")
     closing = re.compile(rf"\n{re.escape(opening[1])}---{S}*\n", re.ASCII)
-    # The blank lines after the first '---' may also be all of the front matter.
-    found = closing.search(text, last + 1) or (
+    # The front matter may also consist only of the blank lines after the first '---'.
+    closed = closing.search(text, last + 1) or (
         closing.match(text, last) if opening[2].count("\n") > 1 else None
     )
-    if found is None:
+    if closed is None:
         return
-    body = text[last + 1 : found.start()]
+    body = text[last + 1 : closed.start()]
     indent = opening[1]
     if indent:
         body = "\n".join(line.removeprefix(indent) for line in body.split("\n"))
@@ -188,14 +188,14 @@ def _drop_front_matter(source: ChartText) -> None:
         read_properties(body)
     except Unreadable as error:
         raise source.refusal(f"the front matter is not YAML: {error}", last + 1) from error
-    end = found.end()
+    end = closed.end()
     while text[end : end + 1] == "\n":
         end += 1
     source.cut([(0, end)])
 
 
 def _comments(text: str) -> list[tuple[int, int]]:
-    """Return the lines that are comments, each with the blank lines above it."""
+    """Return the spans of comment lines, each with the blank lines above it."""
     spans: list[tuple[int, int]] = []
     done = 0
     at = text.find("%%")
@@ -205,7 +205,7 @@ def _comments(text: str) -> list[tuple[int, int]]:
             start -= 1
         if start and text[start - 1] not in _LINE_START:
             breaks = [text.find(mark, start, at) for mark in _LINE_START]
-            start = min((found + 1 for found in breaks if found >= 0), default=-1)
+            start = min((index + 1 for index in breaks if index >= 0), default=-1)
         end = text.find("\n", at)
         end = len(text) if end < 0 else end
         if start >= 0 and end > at + 2 and text[at + 2] != "{":
@@ -217,8 +217,8 @@ def _comments(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _ends_of_colours(text: str, word: str) -> list[tuple[int, int]]:
-    """Return the last ';' of each line that sets a colour: it ends a line, and no entity."""
+def _ends_of_colors(text: str, word: str) -> list[tuple[int, int]]:
+    """Return the span of the last ';' in each line that sets a color: it ends no entity there."""
     spans = []
     done = 0
     at = text.find(word)
@@ -226,7 +226,7 @@ def _ends_of_colours(text: str, word: str) -> list[tuple[int, int]]:
         ends = (text.find(mark, at) for mark in _LINE_START)
         line_end = min((end for end in ends if end >= 0), default=len(text))
         last = text.rfind(";", at, line_end)
-        if at >= done and last > at and _COLOUR.search(text, at + len(word), last):
+        if at >= done and last > at and _COLOR_VALUE.search(text, at + len(word), last):
             spans.append((last, last + 1))
         done = line_end
         at = text.find(word, line_end)
@@ -257,11 +257,11 @@ _FLOAT = re.compile(
 
 
 class Unreadable(Exception):
-    """The text is no YAML that a chart may hold; the message says why."""
+    """The text is not YAML that is allowed in a chart; the message says why."""
 
 
 def read_shape_data(text: str) -> Any:
-    """Return what the inside of ``@{ … }`` says: on one line a flow mapping, else a block.
+    """Return the value of the inside of ``@{ … }``: a flow mapping on one line, else a block.
 
     >>> read_shape_data(' shape: circle, label: "Ready?" ')
     {'shape': 'circle', 'label': 'Ready?'}
@@ -275,7 +275,7 @@ def read_shape_data(text: str) -> Any:
 
 
 def read_properties(text: str) -> Any:
-    """Return the value that *text* spells; None if it holds nothing at all.
+    """Return the value of *text* as YAML; None: it is empty.
 
     Raises:
         Unreadable: not YAML, too long, too deep, a key twice, an anchor, alias or tag.
@@ -293,7 +293,7 @@ def read_properties(text: str) -> Any:
                 reason = getattr(error, "problem", None) or getattr(error, "reason", None)
                 raise Unreadable(reason or "bad text") from error
             end = place + 1
-            # Without the blank libyaml would take the sign for a part of a value.
+            # Without the blank, libyaml would read the sign as a part of the value.
             gap = " " * text.startswith((",", "]", "}"), end)
             text = f"{text[:place]}null :{gap}{text[end:]}"
         except UnicodeError as error:
@@ -304,7 +304,7 @@ def read_properties(text: str) -> Any:
 
 
 def _empty_key(text: str, error: yaml.YAMLError) -> int | None:
-    """Return where a key is left out, as in ``{ : a}``: Mermaid reads null there."""
+    """Return the position of a missing key, as in ``{ : a}``, which Mermaid reads as null."""
     mark = getattr(error, "problem_mark", None)
     if mark is None or "node content" not in str(getattr(error, "problem", "")):
         return None
@@ -312,7 +312,7 @@ def _empty_key(text: str, error: yaml.YAMLError) -> int | None:
 
 
 class _Builder:
-    """Puts the values of a stream of events together."""
+    """Builds a value from YAML events."""
 
     def __init__(self) -> None:
         self.value: Any = None
@@ -363,7 +363,7 @@ def _plain(text: str) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """Return *value* as a label shows it.
+    """Return *value* as the text that a label shows.
 
     >>> [as_text(value) for value in ("a", 5, 1.50, 2.0, True, None, ["b", 2], {"a": 1})]
     ['a', '5', '1.5', '2', 'true', 'null', 'b,2', '[object Object]']

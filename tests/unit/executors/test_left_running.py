@@ -19,7 +19,7 @@ from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.guard import COMMAND_BYTES
 from sequencer.executors.guard_process import Guard
 from sequencer.executors.launch import Launch
-from sequencer.executors.process import ProcessCore, ProcessEnd, left_words
+from sequencer.executors.process import ProcessCore, ProcessEnd, leftover_message
 from sequencer.executors.protocol import Piece
 from sequencer.model.evidence import TurnEnd
 from sequencer.model.outcome import Outcome
@@ -96,14 +96,14 @@ def test_what_ends_with_an_agent_that_was_stopped_was_not_left(desk: Desk) -> No
 def test_a_command_line_is_cut_between_words_and_has_no_escape_sequence() -> None:
     secret = "sk-ant-" + "x" * 190
     line = f"server\0--name\0a\x1b[31m\0--token\0{secret}\0".encode()
-    words = left_words(ProcessEnd(left_running=1, first_left=line))
+    words = leftover_message(ProcessEnd(left_running=1, first_left=line))
     assert words.endswith(": server --name a?[31m --token …")
     assert "sk-ant" not in words
     # Cut by the guard in the middle of a secret: few letters can be many bytes.
     line = f"{'🚀' * 140} {secret}".encode()[:COMMAND_BYTES]
-    assert "sk-ant" not in left_words(ProcessEnd(left_running=1, first_left=line))
+    assert "sk-ant" not in leftover_message(ProcessEnd(left_running=1, first_left=line))
     long = ("word " * 200).encode()[:COMMAND_BYTES]
-    assert len(left_words(ProcessEnd(left_running=1, first_left=long))) < 300
+    assert len(leftover_message(ProcessEnd(left_running=1, first_left=long))) < 300
 
 
 def last_word(folder: Path, *, asks: bool, monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -139,8 +139,8 @@ def test_a_sequencer_from_before_an_upgrade_hears_the_word_that_it_knows(
     assert re.fullmatch(known, old), old
     monkeypatch.undo()
     new = last_word(tmp_path, asks=True, monkeypatch=monkeypatch)
-    assert pump._LAST_WORD.fullmatch(new), new
-    assert pump._LAST_WORD.fullmatch(old), "a guard from before is understood too"
+    assert pump._LAST_REPORT.fullmatch(new), new
+    assert pump._LAST_REPORT.fullmatch(old), "a guard from before is understood too"
     assert b'"left": 1' in new
 
 

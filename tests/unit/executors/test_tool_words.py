@@ -15,7 +15,7 @@ from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS
-from sequencer.executors.protocol import Objection, Particular, Permits, Permitting
+from sequencer.executors.protocol import HasPermissions, Objection, Permissions, ValidatesSteps
 from sequencer.executors.tool_words import (
     CLAUDE,
     CODEX,
@@ -54,7 +54,7 @@ def objected(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> l
     }[kind]
     options = made[1].model_validate(entry or {})
     built = made[0]("mine", options, ProcessCore())
-    assert isinstance(built, Particular)
+    assert isinstance(built, ValidatesSteps)
     return built.objections(step(**fields))
 
 
@@ -220,7 +220,7 @@ def test_the_kinds_that_have_one_providers_models() -> None:
 def test_who_honours_some_values_only_can_say_which(kind: str) -> None:
     executor = getattr(import_module(EXECUTORS[kind].module), EXECUTORS[kind].executor)
     # What the protocol asks for is looked up by name, so a slip would switch the check off.
-    assert isinstance(executor.__new__(executor), Particular)
+    assert isinstance(executor.__new__(executor), ValidatesSteps)
 
 
 # --- what each client says that its agent may do, and when somebody has decided that ----------
@@ -237,20 +237,20 @@ MADE: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("kind", sorted(MADE))
 def test_who_asks_a_model_can_say_what_it_permits_and_withholds(kind: str) -> None:
     # As above: a slip in a name would switch warnings of `check` off.
-    assert isinstance(MADE[kind][0].__new__(MADE[kind][0]), Permitting)
+    assert isinstance(MADE[kind][0].__new__(MADE[kind][0]), HasPermissions)
 
 
-def permits(kind: str, entry: dict[str, Any]) -> Permits:
+def permissions(kind: str, entry: dict[str, Any]) -> Permissions:
     executor, options = MADE[kind]
     with ProcessCore() as core:
-        found: Permits = executor("a", options.model_validate(entry), core).permits()
+        found: Permissions = executor("a", options.model_validate(entry), core).permissions()
     return found
 
 
 @pytest.mark.parametrize("kind", MADE)
 def test_nobody_has_decided_where_the_entry_says_nothing(kind: str) -> None:
-    assert permits(kind, {}).to_edit
-    assert permits(kind, {"model": "m"}).to_edit
+    assert permissions(kind, {}).to_edit
+    assert permissions(kind, {"model": "m"}).to_edit
 
 
 @pytest.mark.parametrize(
@@ -274,11 +274,11 @@ def test_nobody_has_decided_where_the_entry_says_nothing(kind: str) -> None:
     ],
 )
 def test_what_is_written_is_a_decision(kind: str, entry: dict[str, Any], says: str) -> None:
-    assert permits(kind, entry)._replace(can_write=True) == Permits(says)
+    assert permissions(kind, entry)._replace(can_write=True) == Permissions(says)
 
 
 def test_what_is_taken_away_is_no_permission() -> None:
-    found = permits("claude", {"disallowed_tools": ["WebFetch"]})
+    found = permissions("claude", {"disallowed_tools": ["WebFetch"]})
     assert found.to_edit
     assert "disallowed_tools WebFetch" in found.says
 

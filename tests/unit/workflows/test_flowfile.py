@@ -209,7 +209,7 @@ def raised(findings: Diagnostics) -> FlowErrors:
 
 def test_without_errors_nothing_is_raised() -> None:
     findings = Diagnostics(Path("f.md"))
-    findings.tell("W-X", "a", "strange", (1, 2))
+    findings.add("W-X", "a", "strange", (1, 2))
     findings.ensure_none()
     assert not findings.has_errors
     assert [str(problem) for problem in findings.warnings] == ["f.md:1:2: W-X a: strange"]
@@ -218,8 +218,8 @@ def test_without_errors_nothing_is_raised() -> None:
 def test_too_many_are_counted() -> None:
     findings = Diagnostics(Path("f.md"))
     for place in range(MAX_PROBLEMS + 7):
-        findings.tell("E-X", "x", "wrong", (place + 1, 1))
-        findings.tell("W-X", "x", "strange", (place + 1, 1))
+        findings.add("E-X", "x", "wrong", (place + 1, 1))
+        findings.add("W-X", "x", "strange", (place + 1, 1))
     problems = raised(findings).problems
     assert len(problems) == MAX_PROBLEMS + 1
     assert problems[-1].message == "E-MORE f.md: 7 more problems are not shown"
@@ -228,14 +228,14 @@ def test_too_many_are_counted() -> None:
 
 def test_known_names_are_listed_the_nearest_first_and_not_without_end() -> None:
     findings = Diagnostics(Path("f.md"))
-    assert findings.known("x", []) == "there is none"
-    assert findings.known("biuld", ["plan", "build"]) == (
+    assert findings.hint_for("x", []) == "there is none"
+    assert findings.hint_for("biuld", ["plan", "build"]) == (
         "did you mean 'build'? there are: plan, build"
     )
-    assert findings.known("zzz", ["plan"]) == "there are: plan"
+    assert findings.hint_for("zzz", ["plan"]) == "there are: plan"
     many = [f"node{place}" for place in range(MAX_LISTED + 1)]
-    assert findings.known("zzz", many).endswith("node19, …")
-    assert "did you mean" not in findings.known("node", [f"node{place}" for place in range(501)])
+    assert findings.hint_for("zzz", many).endswith("node19, …")
+    assert "did you mean" not in findings.hint_for("node", [f"node{place}" for place in range(501)])
 
 
 # Markdown

@@ -122,7 +122,7 @@ def test_what_mermaid_reads_and_this_reader_refuses(text: str) -> None:
             "class ID",
         ),
         ("a\nend", (3, 1), "'end' closes no subgraph", "end_node"),
-        ("a --> b %% note", (2, 9), "a comment can't follow a statement", "line of its own"),
+        ("a --> b %% note", (2, 9), "a comment can't follow a statement", "separate line"),
         ("a [x] --> b", (2, 3), "there is a space between", "a[Label]"),
         ("a b", (2, 3), "'b' can't follow a node", "new line"),
         ('"a b" --> c', (2, 2), "an id can't be in quotes", 'a["text"]'),
