@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from sequencer.engine.changes import Changes
 from sequencer.engine.flow_source import source_of
-from sequencer.engine.recall import read_output
-from sequencer.engine.values import values_of
+from sequencer.engine.prompt_context.earlier_outputs import read_output
+from sequencer.engine.prompt_context.node_values import values_of
 from sequencer.errors import (
     CorruptState,
     SequencerError,

@@ -27,8 +27,8 @@ from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
 from sequencer.engine.merge_order import ActiveClaims, MergeTurn
-from sequencer.engine.node_prompts import NodePrompts
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompt_context.node_prompts import NodePrompts
 from sequencer.engine.records import (
     INLINE_BYTES,
     circumstances,

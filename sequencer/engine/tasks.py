@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.merge_order import MergeQueue
-from sequencer.engine.values import NodeValues
+from sequencer.engine.prompt_context.node_values import NodeValues
 from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.marking import Marking
 from sequencer.model.request import Request

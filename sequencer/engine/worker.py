@@ -21,7 +21,6 @@ from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.changes import Changes, RetryPolicy
 from sequencer.engine.code_sync import CodeSync
-from sequencer.engine.composing import compose_along
 from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
 from sequencer.engine.evidence import OWN_WORD, PriorAttempts, after_missing
@@ -30,7 +29,8 @@ from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.engine.kinds import changes_of, judge_of
 from sequencer.engine.layers.order import perform
 from sequencer.engine.performing import Performer
-from sequencer.engine.recall import Memory, recall
+from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, earlier_outputs_of
+from sequencer.engine.prompt_context.sequence_prompts import prompt_composer
 from sequencer.engine.records import (
     broken,
     ended_record,
@@ -414,7 +414,9 @@ class SequenceWorker(Worker):
         if performer.workspace.opens:
             attempt.known = replace(attempt.known, is_shared=lambda: self._is_taken(claim))
         attempt.budget = budget
-        attempt.compose = compose_along(self.workflow, performer.definition, head, self._recalled)
+        attempt.compose = prompt_composer(
+            self.workflow, performer.definition, head, self._earlier_outputs
+        )
         attempt.started_s = time.monotonic()
         self.begin(attempt)
         try:
@@ -436,8 +438,8 @@ class SequenceWorker(Worker):
             return True
         return head is None or head.claim_with(claim.token) is None
 
-    def _recalled(self) -> Memory:
-        return recall(self.store.state_path.parent, self.store.history())
+    def _earlier_outputs(self) -> EarlierOutputs:
+        return earlier_outputs_of(self.store.state_path.parent, self.store.history())
 
     def _ended(self, attempt: Attempt, folder: Path | None = None) -> AttemptResult:
         """Return what the end of *attempt* means for the run, with the record of it.

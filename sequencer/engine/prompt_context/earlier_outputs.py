@@ -26,7 +26,7 @@ _MOST_EARLIER_CHARS = 20_000
 """Of all earlier rounds; a judge that never says yes would else make each prompt longer."""
 
 
-class Memory(Struct, frozen=True):
+class EarlierOutputs(Struct, frozen=True):
     """What the steps of one run have said so far, for prompts."""
 
     folder: Path
@@ -126,9 +126,9 @@ def read_output(path: Path) -> str:
     return data.decode("utf-8", "replace")
 
 
-def recall(folder: Path, history: Iterable[Mapping[str, Any]]) -> Memory:
+def earlier_outputs_of(folder: Path, history: Iterable[Mapping[str, Any]]) -> EarlierOutputs:
     """Return what the run in *folder* with *history* has said."""
     said = StepOutputs()
     for fact in read(history):
         said.keep(fact)
-    return Memory(folder, said)
+    return EarlierOutputs(folder, said)

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.engine.recall import Memory
+from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs
 from sequencer.engine.records import wanted_form
 from sequencer.model.head import Head
 from sequencer.model.request import Definition, Request
@@ -88,14 +88,14 @@ class Composer(Struct, frozen=True, dict=True):
     head: Head
     request: Request | None
     substitutions: Mapping[str, str]
-    recall: Callable[[], Memory]
+    recall: Callable[[], EarlierOutputs]
     told: Collection[tuple[str, int]] = ()
     """Which messages the attempt reads, see `gates.read_by`."""
     form: str | None = None
     """What the answer has to end with, where an earlier attempt has failed."""
 
     @cached_property
-    def memory(self) -> Memory:
+    def memory(self) -> EarlierOutputs:
         """Return what the run has said; read when it is first asked for."""
         return self.recall()
 
@@ -197,11 +197,11 @@ class Composer(Struct, frozen=True, dict=True):
         return templates.look_up(known, path)
 
 
-def compose_along(
+def prompt_composer(
     workflow: Workflow,
     definition: Definition | None,
     head: Head,
-    recall: Callable[[], Memory],
+    recall: Callable[[], EarlierOutputs],
 ) -> Compose | None:
     """Return what makes the prompt of the step of *head* out of its file; None: nothing to add.
 

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from sequencer.engine.attempt import PreparedStep
-from sequencer.engine.composing import Compose, form_block
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.messages import messages_block, unread
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompt_context.node_values import NodeValues, values_of
+from sequencer.engine.prompt_context.sequence_prompts import Compose, form_block
 from sequencer.engine.records import wanted_form
 from sequencer.engine.tasks import TaskExecution
-from sequencer.engine.values import NodeValues, values_of
 from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
 
