@@ -307,9 +307,9 @@ class GraphWorker(Worker):
             prepared = attempt.prepared
             attempt.budget = self.allowance(head, claim)
             attempt.compose = self._prompts.of(prepared, name, head, marking)
-            attempt.known = self.known(head, prepared, partial(self._is_shared, head))
+            attempt.prior = self.known(head, prepared, partial(self._is_shared, head))
         if self._merges is not None and marking.graph.by_id[name].task is not None:
-            attempt.turn = MergeTurn(self._merges, marking.graph, name)
+            attempt.merge_turn = MergeTurn(self._merges, marking.graph, name)
         return attempt
 
     def _is_shared(self, head: Head) -> bool:
@@ -404,16 +404,16 @@ class GraphWorker(Worker):
         head = self._collect(mine)
         self.code.keep([one for one in ended if one not in mine and one.ended], head)
         # What was reported before may have been accepted, and is not counted twice.
-        owed = [one for one in here if one.has_cost and not one.was_told]
+        owed = [one for one in here if one.has_cost and not one.record_was_tried]
         self.note_counted(owed, head)
         for one in ended:
-            one.was_told = True
+            one.record_was_tried = True
         if not mine and not owed:
             return None
         try:
             act = partial(self._record_in, ended=mine, owed=owed, slots=slots)
             changed = self._change(act, slots, run_id)
-            if not any(one.taken for one in mine):
+            if not any(one.recorded_result for one in mine):
                 self.code.keep(accepted(mine), head)
         except WorkTreeRefused as refusal:
             if head is None or self.changes.work is None:
@@ -433,14 +433,14 @@ class GraphWorker(Worker):
         finally:
             self.changes.work = None
         self._tell_taken(mine)
-        taken = {one.claim.step: self.ended_of(one) for one in mine if one.taken}
+        taken = {one.claim.step: self.ended_of(one) for one in mine if one.recorded_result}
         if self.streaks is not None or any(one.outcome.evidence for one in taken.values()):
             self._follow(changed[0].revision, taken)
         return self._go_on(*changed)
 
     def _tell_taken(self, ended: Sequence[Attempt]) -> None:
         for one in ended:
-            made, taken = self.ended_of(one).outcome, one.taken
+            made, taken = self.ended_of(one).outcome, one.recorded_result
             outcome = made if taken is None else taken.outcome or made
             is_accepted = taken is not None and outcome.is_accepted
             self.recorded(one, made.usage, outcome if is_accepted else None)
@@ -486,7 +486,7 @@ class GraphWorker(Worker):
 
     def _record_of(self, attempt: Attempt) -> dict[str, Any]:
         """Return the journal's facts about *attempt*, which has ended."""
-        ended, left, more = self.ended_of(attempt), attempt.left, dict[str, Any]()
+        ended, left, more = self.ended_of(attempt), attempt.leftovers, dict[str, Any]()
         outcome = ended.outcome
         size = len(outcome.output.encode("utf-8", "replace"))
         if outcome.output and size <= INLINE_BYTES:
@@ -498,8 +498,8 @@ class GraphWorker(Worker):
             more["work"] = self.changes.work.model_dump()
         log = shown_log(ended.log, self.performer.project)
         record = journal_record(outcome, ended.agent, log, more) | circumstances(ended)
-        if left is not None and left.told:
-            record["left"] = dict(left.told)
+        if left is not None and left.journal_fields:
+            record["left"] = dict(left.journal_fields)
         if left is not None and left.notices:
             record["notices"] = [text[:1000] for text in left.notices[:20]]
         return record
@@ -530,7 +530,7 @@ class GraphWorker(Worker):
             if lost not in ended:
                 self._charge(step, lost)
         for place, one in enumerate(ended):
-            one.taken = None  # of a try that lost the race for the journal
+            one.recorded_result = None  # of a try that lost the race for the journal
             to_come = ended[place + 1 :]
             is_on = step.marking.status is FlowStatus.RUNNING
             if not (is_on and step.head.claim_with(one.claim.token)):
@@ -539,7 +539,7 @@ class GraphWorker(Worker):
                 if to_come or step.facts:
                     continue
             self._take(step, one, to_come, slots)
-        if not any(one.taken for one in ended):
+        if not any(one.recorded_result for one in ended):
             # Code of an attempt that was not accepted is set aside.
             self.changes.work = None
 
@@ -554,7 +554,7 @@ class GraphWorker(Worker):
 
         It uses only places that the others don't need, so that nodes start in the same order.
         """
-        one.taken = self.changes.graph_kind.take(step, self._end_of(one))
+        one.recorded_result = self.changes.graph_kind.take(step, self._end_of(one))
         if self.capacity_rule is not None:
             self.capacity_rule.watch(step)
         if to_come:

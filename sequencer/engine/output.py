@@ -24,8 +24,8 @@ class AttemptOutput(Listener):
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Write *data* to the log; listeners get it unless the step hides thoughts."""
         attempt = self._attempt
-        if attempt.told is None:
-            attempt.told = _UNKNOWN
+        if attempt.agent_usage is None:
+            attempt.agent_usage = _UNKNOWN
         attempt.log.write(data, kind)
         is_hidden = attempt.prepared.step.suppress_thoughts
         if not (is_hidden and kind in (Piece.THOUGHT, Piece.ACTION)):
@@ -34,7 +34,7 @@ class AttemptOutput(Listener):
     def used(self, usage: Usage) -> None:
         """Take the usage of the agent that runs, so far."""
         attempt = self._attempt
-        attempt.told, attempt.used = usage, total((*attempt.paid, usage))
+        attempt.agent_usage, attempt.used = usage, total((*attempt.paid, usage))
         if attempt.token:
             # Should this process die, whoever takes the step over counts it.
             with suppress(OSError, SequencerError):

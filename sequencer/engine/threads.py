@@ -142,7 +142,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         """Correct the counts now that it is known how the run takes *ended*."""
         is_whole = ended.ended is not None and ended.error is None
         outcome = ended.ended.outcome if ended.ended and is_whole else None
-        self._budget.count_again(ended.claim.step, outcome, ended.taken)
+        self._budget.count_again(ended.claim.step, outcome, ended.recorded_result)
 
     def _reported(self, head: Head) -> Head:
         """Return *head*; if the run has ended with it, that is reported once."""

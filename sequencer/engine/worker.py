@@ -410,9 +410,9 @@ class SequenceWorker(Worker):
             # Newer code may have another prompt.
             attempt.prepared = performer.prepare(attempt.prepared.place)
         if attempt.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
-            attempt.known = self.known(head, attempt.prepared, lambda: False)
+            attempt.prior = self.known(head, attempt.prepared, lambda: False)
         if performer.workspace.opens:
-            attempt.known = replace(attempt.known, is_shared=lambda: self._is_taken(claim))
+            attempt.prior = replace(attempt.prior, is_shared=lambda: self._is_taken(claim))
         attempt.budget = budget
         attempt.compose = prompt_composer(
             self.workflow, performer.definition, head, self._earlier_outputs

@@ -24,11 +24,11 @@ def perform_by_agent(
         performer.agents.ensure_folder(prepared.agent, attempt.cwd)
     request, executor = _request(attempt, prepared, to), prepared.executor
     attempt.log.sent(request, to)
-    attempt.told = None
+    attempt.agent_usage = None
     try:
         outcome = executor.perform(request, listener, attempt.cancellation)
     except BaseException as error:
-        attempt.paid.extend([] if attempt.told is None else [attempt.told])
+        attempt.paid.extend([] if attempt.agent_usage is None else [attempt.agent_usage])
         if (fault := extensions.fault_of(error, extensions.EXECUTORS, executor.kind)) is None:
             raise
         raise fault from error

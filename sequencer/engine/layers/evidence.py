@@ -39,7 +39,7 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
     """
     prepared, watch = attempt.prepared, None
     if prepared.step.expects == "change" and prepared.executor.kind not in OWN_WORD:
-        watch = ChangeWatch(attempt.cwd, performer.own_folders, attempt.known)
+        watch = ChangeWatch(attempt.cwd, performer.own_folders, attempt.prior)
         watch.begin()
     try:
         proceed(attempt)
@@ -84,7 +84,7 @@ def _judged(
     outcome = bounded(attempt.outcome, attempt.claim.attempt, performer.max_attempts)
     if outcome.evidence is not None and final.executor.kind not in OWN_WORD:
         watch = watch or ChangeWatch(
-            attempt.cwd, performer.own_folders, attempt.known, began=time.time() - seconds
+            attempt.cwd, performer.own_folders, attempt.prior, began=time.time() - seconds
         )
         outcome = judge(outcome, final.step, watch, attempt.notice)
     if final.step.max_cost_usd is not None:

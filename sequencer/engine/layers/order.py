@@ -35,7 +35,7 @@ def layers_of(
         (hold_lock, attempt.lock_path is not None),
         (choose_prompt, performer.router is not None and performer.router.is_active),
         (apply_hooks, hooks is not None),
-        (complete_prompt, attempt.compose or attempt.known.notes or opens),
+        (complete_prompt, attempt.compose or attempt.prior.notes or opens),
         (fall_back, performer.agents.has_fallback),
         (continue_conversation, step.continue_session and attempt.head.session is not None),
     )

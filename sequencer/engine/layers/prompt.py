@@ -15,7 +15,7 @@ def complete_prompt(_: Performer, attempt: Attempt, proceed: Next) -> None:
     Raises:
         MissingValue: a template names something that is not there.
     """
-    prompt, notes = attempt.prepared.prompt, attempt.known.notes
+    prompt, notes = attempt.prepared.prompt, attempt.prior.notes
     if attempt.compose is not None:
         prompt = attempt.compose(prompt)
     if prompt:

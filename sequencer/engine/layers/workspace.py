@@ -30,7 +30,7 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         listed = "\n".join(f"- {text}" for text in folder.notices)
         attempt.notes = (f"# Where you work\n\n{listed}", *folder.notes)
     if folder.is_own:
-        attempt.known = replace(attempt.known, is_shared=lambda: False)
+        attempt.prior = replace(attempt.prior, is_shared=lambda: False)
     try:
         proceed(attempt)
     except BaseException as error:
@@ -39,7 +39,7 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         with suppress(SequencerError, OSError):
             folder.close(status, _at_once)
         raise
-    attempt.left = left = _closed(folder, attempt, performer)
+    attempt.leftovers = left = _closed(folder, attempt, performer)
     for text in left.notices:
         performer.emit(Noticed(text))
     if left.error is not None:

@@ -1,7 +1,7 @@
-"""What the steps of a run have said so far, read from its journal.
+"""The outputs of the steps of a run so far, read from its journal for prompts.
 
-Only a prompt that asks for it causes the reading. A journal keeps as much as its rotation
-lets it; of an older output only the name is known, and asking for it is an error.
+The journal is read only for a prompt that asks. Its rotation limits how far back it goes:
+an older output has only its name left, and asking for it is an error.
 """
 
 from __future__ import annotations
@@ -19,42 +19,43 @@ from sequencer.store import results
 from sequencer.store.folder import read_regular
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
-"""Of one output in a prompt; a client would refuse more anyway."""
-_MOST_TRIED_CHARS = 4_000
-"""Of what a fixer said it did; its end is what it came to."""
-_MOST_EARLIER_CHARS = 20_000
-"""Of all earlier rounds; a judge that never says yes would else make each prompt longer."""
+"""The most bytes of one output in a prompt; a client would refuse more anyway."""
+_MAX_FIX_CHARS = 4_000
+"""The most characters of a fixer's output; the end is kept, because it has the result."""
+_MAX_ROUNDS_CHARS = 20_000
+"""The most characters of all earlier rounds. Otherwise a judge that never says yes would make
+each prompt longer than the one before."""
 
 
 class EarlierOutputs(Struct, frozen=True):
-    """What the steps of one run have said so far, for prompts."""
+    """The outputs of the steps of one run so far, for prompts."""
 
     folder: Path
-    """Of the run; outputs that are too large for the journal lie below it."""
+    """The folder of the run; outputs that are too large for the journal are below it."""
     said: StepOutputs
 
     @property
     def steps(self) -> list[str]:
-        """Return the names of the steps that have said something."""
+        """Return the names of the steps that have an output."""
         return sorted(self.said.records)
 
     def earlier_rounds(self) -> str:
         """Return what was found and tried before the newest "no", see `rounds_in_short`."""
-        return rounds_in_short(map(self._told, self.said.rounds[:-1]))
+        return rounds_in_short(map(self._round_text, self.said.rounds[:-1]))
 
-    def _told(self, one: Round) -> str:
-        found = f"Round {one.number} found: {one.reason or 'no reason was given'}"
-        if one.fix is None:
-            return found
+    def _round_text(self, fix_round: Round) -> str:
+        finding = f"Round {fix_round.number} found: {fix_round.reason or 'no reason was given'}"
+        if fix_round.fix is None:
+            return finding
         try:
-            tried = end_of(self._output_in(one.fix))
+            fix = end_of(self._output_in(fix_round.fix))
         except StorageFailed:
-            # Results are cleared away in time, and this fixer can do without them.
-            tried = "(its output is gone)"
-        return f"{found}\n\nThen this was tried: {tried or '(nothing was said about it)'}"
+            # Results are removed after a while, and the next fixer can work without this one.
+            fix = "(its output is gone)"
+        return f"{finding}\n\nThen this was tried: {fix or '(nothing was said about it)'}"
 
     def last(self) -> str:
-        """Return the output of the step before; empty at the beginning."""
+        """Return the output of the step before; empty if no step has an output yet."""
         return "" if self.said.newest is None else self.output(self.said.newest)
 
     def output(self, step: str) -> str:
@@ -62,9 +63,9 @@ class EarlierOutputs(Struct, frozen=True):
 
         Raises:
             KeyError: it has not run yet.
-            StorageFailed: its file can't be read, or is not as it was written.
-            CorruptState: its record names something else than an output, or what lies there
-                is no plain file.
+            StorageFailed: its file can't be read, or was changed after it was written.
+            CorruptState: its record names a path that is not an output, or the path is not a
+                plain file.
         """
         if step not in self.said.records:
             known = ", ".join(self.steps) or "none"
@@ -79,29 +80,29 @@ class EarlierOutputs(Struct, frozen=True):
         return read_output(results.output_path(self.folder, name))
 
 
-def end_of(said: str) -> str:
-    """Return what a fixer *said* it did, as far as later rounds have room for it."""
-    text = said.strip()
-    return text if len(text) <= _MOST_TRIED_CHARS else f"…{text[-_MOST_TRIED_CHARS:]}"
+def end_of(output: str) -> str:
+    """Return the end of a fixer's *output*, as much as a later round shows."""
+    text = output.strip()
+    return text if len(text) <= _MAX_FIX_CHARS else f"…{text[-_MAX_FIX_CHARS:]}"
 
 
 def rounds_in_short(rounds: Iterable[str]) -> str:
-    """Return what *rounds* came to, oldest first; the oldest go where a prompt has no room."""
-    told, chars_left = list(rounds), _MOST_EARLIER_CHARS
-    for left_out in range(len(told), 0, -1):
-        chars_left -= len(told[left_out - 1])
+    """Return the texts of *rounds*, oldest first; the oldest are left out if it is too long."""
+    texts, chars_left = list(rounds), _MAX_ROUNDS_CHARS
+    for left_out in range(len(texts), 0, -1):
+        chars_left -= len(texts[left_out - 1])
         if chars_left < 0:
-            told[:left_out] = [f"(There were {left_out} more before these.)"]
+            texts[:left_out] = [f"(There were {left_out} more before these.)"]
             break
-    return "\n\n".join(told)
+    return "\n\n".join(texts)
 
 
 def read_output(path: Path) -> str:
-    """Return the output that an attempt has left at *path*.
+    """Return the output of an attempt, which is the file at *path*.
 
     Raises:
-        StorageFailed: it can't be read, is not as it was written, or is too large for a
-            prompt. A step must not start with less than the one before it has said.
+        StorageFailed: it can't be read, was changed after it was written, or is too large for
+            a prompt. A step must not start with only a part of the output before it.
     """
     try:
         data = read_regular(path, max_bytes=MAX_OUTPUT_BYTES)
@@ -127,8 +128,8 @@ def read_output(path: Path) -> str:
 
 
 def earlier_outputs_of(folder: Path, history: Iterable[Mapping[str, Any]]) -> EarlierOutputs:
-    """Return what the run in *folder* with *history* has said."""
-    said = StepOutputs()
+    """Return the outputs that *history*, the journal of the run in *folder*, records."""
+    outputs = StepOutputs()
     for fact in read(history):
-        said.keep(fact)
-    return EarlierOutputs(folder, said)
+        outputs.keep(fact)
+    return EarlierOutputs(folder, outputs)
