@@ -128,12 +128,12 @@ class Shares:
         """Use *limits* from now on."""
         self._limits = limits
 
-    def closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
-        """Return the agents' nodes that must not start now; *gone* are dead claims."""
+    def closed(self, head: Head, marking: Marking, expired: frozenset[int]) -> Collection[str]:
+        """Return the agents' nodes that must not start now; *expired* may be taken over."""
         closed: Collection[str] = () if self._rule is None else self._rule.closed(marking)
         if limited := self._limited(marking, closed):
             closed = frozenset(closed) | limited
-        live = _live(head, gone) if self._are_caps_set(marking) else ()
+        live = _live(head, expired) if self._are_caps_set(marking) else ()
         if not live:
             return closed
         for cap in self._common(head, marking):
@@ -144,7 +144,7 @@ class Shares:
         return closed
 
     def of(
-        self, head: Head, marking: Marking, name: str, places: int, gone: frozenset[int]
+        self, head: Head, marking: Marking, name: str, places: int, expired: frozenset[int]
     ) -> dict[str, float]:
         """Return the share of an attempt at *name*, by unit; empty: nothing limits it.
 
@@ -153,7 +153,7 @@ class Shares:
         shares: dict[str, float] = {}
         if not self._are_caps_set(marking):
             return shares
-        live = _live(head, gone)
+        live = _live(head, expired)
         busy = {claim.step for claim in live}
         caps = [cap for cap in self._common(head, marking) if cap.covers(name)]
         if self._rule is not None:
@@ -204,8 +204,8 @@ class Shares:
             yield from self._rule.caps(marking)
 
 
-def _live(head: Head, gone: frozenset[int]) -> list[Claim]:
-    return [claim for claim in head.claims if claim.token not in gone]
+def _live(head: Head, expired: frozenset[int]) -> list[Claim]:
+    return [claim for claim in head.claims if claim.token not in expired]
 
 
 def _rounded_down(share: float, unit: str) -> float:

@@ -60,7 +60,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         worker, head = self._worker, seen.head
         if self._queue is not None and not self._queue.may_claim(head):
             return head
-        prepared = worker.performer.prepare(seen.here.place)
+        prepared = worker.performer.prepare(seen.readiness.place)
         try:
             attempt = worker.claim(head, prepared)
         except ClaimHeld:
@@ -82,7 +82,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
     def _described(self, seen: SequenceSeen, move: Wait) -> Wait:
         """Return *move* with a message for a person at a terminal; see `AwaitedStep`."""
         awaited = self._awaited
-        awaited.see(seen.here, seen.head)
+        awaited.see(seen.readiness, seen.head)
         (message, hint), until = awaited.refusal, None
         if (soon_s := awaited.looks_again_in_s) is not None:
             until = datetime.now(UTC) + timedelta(seconds=soon_s)

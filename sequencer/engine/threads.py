@@ -66,8 +66,8 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
             self._kind,
             self._budget,
             is_code_busy=worker.must_wait(newest),
-            gone=worker.gone(newest),
-            own=worker.attempts.running,
+            expired_tokens=worker.expired_claims(newest),
+            running=worker.attempts.running,
             is_stopped=worker.is_stopped,
             tried_at=self._tried_at,
         )
@@ -80,7 +80,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
 
     def _claim(self, seen: GraphSeen) -> Head:
         worker, head = self._worker, seen.head
-        if not seen.own and (seen.gone or self._kind.startable(head)):
+        if not seen.running and (seen.expired_tokens or self._kind.startable(head)):
             worker.code.ensure_ready(head, lambda: bool(self._look().claims))
         return self._reported(worker.update(None, self._budget.slots, head.run_id))
 

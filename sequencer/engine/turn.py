@@ -77,7 +77,7 @@ def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
                 worker.control.expire_waits()
             case TakeClaims():
                 try:
-                    if (attempt := _claimed(worker, head, seen.here.place)) is not None:
+                    if (attempt := _claimed(worker, head, seen.readiness.place)) is not None:
                         return attempt
                 except ClaimHeld:
                     # Another process claimed it after this one had looked.
@@ -95,11 +95,11 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
         failed = move.error if isinstance(move.error, StepFailed) else None
         reason = move.reason if move.error is None else move.error.in_one_line
         return failed or TransitionRefused(reason)
-    if seen.here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
+    if seen.readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
         return TransitionRefused(move.message)
     if is_mine:
         return ClaimHeld(move.message, hint="Run.turn(wait=True) waits for it")
-    return ClaimHeld(f"step {seen.here.place.step!r} is at another position")
+    return ClaimHeld(f"step {seen.readiness.place.step!r} is at another position")
 
 
 def _claimed(worker: SequenceWorker, head: Head, place: StepRef) -> Attempt | None:

@@ -135,7 +135,7 @@ class Worker(ABC):
             ConfigurationError: a prompt or an agent is missing.
         """
 
-    def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
+    def expired_claims(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """Return the tokens of claims that may be taken over, except those in *mine*."""
         if not head.claims:
             return frozenset()
@@ -311,7 +311,7 @@ class SequenceWorker(Worker):
             at,
             self.kind,
             budget,
-            gone=self.gone(head),
+            expired_tokens=self.expired_claims(head),
             is_stopped=self.stop.is_set(),
             tried_at=tried_at,
         )
@@ -347,7 +347,7 @@ class SequenceWorker(Worker):
                 return None
             # Someone may have adopted another definition since this worker started.
             ensure_definition(present, self.workflow)
-            return self._capacity(present, 1, self.gone(present))
+            return self._capacity(present, 1, self.expired_claims(present))
 
         head, granted = self._changes.update(None, capacity)
         return self._new_attempt(head, head.claims[-1], prepared) if granted else None
@@ -521,7 +521,7 @@ class SequenceWorker(Worker):
             is_next = upcoming is not None and not self.stop.is_set()
             is_next = is_next and may_continue is not None and may_continue(head)
             is_next = is_next and has_definition(head, self.workflow)
-            return self._capacity(head, 1, self.gone(head)) if is_next else None
+            return self._capacity(head, 1, self.expired_claims(head)) if is_next else None
 
         try:
             head, granted = self._accepted(attempt, ended, capacity)
