@@ -53,7 +53,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         del move
         head, gate = self._worker.control.expire_waits(), seen.head.gate
         if head.status is Status.COMPLETE and gate is not None:
-            self._performer.tell_completed(gate.step_index, head)
+            self._performer.report_completed(gate.step_index, head)
 
     def _claim(self, seen: SequenceSeen) -> Head | None:
         """Run the step that is ready, and each step that is claimed together with an end."""
@@ -135,7 +135,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         if notices := worker.store.take_notices():
             self._notify(*notices)
         if head.status is Status.COMPLETE and not is_async:
-            worker.performer.tell_completed(attempt.claim.step_index, head)
+            worker.performer.report_completed(attempt.claim.step_index, head)
         if ended.outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(attempt, head)
         self._budget.ensure_goes_on(ended, head)

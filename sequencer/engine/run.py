@@ -279,7 +279,7 @@ class Run:
         if is_over and isinstance(command, (Approve, Reject)):
             try:
                 performer = self._current().performer(on_event)
-                performer.tell_completed(result.head.step_index - 1, result.head)
+                performer.report_completed(result.head.step_index - 1, result.head)
             except SequencerError as error:
                 on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
         return result

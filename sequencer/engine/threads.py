@@ -149,7 +149,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         """Return *head*; if the run is over with it, report that once."""
         if self._kind.is_over(head) and not self._was_over:
             self._was_over = True
-            self._performer.tell_completed(head.step_index, head)
+            self._performer.report_completed(head.step_index, head)
         return head
 
     # --- leaving -------------------------------------------------------------------
