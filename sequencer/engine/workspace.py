@@ -45,7 +45,7 @@ class AttemptFolder:
 
 
 class Workspace:
-    """The place where the agents of one run work. This class is the project's folder, and moves no code."""
+    """The place where agents of one run work: here the project's folder. It moves no code."""
 
     opens = False
     """Whether attempts get other folders than the project's."""
