@@ -87,4 +87,4 @@ def _fail(attempt: Attempt, error: str) -> None:
 
 
 def _do_not_wait() -> None:
-    """Merge without waiting for other tasks."""
+    """Return immediately: nothing has to be waited for."""

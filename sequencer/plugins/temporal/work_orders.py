@@ -359,7 +359,13 @@ class SequenceWorkOrder(WorkOrder):
         self.budget.observe(head)
         gone = self._gone(head)
         return SequenceSeen(
-            head, self._at, self._changes.kind, self.budget, expired_tokens=gone, running=own, tried_at=tried_at
+            head,
+            self._at,
+            self._changes.kind,
+            self.budget,
+            expired_tokens=gone,
+            running=own,
+            tried_at=tried_at,
         )
 
     def _expire(self, move: RecordExpired) -> list[int]:
