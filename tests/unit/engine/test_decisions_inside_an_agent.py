@@ -85,7 +85,7 @@ FOR_PEOPLE: tuple[RunCommand, ...] = (
 FOR_AGENTS: tuple[RunCommand, ...] = (Pause(), Stop("enough"), Tell("mind the gap"))
 """Also inside of an agent."""
 OF_NEW_RUNS = {"begin", "start"}
-OF_THE_ENGINE = {"lapse"}
+OF_THE_ENGINE = {"expire_waits"}
 """What the configuration has decided."""
 LOOKS = {"ensure_may_begin", "ensure_may_decide", "kind", "nodes"}
 RUN_LOOKS = {
