@@ -1,37 +1,35 @@
-"""Agents: which executor performs a step."""
+"""The protocol of a project's agents, which choose the executor of a step."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
 
-from sequencer.errors import (
-    ConfigurationError,
-)
+from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
 
 
 class Agents(Protocol):
-    """Knows which executor performs a step."""
+    """Chooses the executor of a step."""
 
     @property
     def has_fallback(self) -> bool:
-        """Return whether other agents may perform steps while one can't; see `instead`."""
+        """Return whether any agent has other agents that may replace it; see `instead`."""
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         """Return the agent's name and its executor for *step*.
 
         Raises:
-            ConfigurationError: no such agent, it can't be built, or it can't honour a
-                field of the step.
+            ConfigurationError: there is no such agent, it can't be built, or it does not
+                support a field of the step.
         """
 
     def ready(self, step: Step, position: str) -> tuple[str, Executor, str | None]:
-        """Return what `choose` returns, once its program is known to be there, or who stands in.
+        """Return the agent's name and executor like `choose`, once its program is known to exist.
 
-        The third is why another agent than the chosen one performs the step, if one does.
-        Looked up once in the life of these agents, so that each step costs nothing more.
+        If the program is missing, another agent may replace it; the third value says why. Each
+        program is looked for only once, so that the check costs nothing in later steps.
 
         Raises:
             AgentMissing: its program or its key is missing.
@@ -40,25 +38,25 @@ class Agents(Protocol):
     def instead(
         self, step: Step, agent: str, not_before: str | None = None
     ) -> tuple[str, Executor] | None:
-        """Return who performs *step* while *agent* can't; None: nobody does.
+        """Return the name and executor that replace *agent* for *step*; None: there are none.
 
-        *not_before*: until then (ISO 8601, UTC) `ready` doesn't choose *agent* again where
-        somebody can stand in for it.
+        Until *not_before* (ISO 8601, UTC), `ready` does not choose *agent* again if another
+        agent can replace it.
         """
 
     def unfit(self, step: Step, agent: str) -> list[tuple[str, ConfigurationError]]:
-        """Return the agents that are to perform *step* while *agent* can't, and can't, with why."""
+        """Return the agents that should replace *agent* for *step* and can't, each with why."""
 
     def ensure_folder(self, agent: str, folder: Path) -> None:
-        """Return if *agent* may work in *folder*, which is not the project's.
+        """Check that *agent* may work in *folder*, which is not the project's.
 
         Raises:
-            NotTrusted: it would run other files there, or its client read other settings, than
-                those of the project.
+            NotTrusted: in that folder it would run other files than the project's, or its client
+                would read other settings.
         """
 
     def warm_up(self) -> None:
-        """Get ready for a step while there is nothing else to do; may do nothing."""
+        """Prepare for a step while there is nothing else to do; may do nothing."""
 
     def close(self) -> None:
-        """Undo `warm_up`; the agents may be used again."""
+        """Undo `warm_up`; the agents can still be used."""

@@ -1,4 +1,4 @@
-"""What an attempt may use under the limits of the invocation and the run."""
+"""The cost and time that an attempt may use under the limits of the invocation and the run."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from sequencer.model.step import Step
 
 
 def least(*values: float | None) -> float | None:
-    """Return the smallest of the limits *values*; None where there is none."""
-    found = None
+    """Return the smallest of the limits *values*; None: there is no limit."""
+    smallest = None
     for value in values:
-        if value is not None and (found is None or value < found):
-            found = value
-    return found
+        if value is not None and (smallest is None or value < smallest):
+            smallest = value
+    return smallest
 
 
 def left(most: float | None, used: float) -> float | None:
-    """Return what is left of *most*, where there is a limit."""
+    """Return *most* minus *used*; None: there is no limit."""
     return None if most is None else most - used
 
 
 class Allowance(Struct, frozen=True):
-    """What is left for an attempt under the limits of the invocation and the run."""
+    """The cost and time that are left for an attempt; None: no limit."""
 
     cost_usd: float | None = None
     timeout_s: float | None = None
 
     def after(self, paid: Usage) -> Allowance:
-        """Return what is left after *paid*."""
+        """Return the allowance that is left after *paid*."""
         if self.cost_usd is None:
             return self
         return Allowance(max(self.cost_usd - paid.cost_usd, 0.0), self.timeout_s)
 
     def rest(self, step: Step, used: Usage) -> Allowance:
-        """Return what is left, also of the time of *step*, for the same try after *used*."""
+        """Return the allowance for the rest of the same try after *used*.
+
+        The time limit of *step* counts too.
+        """
         most_s, remaining = least(step.timeout_s, self.timeout_s), self.after(used)
         if most_s is None:
             return remaining

@@ -1,4 +1,4 @@
-"""Mode async: steps that run next to the run and are not part of it."""
+"""Mode async: steps that are not part of the run in the store."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def work_beside(
     state_path: Path,
     on_ready: Callable[[Callable[[], None]], None] | None = None,
 ) -> Summary:
-    """Run steps from *step_index* on in mode async: in a run that only this call knows.
+    """Run steps from *step_index* on in mode async, in a temporary run of this call.
 
-    Agents get *state_path*, but it is neither read nor written.
+    Agents get *state_path*, but the file is neither read nor written.
 
     Raises: see `WorkLoop.work`.
     """
@@ -46,12 +46,12 @@ def work_beside(
     fresh = fresh_head(performer.workflow).replace(
         step_index=step_index, iteration=step_index + 1, expected_step=first.step
     )
-    # Only the step's retries limit its failures.
-    own = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
+    # Only the step's own retries limit its failures.
+    run_limits = RunLimits(failures_in_row=MOST_RETRIES, attempts=performer.max_attempts)
     performer = replace(performer, workspace=Workspace(performer.project))
     with TemporaryDirectory(prefix="sequencer-async-", ignore_cleanup_errors=True) as folder:
         store = FileStore(Path(folder).resolve() / "state.json", allow_network_fs=True)
-        worker = SequenceWorker(store, performer, own, state_path=state_path)
+        worker = SequenceWorker(store, performer, run_limits, state_path=state_path)
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)

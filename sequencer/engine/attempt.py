@@ -1,4 +1,4 @@
-"""A step that can be started, and one attempt at it."""
+"""A step that is ready to start, and one attempt at it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class PreparedStep(Struct, frozen=True):
-    """A step that can be started: everything it needs was found."""
+    """A step that is ready to start: everything it needs was found."""
 
     step: Step
     position: str
@@ -50,13 +50,13 @@ class PreparedStep(Struct, frozen=True):
     system_prompt: str | None = None
     append_system_prompt: str | None = None
     note: str | None = None
-    """What history tells of how it was chosen, where that is odd."""
+    """How the step was chosen, for the history; None: in the usual way."""
     instead: str | None = None
-    """Why *agent* performs it and not the step's own, if that is so."""
+    """Why *agent* performs the step; None: it is the step's own agent."""
 
     @property
     def step_index(self) -> int:
-        """Return where the step is."""
+        """Return the index of the step in the run."""
         return self.place.step_index
 
 
@@ -66,28 +66,28 @@ class StepLog(Listener, Protocol):
     path: Path
 
     def sent(self, request: StepRequest, to: str) -> None:
-        """Write what the agent is about to get: the prompt of *request*, and *to* whom it goes."""
+        """Write the prompt of *request*, which goes *to* the agent or the router."""
 
     def close(self, outcome: Outcome) -> None:
-        """Write how it ended and close the file."""
+        """Write how the attempt ended and close the file."""
 
 
 class _NoLog(StepLog):
-    """Keeps nothing: no log was opened."""
+    """Ignores everything: no log is open."""
 
     path = Path()
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
-        """Forget *data*."""
+        """Ignore *data*."""
 
     def used(self, usage: Usage) -> None:
-        """Forget *usage*."""
+        """Ignore *usage*."""
 
     def sent(self, request: StepRequest, to: str) -> None:
-        """Forget *request*."""
+        """Ignore *request*."""
 
     def close(self, outcome: Outcome) -> None:
-        """Forget *outcome*."""
+        """Ignore *outcome*."""
 
 
 _NO_LOG = _NoLog()
@@ -95,29 +95,29 @@ _NOT_RUN = Outcome(status=OutcomeStatus.FAILED, error="no agent has run")
 
 
 class Leftovers(Struct, frozen=True):
-    """What an attempt has left in a folder of its own, and what became of it."""
+    """The files that an attempt left in its own folder, and what was done with them."""
 
     error: str | None = None
-    """Why it does not count, what the files are, and where the work is kept."""
+    """Why the work does not count, which files it is about, and where they are kept."""
     notices: tuple[str, ...] = ()
     """What a person should know."""
-    told: tuple[tuple[str, str], ...] = ()
-    """For the journal: the commit that was merged, the branch that was kept."""
+    journal_fields: tuple[tuple[str, str], ...] = ()
+    """(key, value) for the journal, such as the merged commit or the branch with the work."""
 
 
 class Attempt(Struct, kw_only=True):
-    """One attempt at a step, from its claim to its record: what is known of it so far.
+    """Everything known so far about one attempt at a step, from its claim to its record.
 
     One thread works on it at a time. The layers (`engine.layers`) fill it in.
     """
 
     claim: Claim
     head: Head
-    """The run right after the claim. Of a node, with the conversation that has reached it."""
+    """The run right after the claim. For a node, it has the conversation that came to the node."""
     prepared: PreparedStep
-    """What runs; the router, a hook and a fallback may replace it."""
+    """The step that runs; the router, a hook or a fallback may replace it."""
     workflow: Workflow
-    """As it has grown by then."""
+    """With the tasks that were added until the claim."""
     cwd: Path
     """Where the agent works."""
     state_path: Path
@@ -125,56 +125,57 @@ class Attempt(Struct, kw_only=True):
     token: int
     """0 in async mode, which holds no claim."""
     lock_path: Path | None = None
-    """Of the step's processes; None where there is no claim."""
+    """The lock that the step's processes hold; None if there is no claim."""
     subject: str | None = None
-    """Of a task: what it is about, and whose it is."""
+    """For a task: what it is about, and which role does it."""
     marking: Marking | None = None
-    """Of a node: the graph's, right after the claim."""
+    """The graph's marking right after the claim; None: the step of a sequence."""
     cancellation: Cancellation = field(default_factory=Cancellation)
     budget: Allowance = Allowance()
-    known: PriorAttempts = NO_PRIOR
+    prior: PriorAttempts = NO_PRIOR
     compose: Callable[[str], str] | None = None
-    """Makes the prompt of what its file says; None: that is the prompt."""
+    """Makes the prompt from the text of its file; None: the text is the prompt."""
 
     started_s: float = field(default_factory=time.monotonic)
     began_at: str | None = None
-    """ISO 8601 UTC, to the millisecond; None: no log was opened, and nobody has heard of it."""
+    """ISO 8601 UTC, in milliseconds; None: no log was opened, and no listener was notified."""
     log: StepLog = _NO_LOG
     listener: Listener = _NO_LOG
-    """Takes what its agents say, for the log and for the listeners of the run."""
+    """Receives the output of its agents, for the log and for the listeners of the run."""
     lock: AttemptLock | None = None
     session: Session | None = None
     """The conversation that its agent continues."""
     notes: tuple[str, ...] = ()
-    """What the prompt says of where it works, and of earlier attempts that were set aside."""
-    told: Usage | None = None
-    """What the agent that runs has used so far; None: it has said nothing at all."""
+    """Blocks of the prompt about where the agent works, and earlier work that was set aside."""
+    agent_usage: Usage | None = None
+    """What the running agent has used so far; None: it has not written anything yet."""
     used: Usage = Usage()
     """What all its agents have used so far."""
     paid: list[Usage] = field(default_factory=list)
-    """Of each agent that has run, the router included; of one that was broken off what it told."""
+    """The use of each agent that has run, the router included. For an agent that raised, this is
+    what it reported before."""
     outcome: Outcome = _NOT_RUN
-    """Of the agents that have run."""
+    """The outcome of the agents that have run."""
     is_final: bool = False
-    """Another attempt would fail in the same way; no agent was run."""
+    """Whether another attempt would fail in the same way; no agent has run."""
     ended: AttemptResult | None = None
     """How it ended, once that is known."""
     counted: Usage = Usage()
-    """Of its use, by whoever took its step over in the meantime."""
+    """The part of its use that another process counted when it took over the step."""
     reference: Reference | None = None
     """Where its output was kept."""
-    turn: MergeTurn | None = None
-    """Of a task: when its work may be merged."""
-    left: Leftovers | None = None
-    """What became of what its agent has left."""
-    taken: RecordedResult | None = None
-    """What the run has made of its end."""
-    was_told: bool = False
+    merge_turn: MergeTurn | None = None
+    """For a task: when its work may be merged."""
+    leftovers: Leftovers | None = None
+    """The files that its agent left in its folder."""
+    recorded_result: RecordedResult | None = None
+    """How the run recorded its end; None: it did not."""
+    record_was_tried: bool = False
     """Whether a record of its end was tried, which may have been accepted."""
     failure: Exception | None = None
     """Why it can't even start; it fails at once."""
     error: BaseException | None = None
-    """What was raised instead."""
+    """The exception that ended it, if there is no result."""
 
     # --- which attempt it is -----------------------------------------------------------
 
@@ -205,7 +206,7 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def step_index(self) -> int:
-        """Return where the step is."""
+        """Return the index of the step in the run."""
         return self.claim.step_index
 
     @property
@@ -215,25 +216,26 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def node(self) -> Node | None:
-        """Return the node that it works at; None: the step of a sequence."""
+        """Return the node that it runs; None: the step of a sequence."""
         return None if self.marking is None else self.marking.graph.by_id[self.claim.step]
 
     @property
     def is_first(self) -> bool:
-        """Return whether nobody has tried its step before.
+        """Return whether it is the first attempt at its step.
 
-        After a retry, and behind a fix, attempts are counted anew; what was used is not.
+        After a retry and after a fix, the count of attempts restarts at 1, but the count of
+        what was used does not.
         """
         spent = () if self.marking is None else self.marking.ledger.spent
         return self.claim.attempt == 1 and self.claim.step not in spent
 
     @property
     def number(self) -> int:
-        """Return which attempt at its step it is, from 1."""
+        """Return the number of the attempt at its step, from 1."""
         return self.claim.attempt
 
     def identity(self) -> Identity:
-        """Return what every process that works on this attempt is told."""
+        """Return the facts that every process of this attempt gets."""
         head, claim = self.head, self.claim
         return Identity(
             step=self.prepared.step.name,
@@ -248,15 +250,15 @@ class Attempt(Struct, kw_only=True):
             state_path=self.state_path,
         )
 
-    # --- while it is made --------------------------------------------------------------
+    # --- while it runs -----------------------------------------------------------------
 
     def notice(self, text: str, before: str = "") -> None:
-        """Write *text* to its log as the sequencer's own line, after *before*."""
+        """Write *text* to its log as a line of the sequencer, after *before*."""
         self.listener.write(f"{before}[sequencer] {text}\n".encode(), Piece.NOTICE)
 
     @contextmanager
     def with_own_result(self) -> Iterator[None]:
-        """Let one more agent work for this attempt, whose result file is not the first one's."""
+        """Give this attempt another result file in the block, for one more agent."""
         first = self.result_path
         with results.separate_file(first) as other:
             self.result_path = other
@@ -269,26 +271,28 @@ class Attempt(Struct, kw_only=True):
         """Wait until its work may be merged.
 
         Raises:
-            Interrupted: somebody else has its step by now.
+            Interrupted: another process has taken over its step.
         """
-        if self.turn is not None:
-            self.turn.wait(self.cancellation)
+        if self.merge_turn is not None:
+            self.merge_turn.wait(self.cancellation)
         if self.cancellation.reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
             raise Interrupted("interrupted")
 
     # --- how it ended ------------------------------------------------------------------
 
     def ended_as(self, outcome: Outcome) -> AttemptResult:
-        """Return that it has ended with *outcome*."""
-        made, claim = self.prepared, self.claim
-        return AttemptResult(outcome, made.step, made.place, made.agent, claim.token, claim.attempt)
+        """Return the result of this attempt if it ends with *outcome*."""
+        prepared, claim = self.prepared, self.claim
+        return AttemptResult(
+            outcome, prepared.step, prepared.place, prepared.agent, claim.token, claim.attempt
+        )
 
     @property
     def ends_the_work(self) -> bool:
-        """Return whether the process can't go on: it is to end, or it can't keep an output.
+        """Return whether the process can't continue: it has to end, or can't keep an output.
 
-        Any other exception is a bug of one executor, and a failure of its node; or this
-        machine was short of something, and other attempts may end well all the same.
+        Two other exceptions don't end the work. A bug in an executor is a failure of its node.
+        If this machine is out of a resource, other attempts may still succeed.
         """
         if self.busy is not None:
             return False
@@ -298,16 +302,16 @@ class Attempt(Struct, kw_only=True):
 
     @property
     def busy(self) -> MachineBusy | None:
-        """Return why this machine could not run the agent, if that was it."""
+        """Return why this machine could not run the agent; None: that was not the reason."""
         return out_of_resources(self.error)
 
     @property
     def has_cost(self) -> bool:
-        """Return whether it has used what a run has limits on."""
+        """Return whether it has used anything that a run limits."""
         usage = self.usage
         return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
 
     @property
     def usage(self) -> Usage:
-        """Return what it has used, also where it has no result."""
+        """Return what it has used; known even without a result."""
         return total(self.paid) if self.ended is None else self.ended.outcome.usage

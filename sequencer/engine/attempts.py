@@ -1,8 +1,8 @@
-"""The attempts that this process makes at once, each in a thread that it has for itself.
+"""Runs several attempts at the same time, each in its own thread.
 
-A thread that is done waits for the next attempt: to make one takes longer than the rest of
-what starts a short attempt. A thread performs and keeps the output; it decides nothing.
-What an attempt means for the run is recorded by the one thread that started it, in the
+A thread that is done waits for the next attempt, because starting a thread takes longer than
+everything else at the start of a short attempt. A thread runs an attempt and keeps its output,
+but decides nothing. The one thread that started the attempts records their results, in the
 order in which they ended.
 """
 
@@ -22,25 +22,25 @@ from sequencer.store.watch import readable
 
 WAIT_S = 1.0
 _RESERVE = 4
-"""Descriptors that are kept for the records of what has ended: where an agent gets none any
-more, its claim can still be released."""
+"""Descriptors that are reserved for records. When an agent can't get any more descriptors, its
+claim can still be released."""
 Perform = Callable[[Attempt], None]
 
 
 class Attempts:
-    """The threads, and the queue of those that are done."""
+    """The threads of one process, and the queue of attempts that have ended."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
-        """Begin with none; *heartbeat* keeps their claims alive."""
+        """Start without threads; *heartbeat* keeps the claims alive."""
         self._heartbeat = heartbeat
-        self._begun: queue.SimpleQueue[tuple[Attempt, Perform] | None] = queue.SimpleQueue()
-        """What the threads take from; None ends one of them."""
+        self._started: queue.SimpleQueue[tuple[Attempt, Perform] | None] = queue.SimpleQueue()
+        """The threads take their work from it; None ends one thread."""
         self._ended: queue.SimpleQueue[Attempt] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.running: dict[int, Attempt] = {}
-        """By the tokens of their claims; those included that have ended and wait for a record."""
-        self._taken: list[Claim] = []
-        """Claims that are kept alive until their ends are recorded."""
+        """By token, until `next_ended` returns them; so some have ended already."""
+        self._unrecorded: list[Claim] = []
+        """Claims that are kept alive until the ends of their attempts are recorded."""
         self._is_drained = False
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
@@ -48,7 +48,7 @@ class Attempts:
         self._reserve = [os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVE)]
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable when an attempt has ended or somebody woke us."""
+        """Return a descriptor that is readable after an attempt has ended, or after `wake`."""
         return self._read_fd
 
     def wake(self) -> None:
@@ -57,22 +57,22 @@ class Attempts:
             os.write(self._write_fd, b"x")
 
     def drain(self) -> None:
-        """Make the descriptor unreadable until the next one."""
+        """Make the descriptor unreadable until the next attempt ends."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self._read_fd, 4096):
                 pass
 
     def wait(self) -> None:
-        """Sleep until an attempt has ended, or somebody woke us."""
+        """Sleep until an attempt has ended, `wake` is called, or `WAIT_S` is over."""
         readable((self._read_fd,), WAIT_S)
         self.drain()
 
     def start(self, running: Attempt, perform: Perform) -> None:
-        """Let *perform* make the attempt in a thread; where there is none, it has ended."""
+        """Call *perform* with the attempt in a thread; if no thread can be had, it ends here."""
         self.running[running.claim.token] = running
         if len(self._threads) < len(self.running):
             name = f"attempt-{len(self._threads)}"
-            thread = threading.Thread(target=self._make_attempts, name=name, daemon=True)
+            thread = threading.Thread(target=self._run_attempts, name=name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
@@ -81,13 +81,13 @@ class Attempts:
                 self.wake()
                 return
             self._threads.append(thread)
-        self._begun.put((running, perform))
+        self._started.put((running, perform))
 
-    def _make_attempts(self) -> None:
-        while (begun := self._begun.get()) is not None:
-            self._run(*begun)
-            # Else what the attempt has held lives until the next one comes.
-            del begun
+    def _run_attempts(self) -> None:
+        while (started := self._started.get()) is not None:
+            self._run(*started)
+            # Otherwise the attempt stays in memory until the next one comes.
+            del started
 
     def _run(self, running: Attempt, perform: Perform) -> None:
         try:
@@ -102,40 +102,41 @@ class Attempts:
             self.wake()
 
     def next_ended(self) -> Attempt | None:
-        """Return the attempt that ended first and was not taken yet.
+        """Return the attempt that ended first, and remove it from the queue; None: it is empty.
 
-        After a None those that were taken before have been recorded with the next call.
+        The first call after a None says that all attempts returned before are recorded, so
+        their heartbeats stop.
         """
         if self._is_drained:
             self._is_drained = False
-            while self._taken:
-                self._heartbeat.end(self._taken.pop())
+            while self._unrecorded:
+                self._heartbeat.end(self._unrecorded.pop())
         try:
             ended = self._ended.get_nowait()
         except queue.Empty:
             self._is_drained = True
             return None
-        self._taken.append(ended.claim)
+        self._unrecorded.append(ended.claim)
         self.running.pop(ended.claim.token, None)
         ended.cancellation.close()
         return ended
 
     def cancel(self, reason: StopReason, but: frozenset[int] = frozenset()) -> None:
-        """Ask all attempts to end whose tokens are not in *but*; safe in a signal handler."""
+        """Ask all attempts to end, except the tokens in *but*; safe in a signal handler."""
         for token, running in tuple(self.running.items()):
             if token not in but:
                 running.cancellation.set(reason)
 
     def free_reserve(self) -> None:
-        """Let the last records have the descriptors that were kept for them."""
+        """Close the reserved descriptors, so that the last records can use them."""
         while self._reserve:
             os.close(self._reserve.pop())
 
     def close(self) -> None:
-        """End the threads and free the descriptors; every attempt was taken."""
+        """End the threads and free the descriptors; `next_ended` has returned every attempt."""
         for _ in self._threads:
-            self._begun.put(None)
-        # After an error in between one may still run; its thread ends with the process.
+            self._started.put(None)
+        # After an error, an attempt may still be running; its thread ends with the process.
         for thread in () if self.running else self._threads:
             thread.join()
         self._threads.clear()

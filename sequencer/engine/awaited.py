@@ -1,7 +1,8 @@
-"""The step that a process waits for: what it says about it, and who should do what.
+"""The step that a process waits for: the messages about it, and what a person should do.
 
-Decided from heads that were read, and from what the store knows of a holder. Not promised: that
-a process that has not come for a while is gone; only a holder's death can be proven.
+They depend on the heads that were read, and on what the store knows about the holder of the
+claim. Not promised: that a process that has not come for a while is gone. Only the death of a
+holder can be proven.
 """
 
 from __future__ import annotations
@@ -19,77 +20,80 @@ from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Liveness, Store
 
 UNCLAIMED_S = 5.0
-"""How long a step of others may stand ready before this process says that nobody has taken it."""
+"""How long another process's step may be ready before this process says that none has taken it."""
 
 
 class _Wait(StrEnum):
     """Why this process does not run the step."""
 
     BLOCKED = "blocked"
-    """Something else is in the way, and its own words say what."""
+    """Something else prevents it; the message of the readiness says what."""
     HELD = "held"
-    """A process runs it, and another time this one may."""
+    """Another process runs it at a position of this process."""
     QUEUE = "queue"
-    """Others have waited longer."""
+    """Other processes have waited longer."""
     OTHERS = "others"
     """It is at a position of another process."""
     UNCLAIMED = "unclaimed"
-    """… and none has come to take it."""
+    """It is at a position of another process, and no process has taken it."""
     GONE = "gone"
-    """… and the one that ran it is provably gone."""
+    """It is at a position of another process, and the process that ran it is provably gone."""
     SILENT = "silent"
-    """… and the lease of the one that ran it is over."""
+    """It is at a position of another process, and the lease of its holder has run out."""
 
 
 class AwaitedStep:
-    """What a process of a line waits for, as it was seen last."""
+    """The step of a sequence that a process waits for, as it was seen last."""
 
     def __init__(
         self, workflow: Workflow, store: Store, mode: Mode, positions: Collection[str], head: Head
     ) -> None:
-        """Speak for a process that works at *positions* (empty: at all) in *mode*."""
+        """Wait for a process that works at *positions* (empty: at all of them) in *mode*."""
         self._workflow, self._store = workflow, store
         self._is_sync, self._positions = mode is Mode.SYNC, frozenset(positions)
         self._head = head
-        self._here: Readiness | None = None
+        self._readiness: Readiness | None = None
         self._since = 0.0
         """When this head was seen first."""
         self._why = _Wait.BLOCKED
 
-    def see(self, here: Readiness, head: Head) -> None:
-        """Take what stands in the way at *head*, where claims of gone holders don't."""
+    def see(self, readiness: Readiness, head: Head) -> None:
+        """Note the *readiness* at *head*; it ignores claims that may be taken over."""
         now = time.monotonic()
-        if self._here is None or head.revision != self._head.revision:
+        if self._readiness is None or head.revision != self._head.revision:
             self._since = now
-        self._here, self._head = here, head
-        self._why = self._reason(here, head, now)
+        self._readiness, self._head = readiness, head
+        self._why = self._reason(readiness, head, now)
 
-    def _reason(self, here: Readiness, head: Head, now: float) -> _Wait:
-        if here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
+    def _reason(self, readiness: Readiness, head: Head, now: float) -> _Wait:
+        if readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
             return _Wait.BLOCKED
         if is_among(self._workflow, self._positions, head.step_index):
-            return _Wait.QUEUE if here.claim is None else _Wait.HELD
-        if here.claim is None and head.claims:
+            return _Wait.QUEUE if readiness.claim is None else _Wait.HELD
+        if readiness.claim is None and head.claims:
             is_dead = self._store.liveness(head.claims[0]) is Liveness.DEAD
             return _Wait.GONE if is_dead else _Wait.SILENT
-        is_late = here.claim is None and now - self._since >= UNCLAIMED_S
+        is_late = readiness.claim is None and now - self._since >= UNCLAIMED_S
         return _Wait.UNCLAIMED if is_late else _Wait.OTHERS
 
     @property
     def looks_again_in_s(self) -> float | None:
-        """Return when there may be more to say without any change of the run; None: never."""
+        """Return after how long the message may change without a change of the run.
+
+        None: never.
+        """
         if self._why is not _Wait.OTHERS or self._is_held:
             return None
         return max(self._since + UNCLAIMED_S - time.monotonic(), 0.0) + 0.01
 
     @property
     def needs_person(self) -> bool:
-        """Return whether it waits for a process that somebody has to start."""
+        """Return whether it waits for a process that a person has to start."""
         return self._why in (_Wait.GONE, _Wait.SILENT, _Wait.UNCLAIMED)
 
     @property
     def words(self) -> str:
-        """Return what the process says while it waits, to a person at its terminal."""
+        """Return the message for the person at the terminal while the process waits."""
         where = " in its terminal" if self._is_sync else ""
         match self._why:
             case _Wait.OTHERS:
@@ -113,11 +117,11 @@ class AwaitedStep:
                 return f"step {self._step!r} goes to a process that has waited longer"
             case _Wait.OTHERS if not self._is_held:
                 return f"the next step is {self._step!r}, which another terminal runs"
-        return "" if self._here is None else self._here.message
+        return "" if self._readiness is None else self._readiness.message
 
     @property
     def refusal(self) -> tuple[str, str]:
-        """Return why this process ends if it may wait no longer, and what to do then."""
+        """Return the message and the hint for a process that may not wait any longer."""
         wait = "wait for it with --max-wait"
         if self._is_held:
             return (
@@ -130,7 +134,7 @@ class AwaitedStep:
 
     @property
     def _is_held(self) -> bool:
-        return self._here is not None and self._here.claim is not None
+        return self._readiness is not None and self._readiness.claim is not None
 
     @property
     def _step(self) -> str:

@@ -1,7 +1,7 @@
-"""What the nodes of a run may still spend: limits on usage, and the share of each attempt.
+"""How much the nodes of a run may still spend: limits on usage, and the share of each attempt.
 
-The run and the invocation have limits; for tasks, a plug-in adds a `CapacityRule`. Called in every
-transition, so nothing here may loop over all nodes.
+The run and the invocation have limits; for tasks, a plug-in adds a `CapacityRule`. This code runs
+in every transition, so nothing here may loop over all nodes.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ class UsageCap(NamedTuple):
     """The process whose attempts count; None: all processes."""
 
     def covers(self, name: str) -> bool:
-        """Return whether node *name* is under it."""
+        """Return whether the limit applies to node *name*."""
         return self.nodes is None or name in self.nodes
 
     def held(self, live: Sequence[Claim]) -> list[Claim]:
-        """Return the claims in *live* that are under it."""
-        return [one for one in live if self.covers(one.step) and self.owner in (None, one.owner)]
+        """Return the claims in *live* to which the limit applies."""
+        return [
+            claim for claim in live if self.covers(claim.step) and self.owner in (None, claim.owner)
+        ]
 
     def free(self, held: list[Claim]) -> tuple[float, int]:
-        """Return what is free, and how many attempts hold an unknown part of it."""
-        shares = [one.share(self.unit) for one in held]
+        """Return how much no attempt holds, and how many attempts hold an unknown share."""
+        shares = [claim.share(self.unit) for claim in held]
         known = [share for share in shares if share is not None]
         return self.left - math.fsum(known), len(shares) - len(known)
 
@@ -63,14 +65,14 @@ class UsageCap(NamedTuple):
 
 
 class CapacityRule(Protocol):
-    """Limits on the nodes of a run, in addition to ``limits:``. Depends on the marking only."""
+    """Limits on the nodes of a run, in addition to ``limits:``. They depend on the marking only."""
 
     @property
     def kills(self) -> bool:
         """Return whether reaching a limit stops running attempts."""
 
     def are_set(self, marking: Marking) -> bool:
-        """Return whether there is any limit on usage at all."""
+        """Return whether there is any limit on usage."""
 
     def caps(self, marking: Marking) -> Iterator[UsageCap]:
         """Yield the limits on usage that several nodes share."""
@@ -102,7 +104,7 @@ class CapacityRule(Protocol):
 
 
 class Shares:
-    """Shares out what the run, its tasks and this invocation may still use."""
+    """Divides what the run, its tasks and this invocation may still use among the attempts."""
 
     def __init__(
         self,
@@ -111,9 +113,9 @@ class Shares:
         owner: Owner,
         prepared: Mapping[str, PreparedStep] | None = None,
     ) -> None:
-        """Keep to *limits* and *rule*; the process is *owner*.
+        """Apply *limits* and *rule*; the process is *owner*.
 
-        Steps that are *prepared* hold no more than their own limit allows.
+        A step in *prepared*, by node, gets no more than its own limit allows.
         """
         self._limits = limits
         self._rule = rule
@@ -123,15 +125,15 @@ class Shares:
         """What this invocation may still spend; None: it has no limit."""
 
     def keep_to(self, limits: RunLimits) -> None:
-        """Keep to *limits* from now on."""
+        """Use *limits* from now on."""
         self._limits = limits
 
-    def closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
-        """Return the agents' nodes that must not start now; *gone* are dead claims."""
+    def closed(self, head: Head, marking: Marking, expired: frozenset[int]) -> Collection[str]:
+        """Return the agents' nodes that must not start now; *expired* may be taken over."""
         closed: Collection[str] = () if self._rule is None else self._rule.closed(marking)
         if limited := self._limited(marking, closed):
             closed = frozenset(closed) | limited
-        live = _live(head, gone) if self._are_caps_set(marking) else ()
+        live = _live(head, expired) if self._are_caps_set(marking) else ()
         if not live:
             return closed
         for cap in self._common(head, marking):
@@ -142,50 +144,52 @@ class Shares:
         return closed
 
     def of(
-        self, head: Head, marking: Marking, name: str, places: int, gone: frozenset[int]
+        self, head: Head, marking: Marking, name: str, places: int, expired: frozenset[int]
     ) -> dict[str, float]:
-        """Return what is held for an attempt at *name*, by unit; empty: nothing limits it.
+        """Return the share of an attempt at *name*, by unit; empty: nothing limits it.
 
         *places* attempts may start now, including this one.
         """
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         if not self._are_caps_set(marking):
-            return found
-        live = _live(head, gone)
-        busy = {one.step for one in live}
+            return shares
+        live = _live(head, expired)
+        busy = {claim.step for claim in live}
         caps = [cap for cap in self._common(head, marking) if cap.covers(name)]
         if self._rule is not None:
             caps += self._rule.own_caps(marking, name)
         for cap in caps:
             free, unknown = cap.free(cap.held(live))
-            beside = (one for one in beside_of(marking, name, busy) if cap.covers(one))
-            at_once = 1 + unknown + sum(1 for _ in islice(beside, max(places - 1, 0)))
-            share = _rounded_down(max(free, 0.0) / at_once, cap.unit)
-            found[cap.unit] = min(share, found.get(cap.unit, share))
-        known = self._prepared.get(name)
-        if USD in found and known is not None and known.step.max_cost_usd is not None:
-            found[USD] = min(found[USD], known.step.max_cost_usd)
-        return found
+            others = (node for node in beside_of(marking, name, busy) if cap.covers(node))
+            divisor = 1 + unknown + sum(1 for _ in islice(others, max(places - 1, 0)))
+            share = _rounded_down(max(free, 0.0) / divisor, cap.unit)
+            shares[cap.unit] = min(share, shares.get(cap.unit, share))
+        prepared = self._prepared.get(name)
+        if USD in shares and prepared is not None and prepared.step.max_cost_usd is not None:
+            shares[USD] = min(shares[USD], prepared.step.max_cost_usd)
+        return shares
 
     def _limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
-        """Return the nodes that must not start while their agent waits for its limit.
+        """Return the nodes that must not start until the usage limit of their agent is reset.
 
-        An attempt that rests without a failure has met a limit. One limit may be for a single
-        model. After two, another node with the same agent would pay only to hear it again.
+        An attempt that rests without a failure has met such a limit. A single limit may be for
+        one model only. After two, another node with the same agent would pay only to get the
+        same answer.
         """
         active, prepared = marking.active, self._prepared
         met: Counter[str] = Counter()
-        for name, one in active.items():
-            if rests(one) and not one.failures and name in prepared and name not in closed:
-                met[prepared[name].agent] += one.attempt
+        for name, execution in active.items():
+            has_met = rests(execution) and not execution.failures
+            if has_met and name in prepared and name not in closed:
+                met[prepared[name].agent] += execution.attempt
         return frozenset(
             name
-            for name, one in (prepared.items() if met else ())
-            if met[one.agent] > 1 and name not in active
+            for name, step in (prepared.items() if met else ())
+            if met[step.agent] > 1 and name not in active
         )
 
     def _are_caps_set(self, marking: Marking) -> bool:
-        """Return whether there is any cap at all; most runs have none."""
+        """Return whether there is any cap; most runs have none."""
         if self._limits.cost_usd is not None or self.own_usd() is not None:
             return True
         return self._rule is not None and self._rule.are_set(marking)
@@ -200,12 +204,12 @@ class Shares:
             yield from self._rule.caps(marking)
 
 
-def _live(head: Head, gone: frozenset[int]) -> list[Claim]:
-    return [one for one in head.claims if one.token not in gone]
+def _live(head: Head, expired: frozenset[int]) -> list[Claim]:
+    return [claim for claim in head.claims if claim.token not in expired]
 
 
 def _rounded_down(share: float, unit: str) -> float:
-    """Return *share* as a short number, and never as more than it is."""
+    """Return *share* with few digits, and never more than it is."""
     if unit == TOKENS:
         return int(share)
     return math.floor(share * _MICRO) / _MICRO or share
@@ -217,32 +221,34 @@ def _rounded_down(share: float, unit: str) -> float:
 def beside_of(marking: Marking, name: str, busy: Collection[str]) -> Iterator[str]:
     """Yield the agents' nodes that may start while *name* runs, except those that are *busy*.
 
-    Those that may start at once come first: usually nobody asks for more.
+    Nodes that may start now come first, because the caller usually stops after those.
     """
-    graph, told = marking.graph, {name, *busy}
-    for one in marking.waiting:
-        if one not in told and marking.may_start(one) and _works(graph, one):
-            told.add(one)
-            yield one
-    below = _behind(graph, [name], frozenset())
-    standing = [*marking.waiting, *(n for n, one in marking.active.items() if one.error is None)]
-    others = [one for one in standing if one != name and one not in below]
-    for one in (*others, *_behind(graph, others, below)):
-        if one not in told and _works(graph, one):
-            told.add(one)
-            yield one
+    graph, seen = marking.graph, {name, *busy}
+    for node in marking.waiting:
+        if node not in seen and marking.may_start(node) and _works(graph, node):
+            seen.add(node)
+            yield node
+    followers = _followers(graph, [name], frozenset())
+    active = (node for node, execution in marking.active.items() if execution.error is None)
+    others = [
+        node for node in (*marking.waiting, *active) if node != name and node not in followers
+    ]
+    for node in (*others, *_followers(graph, others, followers)):
+        if node not in seen and _works(graph, node):
+            seen.add(node)
+            yield node
 
 
-def _behind(graph: Graph, names: list[str], without: Collection[str]) -> dict[str, None]:
-    """Return what can be reached from *names* along forward edges, except *without*."""
-    found: dict[str, None] = {}
+def _followers(graph: Graph, names: list[str], without: Collection[str]) -> dict[str, None]:
+    """Return the nodes that forward edges reach from *names*, except *without*."""
+    reached: dict[str, None] = {}
     pending = list(names)
     while pending:
         for target in graph.forward[pending.pop()]:
-            if target not in found and target not in without:
-                found[target] = None
+            if target not in reached and target not in without:
+                reached[target] = None
                 pending.append(target)
-    return found
+    return reached
 
 
 def _works(graph: Graph, name: str) -> bool:

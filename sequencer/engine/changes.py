@@ -1,8 +1,8 @@
-"""Changes of a run while its store is out of reach: reported, and tried again.
+"""Changes a run, and tries again while its store is out of reach.
 
 A remote that does not answer does not end the work. Giving up before a step loses nothing.
-Giving up after a step would lose an agent's work, so the wait is longer there. Each try asks
-for the same change, so a store that could not tell how a try ended finds out.
+Giving up after a step would lose an agent's work, so this wait is longer. Each try asks for the
+same change, so that a store that does not know how the last try ended can find out.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ LONGEST_PAUSE_S = 60.0
 AFTER_S = 1800.0
 """How long to wait for a remote that must take an agent's work."""
 BUSY_S = 15.0
-"""How long to wait for agents that are being ended; they are gone by then."""
+"""How long to wait for agents that are being ended; they have ended by then."""
 BUSY_PAUSE_S = 0.5
 T = TypeVar("T")
 
 
 class RetryPolicy:
-    """Updates one store for one process."""
+    """Updates one store for one process, with retries."""
 
     def __init__(self, store: Store, stop: Cancellation, emit: Emit) -> None:
-        """Update *store*, and *emit* what the wait is for; *stop* ends the wait."""
+        """Update *store*; *emit* gets the reason of a wait, and *stop* ends the wait."""
         self._store = store
         self._stop = stop
         self._emit = emit
@@ -46,34 +46,34 @@ class RetryPolicy:
             store.notify = lambda text: emit(Waiting(text))
             store.is_stopped = stop.is_set
         self.wait_s = store.retry_for_s
-        """How long to try again if nothing could be lost."""
+        """How long to retry if no work could be lost."""
 
     def before_step(self, change: Change) -> Head:
-        """Accept *change*, before any work is done that could be lost.
+        """Make *change* before a step, when no work could be lost.
 
         Raises:
-            RemoteUnreachable: the remote refused access, or the time is over.
+            RemoteUnreachable: the remote refused access, or it did not answer in time.
         """
         return self.reach(lambda: self._store.update(change))
 
     def after_step(self, change: Change, lease_s: float) -> Head:
-        """Accept *change*, after a step whose claim is valid for *lease_s*.
+        """Make *change* after a step whose claim is valid for *lease_s*.
 
         Raises: see `before_step`.
         """
-        # After that, another process may have the step, but not always.
+        # A claim without heartbeats for that long may be taken over, but need not be.
         limit_s = max(self._store.retry_for_s, lease_s)
         return self._reach(lambda: self._store.update(change), limit_s, may_be_denied=True)
 
     def reach(self, act: Callable[[], T]) -> T:
-        """Return what *act* returns, once the store is reachable and the work tree is free.
+        """Return the result of *act*; retry it while a remote or the work tree is not available.
 
         Raises: see `before_step`.
         """
         return self._reach(act, self.wait_s, may_be_denied=False)
 
     def after_agent(self, act: Callable[[], T], stop: Cancellation) -> T:
-        """Return what *act* returns, which may be tried again until *stop* is set.
+        """Return the result of *act*, which saves an agent's work; retry it until *stop* is set.
 
         Raises: see `before_step`.
         """
@@ -88,32 +88,32 @@ class RetryPolicy:
         stop: Cancellation | None = None,
     ) -> T:
         stop = stop or self._stop
-        began, pause = time.monotonic(), FIRST_PAUSE_S
-        told: str | None = None
-        told_of: str | None = None
+        started, pause = time.monotonic(), FIRST_PAUSE_S
+        end_message: str | None = None
+        last_reported: str | None = None
         while True:
             try:
-                found = act()
+                result = act()
             except RemoteUnreachable as error:
-                left = began + wait_s - time.monotonic()
+                left = started + wait_s - time.monotonic()
                 if left <= 0 or stop.is_set() or (error.is_denied and not may_be_denied):
                     raise
                 nap = min(left, pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
                 self._emit(Waiting(f"{error.message}; next try in {nap:.0f} s"))
-                told, pause = "the remote is back", min(2 * pause, LONGEST_PAUSE_S)
+                end_message, pause = "the remote is back", min(2 * pause, LONGEST_PAUSE_S)
                 stop.wait(nap)
             except WorkTreeBusy as busy:
-                left = began + max(wait_s, BUSY_S) - time.monotonic()
+                left = started + max(wait_s, BUSY_S) - time.monotonic()
                 if left <= 0 or stop.is_set():
                     raise
-                if busy.message != told_of:
+                if busy.message != last_reported:
                     self._emit(Waiting(busy.message))
-                told, told_of = "the work tree is free", busy.message
+                end_message, last_reported = "the work tree is free", busy.message
                 stop.wait(BUSY_PAUSE_S)
             else:
-                if told is not None:
-                    self._emit(Waiting(told))
-                return found
+                if end_message is not None:
+                    self._emit(Waiting(end_message))
+                return result
 
 
 class Changes:
@@ -124,11 +124,11 @@ class Changes:
         self.store = store
         self.kind = kind
         self.retry_policy: RetryPolicy | None = None
-        """Waits for a process at work; changes by hand never wait."""
+        """Waits while the store is out of reach; None for a person's command, which never waits."""
         self.now: Callable[[], datetime] = partial(datetime.now, UTC)
-        """The clock; if a run is decided somewhere else, that place has its own."""
+        """The clock; a server that decides about the run sets its own."""
         self.work: Work | None = None
-        """The code that moves with the next change of a process at work."""
+        """The code that moves with the next change of a worker."""
 
     def update(
         self,
@@ -138,17 +138,17 @@ class Changes:
         run_id: str | None = None,
         lease_s: float | None = None,
     ) -> tuple[Head, list[int]]:
-        """Do *act* and all that follows from it; then claim what *capacity* allows.
+        """Do *act* and everything that follows from it; then claim what *capacity* allows.
 
-        Returns the new head and the tokens of the granted claims. If nothing happens, nothing
-        is written. *act* is about a claim that is valid for *lease_s*, and about the run
-        *run_id*.
+        Returns the new head and the tokens of the granted claims. Without any effect, nothing is
+        written. *lease_s* is how long the claim that *act* is about is valid. With *run_id*, the
+        store must have that run.
 
         Raises:
             StaleClaim: the run's files are gone, or the claim of *act* is.
             DefinitionChanged: see `Kind.open`.
         """
-        made: list[OpenChange] = []
+        changes: list[OpenChange] = []
 
         def change(head: Head | None) -> Transition | None:
             if run_id is None:
@@ -158,7 +158,8 @@ class Changes:
             if present.exit:
                 ensure_here(present)
             opened: OpenChange = self.kind.open(present, at=self.now())
-            made[:] = [opened]
+            # The store may call this again after a lost race; only the last call counts.
+            changes[:] = [opened]
             if act is not None:
                 act(opened)
             opened.settle(capacity(opened.head))
@@ -175,27 +176,30 @@ class Changes:
             head = self.retry_policy.before_step(change)
         else:
             head = self.retry_policy.after_step(change, lease_s or self.store.ttl_s)
-        if not made:
+        if not changes:
             return head, []
-        self._keep(made[0], head)
-        return head, made[0].granted
+        self._keep(changes[0], head)
+        return head, changes[0].granted
 
     def _keep(self, change: Any, head: Head) -> None:
-        """Remember what is known about *head*, the result of *change*."""
+        """Cache the facts about *head*, the result of *change*."""
 
-    def keep_document(self, made: Transition) -> None:
-        """Keep what the head of *made* refers to; under the store's lock, and before the head."""
-        if made.document is not None:
-            if made.keeps is not None:
-                self.store.forget_documents(MARKINGS, made.keeps)
-            self.store.keep_document(*made.document)
+    def keep_document(self, transition: Transition) -> None:
+        """Save the document that the head of *transition* refers to.
+
+        Call it under the store's lock, before the head is written.
+        """
+        if transition.document is not None:
+            if transition.keeps is not None:
+                self.store.forget_documents(MARKINGS, transition.keeps)
+            self.store.keep_document(*transition.document)
 
 
 def still_there(store: Store, head: Head | None) -> Head:
     """Return *head*.
 
     Raises:
-        StaleClaim: there is none, although a run had started.
+        StaleClaim: it is None, although the run had started.
     """
     if head is None:
         raise StaleClaim(
@@ -212,33 +216,33 @@ def of_run(store: Store, run_id: str, head: Head | None) -> Head:
     Raises:
         StaleClaim: the files are gone, or they are of another run.
     """
-    found = still_there(store, head)
-    if found.run_id != run_id:
+    present = still_there(store, head)
+    if present.run_id != run_id:
         raise StaleClaim(
             "the run is gone, and another one was started in its place",
             where=str(store.state_path),
             hint="the agent's answer is in its step log; start again to work on the new run",
         )
-    return found
+    return present
 
 
 def followed(store: Store, known: Head, head: Head | None) -> Head:
     """Return *head* if it belongs to the run of *known*, or to one that a reset of it started.
 
-    Another program's state has no run before it is migrated; until then its head is a
-    preview at revision 0, with a new run id at each look.
+    Another program's state has no run before it is migrated. Until then, its head is a preview
+    at revision 0, with a new run id each time it is read.
 
     Raises:
         StaleClaim: see `of_run`.
     """
-    found = still_there(store, head)
-    is_same = found.run_id == known.run_id or not known.revision
+    present = still_there(store, head)
+    is_same = present.run_id == known.run_id or not known.revision
     if is_same or _was_reset(store, known.run_id):
-        return found
-    return of_run(store, known.run_id, found)
+        return present
+    return of_run(store, known.run_id, present)
 
 
 def _was_reset(store: Store, run_id: str) -> bool:
-    """Return whether the journal says that *run_id* was ended on purpose."""
+    """Return whether the journal says that a person reset the run *run_id*."""
     resets = (fact for fact in read(store.history()) if fact.meaning.resets)
     return any(run_id in str(fact.outcome) for fact in resets)

@@ -1,8 +1,8 @@
 """Moves code together with the state of a run, for the attempts of one process.
 
-A step begins on the code that the state goes with, and its code moves in the same push as the
-state, or neither does. Where a run is not shared through git nothing is moved, and the work tree
-is nobody's business but the agents'.
+A step starts with the code that belongs to the state. The code that it leaves and the new state
+move in the same push, or neither does. If a run is not shared through git, no code moves, and
+only the agents touch the work tree.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from sequencer.model.head import Claim, Head, Work
 from sequencer.model.outcome import OutcomeStatus
 
 TURN_S = 0.5
+"""How often an attempt that waits for the work tree checks whether it has to stop."""
 _turns: dict[Path, threading.Lock] = {}
-"""Held by the attempts of this process that are alone in the work tree of the folder."""
+"""Folder -> the lock of the attempt of this process that has its work tree for itself."""
 
 
 class CodeSync:
-    """Moves the code that the attempts of one process leave, and keeps it where that fails."""
+    """Moves the code that the attempts of one process leave; if it can't, a branch keeps it."""
 
     def __init__(self, workspace: Workspace, retry_policy: RetryPolicy) -> None:
-        """Work in *workspace*, where other runs of this process may work as well.
+        """Work in *workspace*, which other runs of this process may also use.
 
         *retry_policy* waits for a remote that is out of reach.
         """
@@ -44,34 +45,34 @@ class CodeSync:
         self._retry_policy = retry_policy
         self._turn = _turns.setdefault(workspace.folder, threading.Lock())
         self.is_ready = True
-        """Whether a node may begin in this workspace, as it was seen last."""
+        """Whether a node could start in this workspace at the last check."""
         self.moves = workspace.moves
-        self._here: set[str] = set()
-        """The code of states that is in the work tree: brought here, or left by nodes here."""
+        self._commits_here: set[str] = set()
+        """Commits of states that the work tree contains: checked out, or made by nodes here."""
 
     def may_begin(self, head: Head, running: Collection[int], others: Collection[int]) -> bool:
-        """Return whether one more node may begin here, beside those with the tokens *running*.
+        """Return whether one more node may start here while *running* attempts are at work.
 
-        *others* are the tokens of claims of other processes that may be alive.
+        *running* are their tokens; *others* are tokens of other processes that may be alive.
         """
         if not self.moves:
             return self.is_ready
         if others or not self.is_ready:
             return False
-        # One that has lost its claim still works in this tree, and others may have elsewhere.
+        # An attempt that lost its claim still works in this tree, and its node may run elsewhere.
         is_alone = all(head.claim_with(token) for token in running)
-        is_here = not running or head.work is None or head.work.commit in self._here
+        is_here = not running or head.work is None or head.work.commit in self._commits_here
         return is_alone and is_here
 
     def ensure_ready(self, head: Head, is_held: Callable[[], bool]) -> None:
-        """Look whether a node may begin while none is running.
+        """Check whether a node may start while none is running, and set `is_ready`.
 
-        None may where agents of another process are in the way and *is_held* says, when they
-        were waited for, that somebody has claims to be waited for.
+        It is not ready if agents of another process still work here after a wait, and *is_held*
+        returns that there are claims to wait for.
 
         Raises:
-            WorkTreeRefused: none may.
-            WorkTreeBusy: nobody has claims, and agents of somebody work all the same.
+            WorkTreeRefused: no node may start here.
+            WorkTreeBusy: agents of another process work here although there are no claims.
         """
         self.is_ready = False
         try:
@@ -83,7 +84,7 @@ class CodeSync:
         self.is_ready = True
 
     def look(self, head: Head) -> None:
-        """Look whether a node may begin; if not, the next claim says why."""
+        """Check whether a node may start, and set `is_ready`; if not, the next claim says why."""
         try:
             self._workspace.ready(head)
             self.is_ready = True
@@ -91,17 +92,17 @@ class CodeSync:
             self.is_ready = False
 
     def enter(self, head: Head) -> None:
-        """Check out the code that belongs to *head*, once the store is reachable.
+        """Check out the code that belongs to *head*; waits for a remote that is out of reach.
 
         Raises: see `Workspace.enter`.
         """
         self._retry_policy.reach(lambda: self._workspace.enter(head))
-        self._here = set() if head.work is None else {head.work.commit}
+        self._commits_here = set() if head.work is None else {head.work.commit}
 
     def collect(self, worked: Sequence[Attempt], head: Head) -> Work | None:
         """Return the code that moves with the end of *worked*; see `Workspace.collect`.
 
-        Where it can't move, they have failed.
+        If it can't move, these attempts fail.
         """
         if not worked:
             return None
@@ -114,36 +115,35 @@ class CodeSync:
             self.refuse(worked, head, refusal)
             return None
         if work is not None:
-            self._here.add(work.commit)
+            self._commits_here.add(work.commit)
         return work
 
     def refuse(self, worked: Sequence[Attempt], head: Head, refusal: WorkTreeRefused) -> None:
-        """Make failures of *worked*, whose code was not taken; a branch keeps it."""
-        for one in worked:
-            error, kept = refusal.message, None
+        """Make *worked*, whose code was refused, fail; put their work on branches."""
+        for attempt in worked:
+            error, branch = refusal.message, None
             with contextlib.suppress(SequencerError):
-                kept = self._workspace.keep(one.claim, one.claim.step, head)
-            if kept is not None:
-                error = f"{error}; what the step did is on branch {kept}"
-            if one.ended is not None:
-                outcome = one.ended.outcome.replace(status=OutcomeStatus.FAILED, error=error)
-                made = replace(one.ended, outcome=outcome, decision=None, verdict=None)
-                one.ended = made
+                branch = self._workspace.keep(attempt.claim, attempt.claim.step, head)
+            if branch is not None:
+                error = f"{error}; what the step did is on branch {branch}"
+            if (ended := attempt.ended) is not None:
+                outcome = ended.outcome.replace(status=OutcomeStatus.FAILED, error=error)
+                attempt.ended = replace(ended, outcome=outcome, decision=None, verdict=None)
 
     def keep(self, ended: Sequence[Attempt], head: Head | None) -> None:
-        """Put the work of *ended*, whose word does not count, on branches of their own."""
-        for one in ended:
+        """Put the work of *ended*, whose results do not count, on branches."""
+        for attempt in ended:
             if head is None:
                 return
-            # That it does not count is the news, whatever git says.
+            # The caller reports that it does not count, which matters more than an error of git.
             with contextlib.suppress(SequencerError):
-                self._workspace.keep(one.claim, one.claim.step, head)
+                self._workspace.keep(attempt.claim, attempt.claim.step, head)
 
     @contextlib.contextmanager
     def alone(self, head: Head, stop: Cancellation) -> Iterator[None]:
-        """Keep the work tree for one attempt of this process that begins at *head*.
+        """Reserve the work tree for one attempt of this process that starts at *head*.
 
-        Others wait until it has ended, or *stop* is set.
+        The other attempts of this process wait until it has ended, or *stop* is set.
 
         Raises: see `Workspace.ready`.
         """
@@ -156,10 +156,10 @@ class CodeSync:
             self._retry_policy.reach(lambda: self._workspace.ready(head))
             yield
         except RemoteUnreachable as away:
-            # The server of the run is another one, and it was reached.
+            # Not the server that has the run's state: that one was reached.
             raise WorkTreeRefused(away.message, where=away.where, hint=away.hint) from away
         finally:
-            # Who comes next finds out whether it was accepted.
+            # The next attempt finds out whether this one was accepted.
             self._workspace.leave(None)
             if self.moves:
                 self._turn.release()
@@ -167,12 +167,12 @@ class CodeSync:
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
         """Return *work* of an attempt merged with what *head* has accepted since it started.
 
-        A text says why they conflict. Raises: see `Workspace.merged`.
+        A string says why they conflict. Raises: see `Workspace.merged`.
         """
         return self._workspace.merged(claim, head, work)
 
     def publish(self, head: Head, *, wait: bool = False) -> None:
-        """Let people see the code of *head*, unless an attempt works here: it does that itself.
+        """Publish the code of *head*, unless an attempt works here, which does that itself.
 
         With *wait*, wait for a thread that is publishing: this process is about to end.
         """
@@ -183,15 +183,15 @@ class CodeSync:
                 self._turn.release()
 
     def leave(self, head: Head | None, running: Collection[int]) -> None:
-        """Let other processes have the work tree if none of the tokens *running* is left here."""
+        """Release the work tree for other processes, unless attempts are still *running* here."""
         if not running:
             self._workspace.leave(head)
 
 
 def accepted(ended: Sequence[Attempt]) -> list[Attempt]:
-    """Return those of *ended* whose agents did what they were asked."""
+    """Return the attempts in *ended* with an accepted outcome."""
     return [
-        one
-        for one in ended
-        if one.ended is not None and one.error is None and one.ended.outcome.is_accepted
+        attempt
+        for attempt in ended
+        if attempt.ended is not None and attempt.error is None and attempt.ended.outcome.is_accepted
     ]

@@ -1,4 +1,4 @@
-"""The conversations of the nodes of a graph; each is saved next to the output of its node."""
+"""Saves the conversations of a graph's nodes, each next to the output of its node."""
 
 from __future__ import annotations
 
@@ -33,27 +33,30 @@ class Sessions(Struct, frozen=True):
 
     @classmethod
     def of(cls, store: Store, workflow: Workflow) -> Self:
-        """Return those of the run of *workflow* in *store*."""
+        """Return the conversations of the run of *workflow* in *store*."""
         return cls(store, any(step.continue_session for step in workflow.steps))
 
     def keep(self, claim: Claim, ended: AttemptResult, at: str) -> None:
-        """Keep the conversation of an attempt that was accepted *at* that time.
+        """Save the conversation of an attempt that was accepted *at* a time.
 
-        One that can't be kept is not continued.
+        If it can't be saved, a new conversation starts later; that is no error.
         """
         session = session_of(ended.outcome, ended.agent, at)
         if not self.is_used or session is None:
             return
         folder = self.store.result_folder(claim.step_index, claim.token)
-        found = session.model_dump(mode="json", exclude_none=True)
+        data = session.model_dump(mode="json", exclude_none=True)
         try:
             folders.made(folder)
-            write_durably(folder / FILE, json.dumps(found).encode())
+            write_durably(folder / FILE, json.dumps(data).encode())
         except OSError:
             return
 
     def reaching(self, marking: Marking, name: str) -> Session | None:
-        """Return the conversation whose output has reached *name*, if it was exactly one."""
+        """Return the conversation of the node whose output came to *name*.
+
+        None: there is none, or several outputs came.
+        """
         try:
             if (path := self._path(marking, name)) is None:
                 return None
@@ -62,7 +65,7 @@ class Sessions(Struct, frozen=True):
             return None
 
     def end(self, marking: Marking, name: str) -> None:
-        """Let nobody continue the conversation that has reached *name*: it can't be continued."""
+        """Remove the conversation that came to *name*, because its client has lost it."""
         with suppress(OSError, CorruptState):
             if (path := self._path(marking, name)) is not None:
                 path.unlink(missing_ok=True)

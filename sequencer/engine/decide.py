@@ -1,7 +1,7 @@
-"""When does a process record, claim, wait or end? Decided here, for every kind of workflow.
+"""Decides when a process records, claims, waits or ends, for every kind of workflow.
 
-Pure: no I/O, no clock, no chance. A driver looks at the run, makes a `Seen` of what it found,
-asks `next_move`, does what the move says, and looks again.
+Pure: no I/O, no clock, no random numbers. A driver looks at the run, makes a `Seen` of it, asks
+`next_move`, does that move, and looks again.
 
 The order of the questions is the same for every kind. The kinds differ in the answers, so each
 has its own `Seen`: `SequenceSeen` for cycles and procedures, and `decide_graph.GraphSeen` for
@@ -28,15 +28,15 @@ from sequencer.model.limits import parse_time
 
 
 class RecordExpired(Struct, frozen=True):
-    """Record what nobody decided or answered in time, or that the run's time is up."""
+    """Record that no one decided or answered in time, or that the run's time is up."""
 
     message: str = ""
     acts: tuple[Callable[[Any], object], ...] = ()
-    """For a graph: each is done in an open change. A sequence has only its gate."""
+    """For a graph: functions that are called with an open change. A sequence has only its gate."""
 
 
 class TakeClaims(Struct, frozen=True):
-    """Claim what can start."""
+    """Claim the steps that can start."""
 
 
 class Wait(Struct, frozen=True):
@@ -48,15 +48,15 @@ class Wait(Struct, frozen=True):
     claim: Claim | None = None
     """The claim whose holder is watched."""
     is_for_others: bool = False
-    """Other processes are in the way, so the invocation limits how long this one waits."""
+    """Whether it waits for other processes; the invocation limits how long."""
     hint: str = ""
-    """What to do if it may not wait any longer."""
+    """What to do if the process may not wait any longer."""
     report: str | None = None
-    """What is said when the wait starts; None: *message*."""
+    """The message at the start of the wait; None: *message*."""
     date: str | None = None
-    """The date that is reported with it, ISO 8601 UTC."""
+    """The date in that message, ISO 8601 UTC."""
     needs_person: bool = False
-    """Whether it waits for a process that somebody has to start."""
+    """Whether it waits for a process that a person has to start."""
 
 
 class End(Struct, frozen=True):
@@ -73,65 +73,65 @@ Move = RecordExpired | TakeClaims | Wait | End
 
 
 def next_move(seen: Seen) -> Move:
-    """Return what a process does next that has *seen* this."""
+    """Return the next move of the process that has *seen* the run."""
     try:
         if seen.is_over:
-            return Wait() if seen.own else End(seen.how_it_ended())
+            return Wait() if seen.running else End(seen.how_it_ended())
         if (expired := seen.expired()) is not None:
             return expired
         if not seen.is_stopped and seen.tried_at is None and seen.may_claim():
             return TakeClaims()
-        return Wait(until=seen.due()) if seen.own else _wait_or_end(seen)
+        return Wait(until=seen.due()) if seen.running else _wait_or_end(seen)
     except SequencerError as error:
         return End(error=error)
 
 
 def _wait_or_end(seen: Seen) -> Wait | End:
-    """Return what a process does that makes no attempt and can't start one."""
+    """Return the move of a process that runs no attempt and can't start one."""
     if seen.is_stopped:
-        _, held = on_hold(seen.head) or (None, "start again to continue")
-        return End(error=Interrupted(seen.interrupted, hint=held))
+        _, hint = on_hold(seen.head) or (None, "start again to continue")
+        return End(error=Interrupted(seen.interrupted, hint=hint))
     reason = seen.reason_to_end()
     return seen.wait() if reason is None else End(reason)
 
 
-# --- what was seen ---------------------------------------------------------------------
+# --- the facts -------------------------------------------------------------------------
 
 
 class Seen(ABC):
-    """A run as one process sees it at one moment, and what the run's kind says about it."""
+    """A run as one process sees it at one moment, and the answers of the run's kind."""
 
     interrupted: ClassVar[str] = "interrupted"
-    """What a process says that is asked to end."""
+    """The message of a process that was asked to end."""
 
     def __init__(
         self,
         head: Head,
         at: datetime,
         *,
-        gone: Collection[int] = (),
-        own: Collection[int] = (),
+        expired_tokens: Collection[int] = (),
+        running: Collection[int] = (),
         is_stopped: bool = False,
         tried_at: datetime | None = None,
     ) -> None:
-        """Take the facts.
+        """Note the facts.
 
-        *gone* are the tokens of claims that may be taken over, *own* those of the attempts
-        that this process makes. *tried_at*: this process tried then to claim at this head, so
-        there is no more to get until the head changes or something becomes due.
+        *expired_tokens* are the claims that may be taken over, *running* the tokens of the
+        attempts of this process. *tried_at* is when this process tried to claim at this head:
+        there is nothing more to claim until the head changes or something becomes due.
         """
         self.head, self.at = head, at
-        self.gone, self.own, self.is_stopped = gone, own, is_stopped
+        self.expired_tokens, self.running, self.is_stopped = expired_tokens, running, is_stopped
         self.tried_at = tried_at
 
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Return whether the run has come to an end, good or bad."""
+        """Return whether the run has ended, well or badly."""
 
     @abstractmethod
     def how_it_ended(self) -> str:
-        """Return in words how the run, which is over, has ended.
+        """Return as text how the run, which is over, has ended.
 
         Raises:
             StepFailed: it ended badly.
@@ -139,11 +139,11 @@ class Seen(ABC):
 
     @abstractmethod
     def expired(self) -> RecordExpired | None:
-        """Return what is to be recorded because its time has passed."""
+        """Return the move that records what has expired; None: nothing has."""
 
     @abstractmethod
     def may_claim(self) -> bool:
-        """Return whether to try to claim something; a graph finds out only by trying."""
+        """Return whether to try to claim a step; in a graph only the try shows if one can start."""
 
     @abstractmethod
     def due(self) -> datetime | None:
@@ -151,14 +151,14 @@ class Seen(ABC):
 
     @abstractmethod
     def reason_to_end(self) -> str | None:
-        """Return why this invocation ends, though the run goes on; None: it waits.
+        """Return why this invocation ends although the run continues; None: it waits.
 
         Raises: see `WorkLoop.work`.
         """
 
     @abstractmethod
     def wait(self) -> Wait:
-        """Return what this process waits for."""
+        """Return the move of waiting, with the reason."""
 
 
 class SequenceSeen(Seen):
@@ -169,63 +169,63 @@ class SequenceSeen(Seen):
     def __init__(
         self, head: Head, at: datetime, kind: Kind, budget: SequenceBudget, **more: Any
     ) -> None:
-        """Take the facts, see `Seen`; *budget* is what this invocation has done and may do."""
+        """Note the facts, see `Seen`; *budget* is what this invocation has done and may do."""
         super().__init__(head, at, **more)
         self._kind, self._budget = kind, budget
 
     @cached_property
-    def here(self) -> Readiness:
-        """Whether a step may start, once the claims that may be taken over are gone."""
-        head = self.head
-        if self.gone and head.claims:
-            claims = tuple(claim for claim in head.claims if claim.token not in self.gone)
+    def readiness(self) -> Readiness:
+        """Whether a step may start, as if the expired claims had been removed."""
+        head, expired = self.head, self.expired_tokens
+        if expired and head.claims:
+            claims = tuple(claim for claim in head.claims if claim.token not in expired)
             head = head.replace(claims=claims)
         return self._kind.ready(head, self._budget.run_limits, at=self.at)
 
     @property
     def is_over(self) -> bool:
-        """Return whether no step comes any more."""
-        return self.here.kind is ReadinessKind.COMPLETE
+        """Return whether there are no more steps."""
+        return self.readiness.kind is ReadinessKind.COMPLETE
 
     def how_it_ended(self) -> str:
-        """Return in words how the run has ended."""
-        return self._budget.reason_to_end(self.here, self.head) or self.here.message
+        """Return as text how the run has ended."""
+        return self._budget.reason_to_end(self.readiness, self.head) or self.readiness.message
 
     def expired(self) -> RecordExpired | None:
-        """Return that the time of the gate has passed."""
-        is_expired = self.here.kind is ReadinessKind.EXPIRED and self.head.gate is not None
-        return RecordExpired(self.here.message) if is_expired else None
+        """Return the move that records that the gate has expired; None: it has not."""
+        is_expired = self.readiness.kind is ReadinessKind.EXPIRED and self.head.gate is not None
+        return RecordExpired(self.readiness.message) if is_expired else None
 
     def may_claim(self) -> bool:
         """Return whether a step is ready and this invocation may run it."""
-        return self.here.kind is ReadinessKind.READY and self._budget.may_claim(self.head)
+        return self.readiness.kind is ReadinessKind.READY and self._budget.may_claim(self.head)
 
     def due(self) -> datetime | None:
         """Return when the step becomes due."""
-        return parse_time(self.here.until) if self.here.until else None
+        return parse_time(self.readiness.until) if self.readiness.until else None
 
     def reason_to_end(self) -> str | None:
-        """Return why this invocation ends; a limit of its own comes first.
+        """Return why this invocation ends; one of its own limits comes first.
 
-        A pause that ends it as well is what a person wants to read.
+        If the run is also paused, the pause comes first: a person wants to know about it.
 
         Raises: see `WorkLoop.work`.
         """
         reached = self._budget.reached(self.head)
         if reached is not None and self.head.status is not Status.PAUSED:
             return reached
-        return self._budget.reason_to_end(self.here, self.head) or reached
+        return self._budget.reason_to_end(self.readiness, self.head) or reached
 
     def wait(self) -> Wait:
-        """Return what this process waits for: a date, or other processes."""
-        here, head = self.here, self.head
-        if here.kind is ReadinessKind.NOT_YET:
-            return Wait(here.message, until=self.due(), date=here.until)
-        message = here.message
-        if here.kind is ReadinessKind.READY:
+        """Return the move of waiting for a date, or for other processes."""
+        readiness, head = self.readiness, self.head
+        if readiness.kind is ReadinessKind.NOT_YET:
+            return Wait(readiness.message, until=self.due(), date=readiness.until)
+        message = readiness.message
+        if readiness.kind is ReadinessKind.READY:
             why = "is not at a position of this process"
             if self._budget.is_mine(head.step_index):
                 why = "goes to a process that has waited longer"
-            message = f"step {here.place.step!r} (step_index {head.step_index}) {why}"
+            message = f"step {readiness.place.step!r} (step_index {head.step_index}) {why}"
         hint = "wait for it with --max-wait"
-        return Wait(message, claim=here.claim, is_for_others=True, hint=hint)
+        return Wait(message, claim=readiness.claim, is_for_others=True, hint=hint)

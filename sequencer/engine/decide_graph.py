@@ -1,4 +1,4 @@
-"""What the decider sees of a graph's run; see `engine.decide`."""
+"""The facts of a graph's run for a decision; see `engine.decide`."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class GraphSeen(Seen):
         is_code_busy: bool = False,
         **more: Any,
     ) -> None:
-        """Take the facts, see `Seen`.
+        """Note the facts, see `Seen`.
 
         *budget* is what this invocation has done and may do. *is_code_busy*: other processes
-        work on the code that this one would work on.
+        work on the code that this process needs.
         """
         super().__init__(head, at, **more)
         self.marking, self._kind, self._budget = marking, graph_kind, budget
@@ -41,11 +41,11 @@ class GraphSeen(Seen):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the graph has come to its end."""
+        """Return whether the run of the graph has ended."""
         return self._kind.is_over(self.head)
 
     def how_it_ended(self) -> str:
-        """Return in words how the run has ended.
+        """Return as text how the run has ended.
 
         Raises:
             StepFailed: it ended badly.
@@ -53,15 +53,15 @@ class GraphSeen(Seen):
         return self._budget.end_of_the_run(self.head, self.marking)
 
     def _left_ms(self) -> float:
-        # How long a dead process worked is counted when its nodes are taken over.
-        if self.gone or self.head.is_on_hold:
+        # The time that a dead process worked is known only when its nodes are taken over.
+        if self.expired_tokens or self.head.is_on_hold:
             return math.inf
         return time_left_ms(self.head, self.marking, self.at)
 
     def expired(self) -> RecordExpired | None:
-        """Return which questions nobody answered in time, and whether the agents' time is up.
+        """Return the move that records expired questions, and that the agents' time is up.
 
-        While the run is on hold nothing is recorded, as at the gate of a sequence.
+        While the run is on hold, nothing expires, as at the gate of a sequence.
         """
         if self.head.is_on_hold:
             return None
@@ -70,13 +70,13 @@ class GraphSeen(Seen):
 
     def may_claim(self) -> bool:
         """Return whether this process may start one more node, if there is one."""
-        return not self._is_code_busy and self._budget.slots(len(self.own)) > 0
+        return not self._is_code_busy and self._budget.slots(len(self.running)) > 0
 
     def due(self) -> datetime | None:
-        """Return when the next try, the end of a question or the end of the time comes.
+        """Return when the next try starts, a question expires, or the agents' time is up.
 
-        What was due before this process tried to claim waits for a free slot; the end of an
-        attempt wakes the process then.
+        Tries that were due before this process tried to claim wait for a free slot. The process
+        wakes anyway when an attempt ends.
         """
         since, left_ms = self.tried_at or self.at, self._left_ms()
         dates = [date for date in _dates(self.marking) if date > since]
@@ -92,7 +92,7 @@ class GraphSeen(Seen):
         return self._budget.reason_to_end(self.head, self.marking, self.at)
 
     def wait(self) -> Wait:
-        """Return what this process waits for: other processes, or the next try."""
+        """Return the move of waiting for other processes, or for the next try."""
         if self._budget.waits_for_others(self.head, self.at):
             message = waiting_words(self.head)
             hint = "use 'sequencer takeover --force' if their processes are really gone"

@@ -1,4 +1,4 @@
-"""A store that hands out the attempts of its runs itself, and is asked what it knows of them."""
+"""A store that hands out the attempts of its runs to workers, and can report on them."""
 
 from __future__ import annotations
 
@@ -16,39 +16,42 @@ from sequencer.store.protocol import Store
 
 
 class RemoteAttempt(Struct, frozen=True):
-    """An attempt that has ended, and where."""
+    """An attempt that has ended on some machine."""
 
     step: str
     step_index: int
     attempt: int
     token: int
     host: str
-    """The machine that has written its log."""
+    """The machine that wrote its log."""
     log: str
-    """Path of the log there."""
+    """Path of the log on that machine."""
 
 
 @runtime_checkable
 class Dispatcher(Protocol):
-    """A store that hands out the attempts of a run itself, to every process at work on it."""
+    """A store that hands out the attempts of a run to every process that works on it."""
 
     worker_of: Callable[[str | None, Emit], Worker] | None
-    """Returns what runs the attempts at the run of this name, and reports on them."""
+    """Returns the worker that runs the attempts of the run of this name, and emits events."""
 
     def run_names(self) -> list[str]:
         """Return the names of the project's named runs."""
         ...
 
     def makers(self) -> Mapping[int, str]:
-        """Return who runs the attempts that were handed out, by token; empty: nobody yet."""
+        """Return the processes that run the attempts that were handed out, by token.
+
+        An empty name: no process runs it yet.
+        """
         ...
 
     def elsewhere(self) -> str:
-        """Return where the workers are that run its attempts; empty: here too."""
+        """Return where the workers that run its attempts are; empty: on this machine too."""
         ...
 
     def detached(self) -> list[dict[str, Any]]:
-        """Return the detached permissions to work: the open ones and the last one."""
+        """Return the detached work orders: the open ones and the last one."""
         ...
 
     def made(self) -> list[RemoteAttempt]:
@@ -56,7 +59,7 @@ class Dispatcher(Protocol):
         ...
 
     def ensure_served(self, worker: Worker) -> None:
-        """Return if others can run attempts like those of *worker*; before a run starts.
+        """Check, before a run starts, that other machines can run the attempts of *worker*.
 
         Raises:
             UsageRefused: its agents need something that only one machine has.
@@ -73,9 +76,9 @@ class Dispatcher(Protocol):
         *,
         is_detached: bool,
     ) -> Summary:
-        """Work with *worker*, at *places* attempts at once, until a limit, an end or an error.
+        """Work with *worker*, at most *places* attempts at once, until a limit, an end or an error.
 
-        If it *is_detached*, others do that work, and this returns at once.
+        If it *is_detached*, other processes do the work, and this call returns immediately.
 
         Raises: see `WorkLoop.work`.
         """
@@ -83,5 +86,5 @@ class Dispatcher(Protocol):
 
 
 def dispatch_of(store: Store) -> Dispatcher | None:
-    """Return what hands out attempts, if *store* does that itself."""
+    """Return *store* if it hands out attempts itself; otherwise None."""
     return store if isinstance(store, Dispatcher) else None

@@ -1,7 +1,7 @@
 """The events of a process that works on a run.
 
-A listener is one function that takes each event, to show, count or post it. The nodes of a graph
-run in threads, so a listener must be thread-safe. It must not raise or block.
+A listener is a function that gets each event, to show it, count it or post it. The nodes of a
+graph run in threads, so a listener must be thread-safe. It must not raise or block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sequencer.executors.protocol import Piece
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, Usage
 
-# Named tuples: an event is made in every step, and these cost least.
+# Named tuples, because they are the cheapest: every step makes events.
 
 
 class AttemptStarted(NamedTuple):
@@ -26,7 +26,7 @@ class AttemptStarted(NamedTuple):
 
 
 class AttemptWrote(NamedTuple):
-    """The agent of an attempt has written something."""
+    """The agent of an attempt has written *data*."""
 
     attempt: Attempt
     data: bytes
@@ -34,23 +34,23 @@ class AttemptWrote(NamedTuple):
 
 
 class AttemptUsed(NamedTuple):
-    """What an attempt has used so far, as its executor tells it while the agent works."""
+    """The agent of an attempt has used *usage* so far, as its executor reports."""
 
     attempt: Attempt
     usage: Usage
 
 
 class AttemptEnded(NamedTuple):
-    """How an attempt ended; the run has not recorded it yet."""
+    """An attempt has ended; the run has not recorded it yet."""
 
     attempt: Attempt
     outcome: Outcome
     verdict: str = ""
-    """Of a step that judges: what it has decided, in which round, and why."""
+    """For a step that judges: its verdict, the round, and the reason."""
 
 
 class AttemptAccepted(NamedTuple):
-    """The run has recorded the end of an attempt as an accepted step: it can't be lost any more."""
+    """The run has recorded an attempt as an accepted step, which can't be lost any longer."""
 
     attempt: Attempt
     outcome: Outcome
@@ -68,24 +68,24 @@ class MadeElsewhere(NamedTuple):
 
 
 class HeadMoved(NamedTuple):
-    """This process has changed the run, which is at *head* by that."""
+    """This process has changed the run, which is now at *head*."""
 
     head: Head
 
 
 class Noticed(NamedTuple):
-    """Something that a person should know: restored state, an edit, a warning."""
+    """A message for a person: restored state, an edit, a warning."""
 
     text: str
 
 
 class Waiting(NamedTuple):
-    """The process sleeps, and until when if that is known."""
+    """The process sleeps; *until* is None if the end is not known."""
 
     reason: str
     until: str | None = None
     needs_person: bool = False
-    """The wait ends only when somebody starts a process."""
+    """Whether the wait ends only when a person starts a process."""
 
 
 RunEvent = (
@@ -103,11 +103,11 @@ Emit = Callable[[RunEvent], None]
 
 
 def ignore(event: RunEvent) -> None:
-    """Take *event* where nobody wants to hear of it."""
+    """Ignore *event*."""
 
 
 def several(*listeners: Emit) -> Emit:
-    """Return who passes each event on to *listeners*, in their order."""
+    """Return a listener that passes each event to all *listeners*, in order."""
 
     def emit(event: RunEvent) -> None:
         for listen in listeners:

@@ -1,9 +1,9 @@
-"""What an attempt's evidence is worth: the one place that judges it, for all clients alike.
+"""Judges the evidence of an attempt, in one place and in the same way for all clients.
 
 Executors report facts (`model.evidence`) and decide nothing. A turn that did not end cleanly is
-never accepted; one that did has to show what its step expects. What changed is looked at only
-where that decides something, after the client has ended, and never for a command, whose exit
-code is its evidence.
+never accepted; a turn that did must show what its step expects. The files are checked for
+changes only if that decides something, after the client has ended, and never for a command: its
+exit code is its evidence.
 
 Not promised: that the work is right, or that no one else made the change.
 """
@@ -25,17 +25,17 @@ from sequencer.model.outcome import Missing, Outcome, OutcomeStatus
 from sequencer.model.step import Expects, Stagnation, Step
 
 LOOK_S = 2.0
-"""How long an attempt's files may be looked at in all."""
+"""How long the checks of an attempt's files may take together."""
 BEFORE_S = 1.0
-"""Of that, before the agent starts."""
+"""The part of it before the agent starts."""
 COARSE_S = 0.012
-"""How far the times of files may be behind the clock."""
+"""How far the times of files may lag the clock."""
 _NOTHING_TO_DO = re.compile(
     rf"[\s>#+{MARKS}-]{{0,20}}(?:\d{{1,9}}[.)]\s)?[\s{MARKS}]{{0,20}}"
     rf"nothing\s+to\s+do[\s{MARKS}]{{0,20}}[:\uff1a][^\w\n]*+(?!REASON\W*\Z)\w",
     re.IGNORECASE,
 )
-"""With Markdown around it; the word that stands for a reason in the prompt is none."""
+"""May have Markdown around it. The word REASON, copied from the prompt, is not a reason."""
 _LACKS: dict[Missing, str] = {
     "change": "it has changed nothing, and its step expects a change",
     "text": "it has said nothing, and its step expects text",
@@ -50,9 +50,9 @@ SAY_NOTHING_TO_DO = (
     "If there is nothing to do, end your answer with the line `Nothing to do: REASON`."
 )
 OWN_WORD = frozenset({"command", "rehearsal"})
-"""Kinds of executors that are not judged: an exit code is its own evidence, and no agent ran."""
+"""Kinds of executors that are not judged: a command has its exit code, and a rehearsal no agent."""
 Notice = Callable[[str], object]
-"""Takes a line for the step's log."""
+"""Writes a line to the step's log."""
 
 
 def _is_alone() -> bool:
@@ -60,27 +60,28 @@ def _is_alone() -> bool:
 
 
 class PriorAttempts(Struct, frozen=True):
-    """What is known about a step when an attempt at it starts."""
+    """What is known about the earlier attempts at a step when another one starts."""
 
     notes: tuple[str, ...] = ()
-    """What the prompt says about the attempts before, in blocks."""
+    """Blocks of the prompt about the attempts before."""
     last: Streak | None = None
     """The streak of the last attempt; None: there is none, or it does not matter."""
     is_shared: Callable[[], bool] = _is_alone
-    """Whether another attempt works or has worked in the same folder meanwhile."""
+    """Returns whether another attempt has worked in the same folder at the same time."""
 
 
 NO_PRIOR = PriorAttempts()
 
 
 class ChangeWatch(Struct):
-    """Looks at the files of one attempt."""
+    """Watches the files of one attempt for changes."""
 
     folder: Path
-    own: Sequence[Path]
-    """Folders below it that do not count: those of the run."""
-    known: PriorAttempts
+    ignored: Sequence[Path]
+    """Folders of the run below it, which do not count."""
+    prior: PriorAttempts
     began: float = field(default_factory=time.time)
+    """Seconds since 1970."""
     before: TreeState | None = None
     left_s: float = field(default_factory=lambda: LOOK_S)
     tree: WatchedTree | None = None
@@ -90,11 +91,11 @@ class ChangeWatch(Struct):
         self.before = self._state(BEFORE_S)
 
     def _state(self, most_s: float) -> TreeState | None:
-        """Return what the files are; None: that can't be seen in time."""
+        """Return the state of the files; None: it can't be read in time."""
         started = time.monotonic()
         try:
             deadline = Deadline.after(min(most_s, self.left_s))
-            self.tree = self.tree or tree_of(self.folder, self.own)
+            self.tree = self.tree or tree_of(self.folder, self.ignored)
             return self.tree.state(deadline)
         except TreeUnknown:
             return None
@@ -102,11 +103,11 @@ class ChangeWatch(Struct):
             self.left_s -= time.monotonic() - started
 
     def measured(self, shown: Evidence, *, counts: bool) -> Evidence:
-        """Return *shown* with what has changed, as far as that is known.
+        """Return *shown* with the changes, as far as they are known.
 
-        If it *counts*, files and commits are counted from what was there before.
+        If it *counts*, changed files and commits are counted, compared with the state before.
         """
-        after = None if self.known.is_shared() else self._state(self.left_s)
+        after = None if self.prior.is_shared() else self._state(self.left_s)
         if after is None:
             return shown
         shown = shown.replace(tree=after.digest)
@@ -116,15 +117,17 @@ class ChangeWatch(Struct):
         if self.before is None or self.tree is None:
             return self._compared(shown, after)
         try:
-            found = self.tree.changes(self.before, after, Deadline.after(self.left_s))
+            changes = self.tree.changes(self.before, after, Deadline.after(self.left_s))
         except TreeUnknown:
             return self._compared(shown, after)
-        shown = shown.replace(has_changed=found.are_any, files=found.files, commits=found.commits)
+        shown = shown.replace(
+            has_changed=changes.are_any, files=changes.files, commits=changes.commits
+        )
         return self._compared(shown, after)
 
     def _compared(self, shown: Evidence, after: TreeState) -> Evidence:
         """Return *shown* with the number of attempts in a row that repeated each other."""
-        last = self.known.last
+        last = self.prior.last
         if last is None or shown.is_idle or shown.compared != last.answer:
             return shown
         if last.tree is None:
@@ -134,10 +137,10 @@ class ChangeWatch(Struct):
         return shown.replace(repeats=last.attempts + 1) if is_same else shown
 
 
-def judge(outcome: Outcome, step: Step, look: ChangeWatch | None, notice: Notice) -> Outcome:
+def judge(outcome: Outcome, step: Step, watch: ChangeWatch | None, notice: Notice) -> Outcome:
     """Return *outcome* of an agent's attempt at *step*, failed if its evidence is not enough.
 
-    Without a *look* it is unknown what changed.
+    Without a *watch*, the changes are unknown.
     """
     shown = outcome.evidence
     if shown is None or not outcome.is_accepted:
@@ -147,23 +150,23 @@ def judge(outcome: Outcome, step: Step, look: ChangeWatch | None, notice: Notice
         return outcome
     if says_nothing_to_do(outcome.output):
         shown = shown.replace(is_idle=True)
-    last = None if look is None else look.known.last
+    last = None if watch is None else watch.prior.last
     if step.expects == "change":
-        shown = shown if look is None else look.measured(shown, counts=True)
+        shown = shown if watch is None else watch.measured(shown, counts=True)
         if shown.has_changed is None and not shown.is_idle:
             notice("whether files have changed is not known: it took too long, or the folder "
                    "is shared with another attempt")  # fmt: skip
-    elif look and (is_in_doubt(shown, step.expects) or _may_repeat(shown, step, last)):
-        shown = look.measured(shown, counts=False)
-    # Only of a turn that was cut off does it say what to do.
+    elif watch and (is_in_doubt(shown, step.expects) or _may_repeat(shown, step, last)):
+        shown = watch.measured(shown, counts=False)
+    # The error of an accepted outcome is advice, and only for a turn that was cut off.
     return judge_work(outcome.replace(evidence=shown, error=None), step.expects, step.name)
 
 
 def judge_turn(outcome: Outcome, notice: Notice = str) -> Outcome:
     """Return *outcome*, failed if the agent's turn did not end cleanly.
 
-    Where the reason is not known, text and no open tool call are enough, with a notice. What an
-    executor knows to do about it is in the ``error`` of its outcome.
+    If the reason is not known, a turn with text and without open tool calls is accepted, with a
+    notice. The ``error`` of the outcome may have the executor's advice.
     """
     shown = outcome.evidence
     if shown is None or not outcome.is_accepted or shown.turn_end is TurnEnd.CLEAN:
@@ -194,7 +197,7 @@ def judge_work(outcome: Outcome, expects: Expects | None, name: str) -> Outcome:
 
 
 def lacking(shown: Evidence, expects: Expects | None) -> Missing | None:
-    """Return what an attempt has not shown of what its step expects; None: it has.
+    """Return what is missing from the evidence for what the step expects; None: nothing.
 
     >>> lacking(Evidence(), None), lacking(Evidence(has_text=True), None)
     ('anything', None)
@@ -215,7 +218,7 @@ def lacking(shown: Evidence, expects: Expects | None) -> Missing | None:
 
 
 def is_in_doubt(shown: Evidence, expects: Expects | None) -> bool:
-    """Return whether only a change can still be what the step expects."""
+    """Return whether only a change of files could still meet the expectation."""
     return expects is None and lacking(shown, expects) is not None
 
 
@@ -228,21 +231,21 @@ def _may_repeat(shown: Evidence, step: Step, last: Streak | None) -> bool:
 
 
 def says_nothing_to_do(answer: str) -> bool:
-    r"""Return whether the last line of *answer* says that there was nothing to do, and why.
+    r"""Return whether the last line of *answer* says that there was nothing to do, with a reason.
 
     >>> says_nothing_to_do("I looked.\n**Nothing to do:** all issues are closed.\n")
     True
     >>> says_nothing_to_do("Nothing to do:"), says_nothing_to_do("there is nothing to do: no")
     (False, False)
     """
-    # What ends a code block is no line of its own.
+    # The end of a code block does not count as a line.
     lines = [line for line in answer[-4000:].splitlines() if line.strip(" \t`~")]
     return bool(lines) and _NOTHING_TO_DO.match(lines[-1]) is not None
 
 
 def after_missing(missing: str | None) -> str | None:
-    """Return what the next prompt says about an attempt in which *missing* was missing."""
-    for known, said in _ASKS.items():
-        if known == missing:
-            return f"# Your last attempt did not count\n\nIt {said}. {SAY_NOTHING_TO_DO}"
+    """Return the block of the next prompt after an attempt in which *missing* was missing."""
+    for kind, text in _ASKS.items():
+        if kind == missing:
+            return f"# Your last attempt did not count\n\nIt {text}. {SAY_NOTHING_TO_DO}"
     return None

@@ -1,9 +1,9 @@
-"""Which nodes of a graph never run at the same time, because no wall stands between them.
+"""Keeps nodes of a graph from running at the same time if no wall separates them.
 
-An agent without a wall can write to the output of any other agent of its user. So it never
-runs while another node's answer decides the way, and a decision waits until it has ended.
+An agent without a wall can write to the output of any other agent of the same user. So it never
+runs together with a node whose answer picks an edge; each waits until the other has ended.
 
-Not promised: this between runs, or between a run and anything else that its user has started.
+Not promised: the same between runs, or between a run and other programs of the user.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 
-_NOBODY: frozenset[str] = frozenset()
+_NONE: frozenset[str] = frozenset()
 
 
-class _SyncStatus(NamedTuple):
+class _Groups(NamedTuple):
     graph: Graph
     deciding: frozenset[str]
-    open: frozenset[str]
+    without_wall: frozenset[str]
 
 
 class Exclusion:
-    """Keeps decisions of one graph's run apart from agents without a wall."""
+    """Separates the decisions of one graph's run from agents without a wall."""
 
     def __init__(
         self,
@@ -40,43 +40,49 @@ class Exclusion:
         with_defaults: Callable[[Step], Step],
         workflow_at: Callable[[Marking], Workflow],
     ) -> None:
-        """Look at nothing yet."""
+        """Note the functions to call; the nodes are examined on first use."""
         self._agents = agents
         self._with_defaults = with_defaults
         self._workflow_at = workflow_at
-        self._known: _SyncStatus | None = None
+        self._cached: _Groups | None = None
 
-    def closed(self, head: Head, marking: Marking, gone: Collection[int]) -> frozenset[str]:
-        """Return the nodes that must not start beside what runs now; *gone* are dead claims."""
-        deciding, has_no_wall = self._sides(marking)[1:]
-        if not (deciding and has_no_wall):
-            return _NOBODY
-        live = {claim.step for claim in head.claims if claim.token not in gone}
-        closed = _NOBODY
+    def closed(self, head: Head, marking: Marking, expired: Collection[int]) -> frozenset[str]:
+        """Return the nodes that must not start while the present claims last.
+
+        *expired* are the tokens of claims that may be taken over; they don't count.
+        """
+        groups = self._groups(marking)
+        deciding, without_wall = groups.deciding, groups.without_wall
+        if not (deciding and without_wall):
+            return _NONE
+        live = {claim.step for claim in head.claims if claim.token not in expired}
+        closed = _NONE
         if live & deciding:
-            closed |= has_no_wall
-        if live & has_no_wall:
+            closed |= without_wall
+        if live & without_wall:
             closed |= deciding
         return closed
 
-    def _sides(self, marking: Marking) -> _SyncStatus:
-        if self._known is None or self._known.graph is not marking.graph:
+    def _groups(self, marking: Marking) -> _Groups:
+        # A new graph has added tasks.
+        if self._cached is None or self._cached.graph is not marking.graph:
             workflow = self._workflow_at(marking)
             deciding = frozenset(step.name for step in workflow.steps if decides(workflow, step))
-            has_no_wall = _NOBODY
+            without_wall = _NONE
             if deciding:
-                agents = (n.id for n in marking.graph.nodes if n.kind is NodeKind.AGENT)
-                has_no_wall = frozenset(n for n in agents if self._is_open(workflow, n))
-            self._known = _SyncStatus(marking.graph, deciding, has_no_wall)
-        return self._known
+                agents = (node.id for node in marking.graph.nodes if node.kind is NodeKind.AGENT)
+                without_wall = frozenset(name for name in agents if self._is_open(workflow, name))
+            self._cached = _Groups(marking.graph, deciding, without_wall)
+        return self._cached
 
     def _is_open(self, workflow: Workflow, name: str) -> bool:
+        """Return whether the agent of node *name* runs without a wall."""
         try:
             _, executor = self._agents.choose(
                 self._with_defaults(workflow.steps_by_name[name]), name
             )
         except (SequencerError, KeyError):
-            # Its attempt says what is wrong with it.
+            # The error is reported by the attempt at the node.
             return False
         return isinstance(executor, HasWall) and (
             executor.wall is Wall.NONE or unavailable_reason() is not None

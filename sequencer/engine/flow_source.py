@@ -1,4 +1,4 @@
-"""What the run of a graph was started with, as the run itself keeps it."""
+"""Reads the source of a graph's run, which the run keeps next to its state."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sequencer.store.protocol import Store
 
 
 def flow_source_of(store: Store) -> FlowSource | None:
-    """Return what the graph run in *store* started with; None for a run that is not a graph.
+    """Return the source that the graph run in *store* started with; None: it is not a graph.
 
     Raises:
-        CorruptState: the file does not hold such a source.
+        CorruptState: the file is not the source of a graph run.
     """
     data = store.document(FLOW_DOCUMENT)
     if data is None:
@@ -30,14 +30,14 @@ def flow_source_of(store: Store) -> FlowSource | None:
 
 
 def source_of(store: Store) -> FlowSource:
-    """Return what the graph run in *store* started with, or what its newest `adopt` set.
+    """Return the source of the graph run in *store*, from its start or from its last `adopt`.
 
     Raises:
         CorruptState: it can't be read, or is missing.
     """
-    if (found := flow_source_of(store)) is None:
+    if (source := flow_source_of(store)) is None:
         raise CorruptState(
             "the file is missing; it records what the run was started with",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),
         )
-    return found
+    return source

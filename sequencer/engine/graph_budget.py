@@ -1,4 +1,4 @@
-"""What one invocation may still do in a graph's run, and why it ends."""
+"""What one invocation may still do in a graph's run, and why the invocation ends."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class GraphBudget(InvocationBudget):
         places: int = 1,
         capacity_rule: CapacityRule | None = None,
     ) -> None:
-        """Start at *head*; *capacity_rule* limits the nodes besides.
+        """Start at *head*, with at most *places* attempts at once.
 
-        It makes at most so many attempts at once as it has *places*.
+        *capacity_rule* adds limits on the nodes.
         """
         super().__init__(mode, limits, run_limits, head)
         self._places, self._capacity_rule = places, capacity_rule
         self._tried = 0
         """Attempts of this invocation that have ended."""
         self._failure: str | None = None
-        """What the last one said that failed."""
+        """The message of the last attempt that failed."""
         self._then: str | None = None
-        """What comes by itself of the last one that was not accepted."""
+        """What follows automatically after the last attempt that was not accepted."""
 
     # --- counting ------------------------------------------------------------------
 
     def tried(self) -> None:
-        """Count an attempt that has ended, if only with an exception."""
+        """Count an attempt that has ended, with a result or an exception."""
         self._tried += 1
 
     def count(self, step: str, outcome: Outcome) -> None:
@@ -58,29 +58,32 @@ class GraphBudget(InvocationBudget):
         self.summary.count(outcome, steps=int(outcome.is_accepted))
         self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
 
-    def count_again(self, step: str, outcome: Outcome | None, made: RecordedResult | None) -> None:
-        """Correct what was counted before it was known what the run has *made* of *outcome*."""
-        taken = None if made is None else made.outcome
-        if taken is not None and outcome is not None:
-            more = int(taken.is_accepted) - int(outcome.is_accepted)
+    def count_again(
+        self, step: str, outcome: Outcome | None, result: RecordedResult | None
+    ) -> None:
+        """Correct the counts of *outcome* once it is known how the run has recorded it."""
+        recorded = None if result is None else result.outcome
+        if recorded is not None and outcome is not None:
+            more = int(recorded.is_accepted) - int(outcome.is_accepted)
             usage = self.summary.usage
             self.summary.usage = usage.replace(steps=usage.steps + more)
             self.summary.failures -= more
-            self._failure = None if taken.is_accepted else f"node {step!r} failed: {taken.error}"
-        if made is not None and made.then is not None:
-            # The run goes on by itself, so nobody need look after it.
-            self._failure, self._then = None, made.then
+            failure = f"node {step!r} failed: {recorded.error}"
+            self._failure = None if recorded.is_accepted else failure
+        if result is not None and result.then is not None:
+            # The run continues by itself, so a tick need not report a failure.
+            self._failure, self._then = None, result.then
 
     # --- limits --------------------------------------------------------------------
 
     def slots(self, taken: int) -> int:
-        """Return how many attempts it may start that already makes *taken* ones."""
+        """Return how many more attempts may start while *taken* ones are running."""
         steps = self._steps_left()
         most = self._places if steps is None else min(self._places, steps)
         return max(most - taken, 0)
 
     def _steps_left(self) -> int | None:
-        """Return how many steps this invocation may still begin and end."""
+        """Return how many more steps this invocation may run; None: no limit."""
         limits, usage = self.limits, self.summary.usage
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
             return 0
@@ -89,14 +92,14 @@ class GraphBudget(InvocationBudget):
         return None if limits.max_steps is None else self.summary.steps_left(limits.max_steps)
 
     def usd_left(self) -> float | None:
-        """Return what this invocation may still spend; None: it has no limit."""
+        """Return how much this invocation may still spend; None: it has no limit."""
         return left(self.limits.max_cost_usd, self.summary.usage.cost_usd)
 
     def _reached(self) -> str | None:
         """Return which limit of this invocation is reached.
 
         Raises:
-            StepFailed: a tick's one attempt failed, and nothing comes of it by itself.
+            StepFailed: a tick's one attempt failed, and nothing follows automatically.
         """
         if self.mode is Mode.TICK and self._tried:
             if self._failure is not None:
@@ -108,10 +111,10 @@ class GraphBudget(InvocationBudget):
 
     @staticmethod
     def end_of_the_run(head: Head, marking: Marking) -> str:
-        """Return how the run, which is over, has ended.
+        """Return as text how the run, which is over, has ended.
 
         Raises:
-            StepFailed: badly.
+            StepFailed: it ended badly.
         """
         status, steps = marking.status, head.usage.steps
         if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
@@ -119,9 +122,9 @@ class GraphBudget(InvocationBudget):
         raise bad_end(head, marking)
 
     def reason_to_end(self, head: Head, marking: Marking, at: datetime) -> str | None:
-        """Return why this invocation ends, though the flow goes on; None: it waits.
+        """Return why this invocation ends although the run continues; None: it waits.
 
-        Asked while it makes no attempt itself.
+        Call it only while no attempt of this process is running.
 
         Raises: see `WorkLoop.work`.
         """
@@ -145,25 +148,25 @@ class GraphBudget(InvocationBudget):
         rule = self._capacity_rule
         stopped = None if rule is None else rule.end_of_the_work(marking)
         if stopped is None:
-            _ensure_nobody_is_asked(marking)
+            _ensure_no_question(marking)
         else:
             ensure_none_failed(head, marking, stopped)
         return stopped
 
     def waits_for_others(self, head: Head, at: datetime) -> bool:
-        """Return whether others hold all that could be done, or have paused the run."""
+        """Return whether other processes hold claims, or the run is paused."""
         blocked = blocked_by(head, self.run_limits, at)
         return bool(head.claims) or (blocked is not None and blocked[0] is ReadinessKind.PAUSED)
 
     def next_try(self, marking: Marking) -> str | None:
-        """Return when the first node that failed is tried again; None: none is."""
-        # What a budget has closed is not begun when its time comes either.
+        """Return when the first failed node is tried again; None: there is no such node."""
+        # A node that a budget has closed does not start when its time comes.
         closed = () if self._capacity_rule is None else self._capacity_rule.closed(marking)
-        waiting = [one for name, one in marking.active.items() if name not in closed]
-        return min((one.due for one in waiting if one.due and not one.since), default=None)
+        waiting = [node for name, node in marking.active.items() if name not in closed]
+        return min((node.due for node in waiting if node.due and not node.since), default=None)
 
     def kept(self) -> dict[str, Any]:
-        """Return what it has counted, as plain data."""
+        """Return its counts as plain data."""
         return {
             **self.summary.kept(),
             "tried": self._tried,
@@ -172,23 +175,23 @@ class GraphBudget(InvocationBudget):
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with what `kept` has returned."""
+        """Continue with the data that `kept` returned."""
         self.summary.restore(kept)
         self._tried, self._failure, self._then = kept["tried"], kept["failure"], kept["then"]
 
 
 def waiting_words(head: Head) -> str:
-    """Return whom an invocation waits for."""
+    """Return the message of an invocation that waits for other processes."""
     names = ", ".join(repr(claim.step) for claim in head.claims)
     verb = "runs" if len(head.claims) == 1 else "run"
     return f"{names} {verb} in another process" if names else "the run is paused"
 
 
-def _ensure_nobody_is_asked(marking: Marking) -> None:
-    """Return if no person has to answer.
+def _ensure_no_question(marking: Marking) -> None:
+    """Check that no question waits for a person.
 
     Raises:
-        WaitsForPerson: somebody has to.
+        WaitsForPerson: one does.
     """
     asks = [name for name, active in marking.active.items() if active.since]
     if asks:

@@ -1,4 +1,4 @@
-"""A graph's run in its store: reads its nodes, and changes them for the process at work."""
+"""Reads and changes the nodes of a graph's run in its store."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from sequencer.engine.changes import Changes
 from sequencer.engine.flow_source import source_of
-from sequencer.engine.recall import read_output
-from sequencer.engine.values import values_of
+from sequencer.engine.prompt_context.earlier_outputs import read_output
+from sequencer.engine.prompt_context.node_values import values_of
 from sequencer.errors import (
     CorruptState,
     SequencerError,
@@ -34,11 +34,11 @@ from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store
 
 _LOOKS = 5
-"""Tries to read a head and its documents, which others may replace in between."""
+"""Tries to read a head and its documents, which other processes may replace meanwhile."""
 
 
 class Question(Struct, frozen=True):
-    """What a person is asked at a node."""
+    """A question to a person at a node."""
 
     node: Node
     text: str
@@ -48,7 +48,7 @@ class Question(Struct, frozen=True):
     asked_at: str
     expires_at: str | None
     is_dead_end: bool = False
-    """True: text that is not an option would make the node fail, because no edge takes it."""
+    """Whether an answer that is not an option would make the node fail, as no edge takes it."""
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -56,14 +56,14 @@ class Question(Struct, frozen=True):
         return self.node.options
 
     def over(self, now: datetime) -> str:
-        """Return the message that this question has expired; empty if it has not."""
+        """Return the message that the question has expired by *now*; empty: it has not."""
         if not is_past(self.expires_at, now):
             return ""
         return f"nobody answered {self.node.named} until {self.expires_at}"
 
 
 class GraphChanges(Changes):
-    """The nodes of the graph run in one store."""
+    """Reads and changes the nodes of the graph's run in one store."""
 
     def __init__(
         self, store: Store, workflow: Workflow, expander: TaskExpander | None = None
@@ -77,14 +77,14 @@ class GraphChanges(Changes):
         self.graph_kind = GraphKind(workflow, self._cache, self, expander)
         super().__init__(store, self.graph_kind)
         self.workflow = workflow
-        """As the run began; see `GraphKind.workflow_at`."""
+        """The workflow at the start of the run; see `GraphKind.workflow_at`."""
         self.begun_with = self.graph_kind.graph
-        """What a run starts with; a marking has the graph with what was added to it."""
+        """The graph at the start of the run; a marking has the graph with its added tasks."""
 
     # --- looking -------------------------------------------------------------------
 
     def marking(self, head: Head) -> tuple[Head, Marking]:
-        """Return *head* and its marking, or those of a newer head; for looking only.
+        """Return *head* and its marking, or a newer head and its marking; only for reading.
 
         Raises:
             CorruptState: the run has no readable marking.
@@ -104,7 +104,7 @@ class GraphChanges(Changes):
         return read_output(self.output_path(name))
 
     def output_path(self, name: str) -> Path:
-        """Return the file of the output of one execution; see `read_output`.
+        """Return the path of the output of one execution; see `read_output`.
 
         Raises:
             CorruptState: *name* is not the name of an execution.
@@ -112,7 +112,7 @@ class GraphChanges(Changes):
         return self.store.kept_result(name) / results.OUTPUT
 
     def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
-        """Keep *output* in the folder of its execution, durably; nothing for an empty one.
+        """Save *output* durably in the folder of its execution; None: it is empty.
 
         Raises:
             StorageFailed: it can't be written.
@@ -155,30 +155,30 @@ class GraphChanges(Changes):
         return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
     def _keep(self, change: OpenTransition, head: Head) -> None:
-        # Entries may have tokens but no free slot: nothing has changed then.
+        # Without facts nothing was written, so a marking with operations is not the stored one.
         if change.facts or not change.editor.operations:
             self._cache.keep(head, change.marking, change.chain)
 
 
 class MarkingCache:
-    """Keeps the marking of the run in one store."""
+    """Keeps the newest marking of the run in one store in memory."""
 
     def __init__(self, store: Store, graph: Graph) -> None:
-        """Start without a marking."""
+        """Start without a marking; *graph* is the graph at the start of the run."""
         self._store = store
         self._graph = graph
-        self._kept: tuple[str, Flow, Marking, Chain] | None = None
+        self._cached: tuple[str, Flow, Marking, Chain] | None = None
 
     def take(self, head: Head) -> tuple[Marking, Chain]:
-        """Return the marking of *head*; the caller may change it.
+        """Return the marking of *head* and remove it from the cache; the caller may change it.
 
         Raises:
             CorruptState: the run has no readable marking.
         """
-        kept, self._kept = self._kept, None
+        cached, self._cached = self._cached, None
         flow = self._flow_of(head)
-        if kept is not None and kept[0] == head.run_id:
-            _, known, marking, chain = kept
+        if cached is not None and cached[0] == head.run_id:
+            _, known, marking, chain = cached
             if known == flow:
                 return marking, chain
             if _follows(flow, known):
@@ -188,7 +188,7 @@ class MarkingCache:
         return self._read(head, flow)
 
     def look(self, head: Head) -> tuple[Head, Marking]:
-        """Return *head* and its marking, or those of a newer head; for looking only.
+        """Return *head* and its marking, or a newer head and its marking; only for reading.
 
         Raises: see `take`.
         """
@@ -206,8 +206,8 @@ class MarkingCache:
         return head, marking
 
     def keep(self, head: Head, marking: Marking, chain: Chain) -> None:
-        """Keep *marking*, the marking of the accepted *head*."""
-        self._kept = (head.run_id, self._flow_of(head), marking, chain)
+        """Keep *marking*, which belongs to the accepted *head*."""
+        self._cached = (head.run_id, self._flow_of(head), marking, chain)
 
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
         before = source_of(self._store).as_of(head.workflow_digest)
@@ -246,9 +246,10 @@ def _follows(flow: Flow, known: Flow) -> bool:
 
 
 def as_begun(store: Store, head: Head) -> GraphChanges:
-    """Return what reads the graph run of *head*, whatever has become of its workflow's file.
+    """Return the `GraphChanges` of *head* with the workflow that the run started with.
 
-    It is for looking only: what changes the run has to know what the file says now.
+    Use it only for reading, such as when the workflow's file is missing. To change the run, use
+    the workflow that the file has now.
 
     Raises:
         CorruptState: see `source_of`.

@@ -1,7 +1,7 @@
-"""One process's part in a graph run: prepare, claim, perform, record.
+"""One process's part in a graph's run: prepare nodes, claim them, perform them, record them.
 
-Every change goes through `Changes.update`; what takes time happens in the threads of
-`Attempts`, outside the store's exclusion.
+Every change goes through `Changes.update`. Everything that takes time happens in the threads
+of `Attempts`, outside of the store's lock.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.layers.nodes import NodeLayers
 from sequencer.engine.layers.order import perform
 from sequencer.engine.merge_order import ActiveClaims, MergeTurn
-from sequencer.engine.node_prompts import NodePrompts
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompt_context.node_prompts import NodePrompts
 from sequencer.engine.records import (
     INLINE_BYTES,
     circumstances,
@@ -64,17 +64,17 @@ from sequencer.model.workflow import Workflow
 
 _LOST = str(StopReason.CLAIM_LOST)
 Slots = Callable[[int], int]
-"""How many attempts may be started where so many are made already; see `GraphBudget.slots`."""
+"""Number of running attempts -> how many more may start; see `GraphBudget.slots`."""
 
 
 class GraphWorker(Worker):
-    """Works on one graph run with a number of threads."""
+    """Works on one graph's run with several threads."""
 
     def __init__(
         self, changes: GraphChanges, performer: Performer, limits: RunLimits, places: int
     ) -> None:
         """Run at most *places* nodes at once in this process."""
-        # The chart decides what runs; there is nothing to choose for a router.
+        # The chart decides what runs, so a router would have nothing to choose.
         super().__init__(changes, replace(performer, router=None), limits)
         performer = self.performer
         self.changes = changes
@@ -84,7 +84,7 @@ class GraphWorker(Worker):
         """Time limit of each attempt, from the invocation."""
         self.attempts = Attempts(self._heartbeat)
         self._starting = threading.Lock()
-        """Several threads may make attempts that others decide over."""
+        """Held while `attempt` prepares: several threads may call it."""
         self._prepared: dict[str, PreparedStep] = {}
         self._supported_fields = SupportedFields(performer, changes.workflow)
         tasks = performer.tasks
@@ -102,7 +102,7 @@ class GraphWorker(Worker):
         self.shares = Shares(limits, self.capacity_rule, changes.store.owner(), self._prepared)
 
     def _wake_on_use(self, event: RunEvent) -> None:
-        """Look whether an attempt that has used something is to be killed for that."""
+        """Wake the loop, which checks whether an attempt has used too much and must be killed."""
         if isinstance(event, AttemptUsed):
             self.attempts.wake()
 
@@ -113,11 +113,11 @@ class GraphWorker(Worker):
         self.attempts.wake()
 
     def tidy(self, head: Head) -> None:
-        """Remove the work trees that killed processes left."""
+        """Remove the worktrees that killed processes have left."""
         if not self.performer.workspace.opens:
             return
-        gone = self.gone(head)
-        live = [claim.token for claim in head.claims if claim.token not in gone]
+        expired = self.expired_claims(head)
+        live = [claim.token for claim in head.claims if claim.token not in expired]
         for text in self.performer.workspace.clean(live):
             self.performer.emit(Noticed(text))
 
@@ -134,70 +134,71 @@ class GraphWorker(Worker):
     def prepare(self, name: str, workflow: Workflow, failures: int = 0) -> PreparedStep:
         """Return the step of node *name* of *workflow*, ready to start.
 
-        After *failures*, another agent may be asked than the first time.
+        After several *failures*, another agent may be chosen.
 
         Raises:
             ConfigurationError: its prompt or its agent is missing.
         """
-        # What moves with the state may bring other prompts.
+        # Code that moves with the state may bring other prompts.
         if self.code.moves or name not in self._prepared:
-            self._prepared[name] = self._made(self._supported_fields.step(workflow, name), name)
+            step = self._supported_fields.step(workflow, name)
+            self._prepared[name] = self._prepared_step(step, name)
         prepared = self._prepared[name]
         if self._fallback_step is not None and failures >= tries_of(prepared.step):
-            return self._made(
-                self._supported_fields.step(workflow, name, self._fallback_step), name
-            )
+            step = self._supported_fields.step(workflow, name, self._fallback_step)
+            return self._prepared_step(step, name)
         return prepared
 
-    def _made(self, step: Step, name: str) -> PreparedStep:
+    def _prepared_step(self, step: Step, name: str) -> PreparedStep:
         return self.performer.prepare_step(step, name, StepRef(0, name, step.prompt_name))
 
     def ensure_startable(self, head: Head | None) -> None:
         """Check that every node can start.
 
-        A run without a *head* has not started; only then are fields that are left out reported.
+        Without a *head*, the run has not started. Only then does it report unsupported fields
+        that are left out.
 
         Raises:
             ConfigurationError: a node can't start, see `prepare`.
-            ConfigurationErrors: several nodes can't.
+            ConfigurationErrors: several nodes can't start.
         """
         self._supported_fields.is_silent = head is not None
-        wrong: list[ConfigurationError] = []
+        errors: list[ConfigurationError] = []
         for step in self.changes.workflow.steps:
             try:
                 self.prepare(step.name, self.changes.workflow, failures=MOST_TRIES)
             except ConfigurationError as error:
-                wrong.append(error)
-        raise_all(wrong)
+                errors.append(error)
+        raise_all(errors)
         self._supported_fields.is_silent = False
 
     # --- claiming ------------------------------------------------------------------
 
     def capacity(self, head: Head, slots: Slots, held: Collection[int] = ()) -> Capacity:
-        """Return which agents this process may claim at *head*.
+        """Return the capacity of this process for claims at *head*.
 
-        With the tokens *held* it has claims besides those of its running attempts: granted a
-        moment ago, or ended and not recorded.
+        *held* are tokens of its other claims, which no running attempt has: they were granted a
+        moment ago, or their attempts have ended and are not recorded.
         """
-        gone = self.gone(head, held)
-        others = {claim.token for claim in self.foreign(head)}.difference(held, gone)
+        expired = self.expired_claims(head, held)
+        others = {claim.token for claim in self.foreign(head)}.difference(held, expired)
         may_begin = self.code.may_begin(head, self.attempts.running, others)
         free = slots(len(self.attempts.running) + len(held))
         if self.is_stopped or not may_begin:
             free = 0
         return self._capacity(
             head,
-            slots_at(head, self.limits, free, gone, datetime.now(UTC)),
-            gone,
-            closed=partial(self._closed, gone=gone),
-            share=partial(self.shares.of, gone=gone),
+            slots_at(head, self.limits, free, expired, datetime.now(UTC)),
+            expired,
+            closed=partial(self._closed, expired=expired),
+            share=partial(self.shares.of, expired=expired),
             closes_with_each=True,
         )
 
-    def _closed(self, head: Head, marking: Marking, gone: frozenset[int]) -> Collection[str]:
-        """Return the nodes that must not start now; *gone* are dead claims."""
-        closed = self.shares.closed(head, marking, gone)
-        excluded = self._exclusion.closed(head, marking, gone)
+    def _closed(self, head: Head, marking: Marking, expired: frozenset[int]) -> Collection[str]:
+        """Return the nodes that must not start now; *expired* claims may be taken over."""
+        closed = self.shares.closed(head, marking, expired)
+        excluded = self._exclusion.closed(head, marking, expired)
         return frozenset(closed) | excluded if excluded else closed
 
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
@@ -205,36 +206,36 @@ class GraphWorker(Worker):
         prepared = self._prepared.get(claim.step)
         return [None if prepared is None else prepared.executor]
 
-    def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
+    def expired_claims(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """Return the tokens of claims that may be taken over.
 
         Claims in *mine* and those of attempts that run in this process may not.
         """
-        return super().gone(head, {*mine, *self.attempts.running})
+        return super().expired_claims(head, {*mine, *self.attempts.running})
 
     def update(self, act: Act | None, slots: Slots, run_id: str) -> Head:
-        """Do *act*, claim what follows, and start it; see `Changes.update`."""
-        return self._go_on(*self._change(act, slots, run_id))
+        """Do *act*, claim the nodes that follow, and start them; see `Changes.update`."""
+        return self._continue(*self._change(act, slots, run_id))
 
     def _change(self, act: Act | None, slots: Slots, run_id: str) -> tuple[Head, list[int]]:
-        made: list[OpenTransition] = []
+        transitions: list[OpenTransition] = []
 
-        def keep(step: OpenTransition) -> None:
-            made.append(step)
+        def act_and_note(step: OpenTransition) -> None:
+            transitions.append(step)
             if act is not None:
                 act(step)
 
         def capacity(present: Head) -> Capacity | None:
-            return self.capacity(present, slots, made[-1].granted)
+            return self.capacity(present, slots, transitions[-1].granted)
 
-        return self.changes.update(keep, capacity, run_id=run_id)
+        return self.changes.update(act_and_note, capacity, run_id=run_id)
 
-    def _go_on(self, head: Head, granted: list[int]) -> Head:
+    def _continue(self, head: Head, granted: list[int]) -> Head:
         if granted:
             if any(claim.attempt > 1 for claim in head.claims if claim.token in granted):
                 self.tidy(head)
-            # Now, and not behind it: who is done at once asks whose turn it is.
-            self._tell_standing(head, granted)
+            # Notify before starting: a short attempt asks at once who merges next.
+            self._notify_merges(head, granted)
             self._start(head, granted)
         self.performer.emit(HeadMoved(head))
         if self.streaks is not None:
@@ -246,22 +247,24 @@ class GraphWorker(Worker):
         """Stop the attempts whose claims are not in *head*, or whose budget is used up."""
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
-        self._tell_standing(head)
+        self._notify_merges(head)
         if self.capacity_rule is None or not head.claims:
             return
         _, marking = self.changes.marking(head)
-        mine = self.attempts.running.items()
-        used = {one.claim.step: one.used for _, one in mine}
-        if kept := self.capacity_rule.to_kill(marking, used):
-            others = frozenset(token for token, one in mine if one.claim.step not in kept)
+        running = self.attempts.running.items()
+        used = {attempt.claim.step: attempt.used for _, attempt in running}
+        if to_kill := self.capacity_rule.to_kill(marking, used):
+            others = frozenset(
+                token for token, attempt in running if attempt.claim.step not in to_kill
+            )
             self.attempts.cancel(StopReason.BUDGET, but=others)
 
-    def _tell_standing(self, head: Head, granted: Collection[int] = ()) -> None:
-        """Tell those that wait for their turn to merge about *head*."""
+    def _notify_merges(self, head: Head, granted: Collection[int] = ()) -> None:
+        """Notify the attempts that wait for their turn to merge of the claims in *head*."""
         if self._merges is None:
             return
-        gone = self.gone(head, granted)
-        live = tuple(one for one in head.claims if one.token not in gone)
+        expired = self.expired_claims(head, granted)
+        live = tuple(claim for claim in head.claims if claim.token not in expired)
         _, marking = self.changes.marking(head)
         self._merges.active_claims = ActiveClaims(live, marking.next_startable() is not None)
 
@@ -270,29 +273,34 @@ class GraphWorker(Worker):
         workflow = self.changes.graph_kind.workflow_at(marking)
         if not self.attempts.running:
             self._arrive(head, granted)
-        fresh = [one.step for one in head.claims if one.token in granted and one.attempt == 1]
-        self._supported_fields.recall(workflow, marking, fresh)
+        first_tries = [
+            claim.step for claim in head.claims if claim.token in granted and claim.attempt == 1
+        ]
+        self._supported_fields.restore_reported(workflow, marking, first_tries)
         for token in granted:
             claim = head.claim_with(token)
             if claim is None:
                 continue
-            self.attempts.start(self._begun(claim, head, marking, workflow), self._perform)
+            attempt = self._new_attempt(claim, head, marking, workflow)
+            self.attempts.start(attempt, self._perform)
 
-    def _begun(self, claim: Claim, head: Head, marking: Marking, workflow: Workflow) -> Attempt:
-        """Return the attempt of *claim*; what it needs of *marking* is taken now."""
-        name, failure, known = claim.step, None, None
+    def _new_attempt(
+        self, claim: Claim, head: Head, marking: Marking, workflow: Workflow
+    ) -> Attempt:
+        """Return the attempt for *claim*; it reads *marking* only now."""
+        name, failure, prepared = claim.step, None, None
         try:
-            known = self.prepare(name, workflow, marking.active[name].failures)
+            prepared = self.prepare(name, workflow, marking.active[name].failures)
         except (SequencerError, OSError) as error:
             failure = error
-        # After a failure: what it was before, for the record.
-        known = known or self._prepared.get(name)
-        known = known or self._unprepared(workflow, name)
+        # The record of the failure needs a step: the earlier one, or one that can't start.
+        prepared = prepared or self._prepared.get(name)
+        prepared = prepared or self._unprepared(workflow, name)
         store, session = self.store, self._layers.sessions.reaching(marking, name)
         attempt = Attempt(
             claim=claim,
             head=head.replace(session=session, gate=None, loop=None),
-            prepared=replace(known, place=StepRef(claim.step_index, name, "")),
+            prepared=replace(prepared, place=StepRef(claim.step_index, name, "")),
             workflow=workflow,
             cwd=self.performer.project,
             state_path=store.state_path,
@@ -307,20 +315,20 @@ class GraphWorker(Worker):
             prepared = attempt.prepared
             attempt.budget = self.allowance(head, claim)
             attempt.compose = self._prompts.of(prepared, name, head, marking)
-            attempt.known = self.known(head, prepared, partial(self._is_shared, head))
+            attempt.prior = self.known(head, prepared, partial(self._is_shared, head))
         if self._merges is not None and marking.graph.by_id[name].task is not None:
-            attempt.turn = MergeTurn(self._merges, marking.graph, name)
+            attempt.merge_turn = MergeTurn(self._merges, marking.graph, name)
         return attempt
 
     def _is_shared(self, head: Head) -> bool:
-        """Return whether other attempts of the run are or were made since *head* granted one."""
+        """Return whether other attempts of the run are running, or have started since *head*."""
         newest = None
-        with suppress(SequencerError):  # nobody knows, then
+        with suppress(SequencerError):  # None: assume that there are others
             newest = self.store.view().head
         return len(head.claims) > 1 or newest is None or newest.token > head.token
 
     def _perform(self, attempt: Attempt) -> None:
-        """Make *attempt*, in a thread of its own."""
+        """Run *attempt*, in its own thread."""
         attempt.started_s = time.monotonic()
         if attempt.failure is not None:
             self._fail(attempt, attempt.failure)
@@ -330,7 +338,7 @@ class GraphWorker(Worker):
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[AttemptResult, BaseException | None]:
-        """Run the attempt that *head* grants *token* for; someone else records its end.
+        """Run the attempt with *token*, a claim of *head*; another process records its end.
 
         Only the time in *budget* counts: the claim's share limits the cost. For the result and
         the errors see `Worker.attempt`.
@@ -344,7 +352,7 @@ class GraphWorker(Worker):
                     _, marking = self.changes.marking(head)
                     self.attempt_timeout_s = budget.timeout_s
                     workflow = self.changes.graph_kind.workflow_at(marking)
-                    attempt = self._begun(claim, head, marking, workflow)
+                    attempt = self._new_attempt(claim, head, marking, workflow)
                 attempt.cancellation = cancellation
                 try:
                     with self._heartbeat.of(claim, cancellation):
@@ -360,21 +368,22 @@ class GraphWorker(Worker):
         return ended, attempt.error
 
     def _unprepared(self, workflow: Workflow, name: str) -> PreparedStep:
-        """Return what a record needs about an added task that can't even start."""
-        anybody = next(iter(self._prepared.values()))
-        return replace(anybody, step=workflow.steps_by_name[name], position=name, agent="")
+        """Return the step that a record needs, of an added task that can't even start."""
+        # The attempt fails before it runs, so the other fields may be from any step.
+        any_step = next(iter(self._prepared.values()))
+        return replace(any_step, step=workflow.steps_by_name[name], position=name, agent="")
 
     def _arrive(self, head: Head, granted: list[int]) -> None:
-        """Bring the work tree to the code of *head*, or give back what was *granted*."""
+        """Check out the code of *head*, or release the claims that were *granted*."""
         try:
             self.code.enter(head)
         except SequencerError as refusal:
-            told = {"status": str(OutcomeStatus.INTERRUPTED), "error": refusal.message}
+            record = {"status": str(OutcomeStatus.INTERRUPTED), "error": refusal.message}
 
             def release(step: OpenTransition) -> None:
                 for token in granted:
                     if step.head.claim_with(token):
-                        step.release(token, told, Usage())
+                        step.release(token, record, Usage())
 
             self.code.is_ready = False
             self.changes.update(release, lambda _: None, run_id=head.run_id)
@@ -383,47 +392,47 @@ class GraphWorker(Worker):
     # --- performing ----------------------------------------------------------------
 
     def allowance(self, head: Head, claim: Claim) -> Allowance:
-        """Return what the attempt of *claim* may use: its share, and what is left of time."""
+        """Return what the attempt of *claim* may use: its share, and the time that is left."""
         seconds = left(self.limits.seconds, head.usage.seconds)
         return Allowance(claim.share(USD), least(self.attempt_timeout_s, seconds))
 
     # --- recording -----------------------------------------------------------------
 
     def record(self, ended: Sequence[Attempt], slots: Slots) -> Head | None:
-        """Record how each of *ended* ended, and continue from there, in one transition.
+        """Record how each of *ended* ended, claim what follows and start it, in one transition.
 
-        None: their results no longer count.
+        Returns the new head; None: their results no longer count.
 
         Raises:
             StaleClaim: the run itself is gone.
         """
-        # After a reset there may be some from the run before; they no longer count.
-        run_id = max(ended, key=lambda one: one.claim.token).head.run_id
-        here = [one for one in ended if one.head.run_id == run_id]
-        mine = [one for one in here if one.cancellation.reason not in NOT_OURS]
-        head = self._collect(mine)
-        self.code.keep([one for one in ended if one not in mine and one.ended], head)
-        # What was reported before may have been accepted, and is not counted twice.
-        owed = [one for one in here if one.has_cost and not one.was_told]
+        # After a reset, some attempts may belong to the run before; they no longer count.
+        run_id = max(ended, key=lambda attempt: attempt.claim.token).head.run_id
+        of_run = [attempt for attempt in ended if attempt.head.run_id == run_id]
+        ours = [attempt for attempt in of_run if attempt.cancellation.reason not in NOT_OURS]
+        head = self._collect(ours)
+        self.code.keep([one for one in ended if one not in ours and one.ended], head)
+        # An earlier try of the record may have been accepted, so its cost may be counted already.
+        owed = [one for one in of_run if one.has_cost and not one.record_was_tried]
         self.note_counted(owed, head)
-        for one in ended:
-            one.was_told = True
-        if not mine and not owed:
+        for attempt in ended:
+            attempt.record_was_tried = True
+        if not ours and not owed:
             return None
         try:
-            act = partial(self._record_in, ended=mine, owed=owed, slots=slots)
+            act = partial(self._record_in, ended=ours, owed=owed, slots=slots)
             changed = self._change(act, slots, run_id)
-            if not any(one.taken for one in mine):
-                self.code.keep(accepted(mine), head)
+            if not any(attempt.recorded_result for attempt in ours):
+                self.code.keep(accepted(ours), head)
         except WorkTreeRefused as refusal:
             if head is None or self.changes.work is None:
                 raise
-            self.code.refuse(accepted(mine), head, refusal)
+            self.code.refuse(accepted(ours), head, refusal)
             self.changes.work, self.code.is_ready = None, False
-            self.record(mine, slots)
+            self.record(ours, slots)
             raise
         except StateRefused as refusal:
-            self.code.keep(accepted(mine), head)
+            self.code.keep(accepted(ours), head)
             if not isinstance(refusal, StaleClaim):
                 raise
             view = self.changes.store.view().head
@@ -432,21 +441,21 @@ class GraphWorker(Worker):
             return None
         finally:
             self.changes.work = None
-        self._tell_taken(mine)
-        taken = {one.claim.step: self.ended_of(one) for one in mine if one.taken}
-        if self.streaks is not None or any(one.outcome.evidence for one in taken.values()):
-            self._follow(changed[0].revision, taken)
-        return self._go_on(*changed)
+        self._report_recorded(ours)
+        results = {one.claim.step: self.ended_of(one) for one in ours if one.recorded_result}
+        if self.streaks is not None or any(one.outcome.evidence for one in results.values()):
+            self._follow(changed[0].revision, results)
+        return self._continue(*changed)
 
-    def _tell_taken(self, ended: Sequence[Attempt]) -> None:
-        for one in ended:
-            made, taken = self.ended_of(one).outcome, one.taken
-            outcome = made if taken is None else taken.outcome or made
-            is_accepted = taken is not None and outcome.is_accepted
-            self.recorded(one, made.usage, outcome if is_accepted else None)
+    def _report_recorded(self, ended: Sequence[Attempt]) -> None:
+        for attempt in ended:
+            outcome, result = self.ended_of(attempt).outcome, attempt.recorded_result
+            recorded = outcome if result is None else result.outcome or outcome
+            is_accepted = result is not None and recorded.is_accepted
+            self.recorded(attempt, outcome.usage, recorded if is_accepted else None)
 
     def _collect(self, ended: Sequence[Attempt]) -> Head | None:
-        """Let the code of *ended* move with their record; return the head that was seen."""
+        """Collect the code that moves with the record of *ended*; return the head for it."""
         head = self.changes.store.view().head
         if head is None:
             return None
@@ -456,12 +465,12 @@ class GraphWorker(Worker):
         return head
 
     def _fail(self, attempt: Attempt, error: Exception) -> None:
-        """Let *attempt* fail, which can't be prepared.
+        """End *attempt*, which could not be prepared because of *error*, as a failure.
 
-        A lack of descriptors or a missing agent program is different: the node is not at fault.
+        A missing agent program is not a failure, because it is not the node's fault.
 
         Raises:
-            MachineBusy: this machine lacks something now.
+            MachineBusy: this machine is out of descriptors or processes at the moment.
         """
         if (busy := out_of_resources(error)) is not None:
             raise busy
@@ -471,7 +480,7 @@ class GraphWorker(Worker):
         attempt.ended = attempt.ended_as(outcome)
 
     def _end_of(self, attempt: Attempt) -> AttemptResult:
-        """Return what the run hears about the end of *attempt*."""
+        """Return the result of *attempt* with its record, for the run."""
         ended, record, busy = self.ended_of(attempt), self._record_of(attempt), attempt.busy
         reason = attempt.cancellation.reason
         if ended.outcome.status is OutcomeStatus.INTERRUPTED and reason:
@@ -486,31 +495,32 @@ class GraphWorker(Worker):
 
     def _record_of(self, attempt: Attempt) -> dict[str, Any]:
         """Return the journal's facts about *attempt*, which has ended."""
-        ended, left, more = self.ended_of(attempt), attempt.left, dict[str, Any]()
+        ended, leftovers, fields = self.ended_of(attempt), attempt.leftovers, dict[str, Any]()
         outcome = ended.outcome
         size = len(outcome.output.encode("utf-8", "replace"))
         if outcome.output and size <= INLINE_BYTES:
-            more["output"] = outcome.output
+            fields["output"] = outcome.output
         if isinstance(attempt.reference, str):
-            more["output_file"] = f"results/{attempt.reference}/output.txt"
-            more["output_bytes"] = size
+            fields["output_file"] = f"results/{attempt.reference}/output.txt"
+            fields["output_bytes"] = size
         if self.changes.work is not None and outcome.is_accepted:
-            more["work"] = self.changes.work.model_dump()
+            fields["work"] = self.changes.work.model_dump()
         log = shown_log(ended.log, self.performer.project)
-        record = journal_record(outcome, ended.agent, log, more) | circumstances(ended)
-        if left is not None and left.told:
-            record["left"] = dict(left.told)
-        if left is not None and left.notices:
-            record["notices"] = [text[:1000] for text in left.notices[:20]]
+        record = journal_record(outcome, ended.agent, log, fields) | circumstances(ended)
+        if leftovers is not None and leftovers.journal_fields:
+            record["left"] = dict(leftovers.journal_fields)
+        if leftovers is not None and leftovers.notices:
+            record["notices"] = [text[:1000] for text in leftovers.notices[:20]]
         return record
 
     def _charge(self, step: OpenTransition, lost: Attempt) -> None:
-        """Count what *lost*, whose claim is gone, used."""
+        """Count the usage of *lost*, an attempt whose claim is gone."""
+        # The process that took over its step may have counted a part of it.
         rest = self.ended_of(lost).outcome.usage.minus(lost.counted)
-        told = {**self._record_of(lost), "reason": _LOST}
-        told["usage"] = rest.model_dump(exclude_defaults=True)
-        told.pop("work", None)
-        step.charge(lost.claim, rest, told)
+        record = {**self._record_of(lost), "reason": _LOST}
+        record["usage"] = rest.model_dump(exclude_defaults=True)
+        record.pop("work", None)
+        step.charge(lost.claim, rest, record)
         if self.capacity_rule is not None:
             self.capacity_rule.watch(step)
 
@@ -521,7 +531,7 @@ class GraphWorker(Worker):
         owed: Sequence[Attempt],
         slots: Slots,
     ) -> None:
-        """Record *ended* in *step* as if each had a transition of its own.
+        """Record *ended* in *step* as if each had its own transition.
 
         The cost of a canceled attempt, perhaps canceled by an earlier one, is counted if it is
         *owed*. If there is nothing to record, the last one is refused, as it would be alone.
@@ -529,43 +539,43 @@ class GraphWorker(Worker):
         for lost in owed:
             if lost not in ended:
                 self._charge(step, lost)
-        for place, one in enumerate(ended):
-            one.taken = None  # of a try that lost the race for the journal
-            to_come = ended[place + 1 :]
-            is_on = step.marking.status is FlowStatus.RUNNING
-            if not (is_on and step.head.claim_with(one.claim.token)):
-                if one in owed:
-                    self._charge(step, one)
-                if to_come or step.facts:
+        for index, attempt in enumerate(ended):
+            attempt.recorded_result = None  # an earlier try may have lost the race for the journal
+            remaining = ended[index + 1 :]
+            is_running = step.marking.status is FlowStatus.RUNNING
+            if not (is_running and step.head.claim_with(attempt.claim.token)):
+                if attempt in owed:
+                    self._charge(step, attempt)
+                if remaining or step.facts:
                     continue
-            self._take(step, one, to_come, slots)
-        if not any(one.taken for one in ended):
+            self._record_one(step, attempt, remaining, slots)
+        if not any(attempt.recorded_result for attempt in ended):
             # Code of an attempt that was not accepted is set aside.
             self.changes.work = None
 
-    def _take(
+    def _record_one(
         self,
         step: OpenTransition,
-        one: Attempt,
-        to_come: Sequence[Attempt],
+        attempt: Attempt,
+        remaining: Sequence[Attempt],
         slots: Slots,
     ) -> None:
-        """Let *one* end in *step*, and do what follows if others are *to_come*.
+        """Record *attempt* in *step*; before the *remaining* ones, also claim what follows.
 
-        It uses only places that the others don't need, so that nodes start in the same order.
+        It uses only slots that the others don't need, so that nodes start in the same order.
         """
-        one.taken = self.changes.graph_kind.take(step, self._end_of(one))
+        attempt.recorded_result = self.changes.graph_kind.take(step, self._end_of(attempt))
         if self.capacity_rule is not None:
             self.capacity_rule.watch(step)
-        if to_come:
-            held = [*step.granted, *(other.claim.token for other in to_come)]
+        if remaining:
+            held = [*step.granted, *(other.claim.token for other in remaining)]
             step.settle(self.capacity(step.head, slots, held))
 
     def must_wait(self, head: Head) -> bool:
-        """Return whether other processes work on the code that this one would work on."""
-        return self.code.moves and len(self.foreign(head)) > len(self.gone(head))
+        """Return whether other processes work on the code that this process needs."""
+        return self.code.moves and len(self.foreign(head)) > len(self.expired_claims(head))
 
     def foreign(self, head: Head) -> list[Claim]:
         """Return the claims of other processes."""
-        mine = self.attempts.running
-        return [claim for claim in head.claims if claim.token not in mine]
+        running = self.attempts.running
+        return [claim for claim in head.claims if claim.token not in running]

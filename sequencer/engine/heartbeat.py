@@ -1,9 +1,9 @@
 """Keeps the lease of a claim alive while its step runs.
 
-Each process has one thread for all its claims, started with the first. It asks for the end of
-a step if its claim is no longer in the head (a person has stopped it), or if the lease could not
-be renewed for so long that others may soon believe that this worker is gone. Pushing the end of a
-step to a remote may take long, so the beats continue until that is done.
+Each process has one thread for all its claims, started with the first. The thread cancels a step
+if its claim is no longer in the head (a person has stopped it), or if the lease could not be
+renewed for so long that other processes may soon believe that this worker is dead. Pushing the
+end of a step to a remote may take long, so the heartbeats continue until that is done.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sequencer.store.protocol import ReportsWaiting, Store
 
 BEATS_PER_LEASE = 3
 GIVE_UP_LEASES = 0.8
-"""Share of the lease without a written beat after which the worker stops its own agent."""
+"""Share of the lease without a written heartbeat after which the worker stops its own agent."""
 LOOK_S = 1.0
-"""How soon a step that a person has stopped is to end."""
+"""How soon a step that a person has stopped must end."""
 ENDING_S = 5.0
-"""How long somebody waits for a beat that is being written. One for a remote that hangs takes
-longer; it comes too late then, and nobody asks for it any more."""
+"""How long to wait for a heartbeat that is being written. If a remote hangs, it takes longer; the
+heartbeat is then too late, and no one needs it."""
 
 
-_NOTHING = contextlib.nullcontext()
+_NO_CONTEXT = contextlib.nullcontext()
 
 
 class _Beating(Struct):
@@ -39,69 +39,72 @@ class _Beating(Struct):
 
     claim: Claim
     cancellation: Cancellation | None
-    """None: its agent has ended, and only the record is still to be made."""
+    """None: its agent has ended, and only the record is missing."""
     next_at: float
-    """When to beat, on the monotonic clock."""
+    """When the next heartbeat is due, on the monotonic clock."""
     renewed_at: float
+    """When the lease was renewed last, on the monotonic clock."""
     number: int = 0
+    """The number of the last heartbeat."""
 
     @property
     def pause_s(self) -> float:
         return self.claim.ttl_s / BEATS_PER_LEASE
 
     @property
-    def is_cancelled(self) -> bool:
+    def is_canceled(self) -> bool:
         return self.cancellation is not None and self.cancellation.is_set()
 
 
 class Heartbeat:
-    """Beats for each claim that this process holds."""
+    """Writes heartbeats for each claim that this process holds."""
 
     def __init__(self, store: Store, *, looks: bool = False) -> None:
-        """Beat in *store*; if it *looks*, it notices within `LOOK_S` that a claim is gone.
+        """Write heartbeats to *store*; if it *looks*, it notices a lost claim within `LOOK_S`.
 
-        A graph's process looks at each change of the head anyway, and a look at a store that
-        pushes may take long.
+        A graph's process sees each change of the head anyway. Reading a store that pushes may
+        take long, so it never looks there.
         """
         self._store = store
         self._looks = looks and not isinstance(store, ReportsWaiting)
         self._is_pushing = isinstance(store, ReportsWaiting)
         """Whether the end of a step may take long to record."""
         self._lock = lock = threading.RLock()
-        """Of both conditions; taken itself where nobody waits, which costs less."""
+        """The lock of both conditions; taken directly where no one waits, which is faster."""
         self._condition = threading.Condition(lock)
         """Wakes the thread."""
         self._written = threading.Condition(lock)
-        """Wakes who waits for the end of a beat."""
+        """Wakes callers that wait for the end of a heartbeat."""
         self._writing: _Beating | None = None
-        """What the thread is at; it does not hold the lock meanwhile."""
+        """The claim that the thread is writing for, without holding the lock."""
         self._thread: threading.Thread | None = None
         self._beating: dict[int, _Beating] = {}
-        """By the claims' tokens."""
+        """By the tokens of the claims."""
         self._numbers: dict[int, int] = {}
-        """Of the last beat of claims that will go on to beat."""
+        """Number of the last heartbeat, by token, for claims whose heartbeats will continue."""
         self._wakes_at = 0.0
+        """When the thread wakes by itself, on the monotonic clock."""
         self._is_closed = False
 
     def begin(self, claim: Claim, cancellation: Cancellation | None) -> None:
-        """Renew the lease of *claim* from now on; the claim itself is its first beat.
+        """Renew the lease of *claim* from now on; the claim itself is its first heartbeat.
 
-        *cancellation* hears when its step has to end.
+        *cancellation* is set when the step must end.
 
         Raises:
-            MachineBusy: there is no thread to be had for it.
+            MachineBusy: this machine can't start the thread.
         """
         now = time.monotonic()
         beating = _Beating(claim, cancellation, now, now)
         beating.next_at += beating.pause_s
         with self._lock:
-            # Others see by a new number that it was renewed.
+            # Other processes see a renewal by a new number, so the count must not restart.
             beating.number = self._numbers.pop(claim.token, 0)
             self._beating[claim.token] = beating
             if self._thread is None:
                 self._start_thread(claim)
             elif self._wakes_at > beating.next_at:
-                # Only then: to wake a thread costs more than the rest of a short step's claim.
+                # Only then: waking a thread costs more than the rest of a short step's claim.
                 self._condition.notify()
 
     def _start_thread(self, claim: Claim) -> None:
@@ -116,7 +119,7 @@ class Heartbeat:
         self._thread = thread
 
     def end(self, claim: Claim) -> None:
-        """Stop renewing; returns when no beat of *claim* is being written, or in `ENDING_S`."""
+        """Stop renewing; wait for a heartbeat that is being written, at most `ENDING_S`."""
         with self._lock:
             ended = self._beating.pop(claim.token, None)
             if ended is not None:
@@ -135,8 +138,8 @@ class Heartbeat:
             self.end(claim)
 
     def going_on(self, claim: Claim) -> contextlib.AbstractContextManager[None]:
-        """Renew the lease of *claim* in the block too, where its end is collected and pushed."""
-        return self._going_on(claim) if self._is_pushing else _NOTHING
+        """Renew the lease of *claim* in the block, in which its end is collected and pushed."""
+        return self._going_on(claim) if self._is_pushing else _NO_CONTEXT
 
     @contextlib.contextmanager
     def _going_on(self, claim: Claim) -> Iterator[None]:
@@ -147,17 +150,17 @@ class Heartbeat:
             self.end(claim)
 
     def go_on(self, claim: Claim) -> None:
-        """Begin again behind an agent, if its end is pushed; nobody hears that the claim is lost.
+        """Continue after the agent has ended, if its end is pushed.
 
-        The push itself finds that out.
+        A lost claim is not reported: the push itself finds that out.
         """
         if self._is_pushing:
-            # A push without beats is mostly short enough; without the push all is lost.
+            # A push without heartbeats is usually short enough; without the push the work is lost.
             with contextlib.suppress(MachineBusy):
                 self.begin(claim, None)
 
     def close(self) -> None:
-        """End the thread; one that hangs in a beat ends with it, or with this process."""
+        """End the thread; if it hangs in a heartbeat, it ends later, or with this process."""
         with self._condition:
             self._is_closed = True
             self._beating.clear()
@@ -166,10 +169,10 @@ class Heartbeat:
             self._thread.join(ENDING_S)
 
     def _run(self) -> None:
-        """Hold the lock, but for a beat and for the time between two beats."""
+        """Hold the lock, except during a heartbeat and between two heartbeats."""
         with self._condition:
             while not self._is_closed:
-                beating = min(self._beating.values(), key=lambda one: one.next_at, default=None)
+                beating = min(self._beating.values(), key=lambda claim: claim.next_at, default=None)
                 left = None if beating is None else beating.next_at - time.monotonic()
                 if beating is None or left is None or left > 0:
                     pause = left if left is None or not self._looks else min(left, LOOK_S)
@@ -181,7 +184,7 @@ class Heartbeat:
                     self._act(beating, self._beat)
 
     def _act(self, beating: _Beating, act: Callable[[_Beating], StopReason | None]) -> None:
-        """Beat without the lock: a remote that hangs must not hold up who ends another claim."""
+        """Call *act* without the lock: a hanging remote must not delay `end` of another claim."""
         self._writing = beating
         self._condition.release()
         try:
@@ -190,17 +193,17 @@ class Heartbeat:
             self._condition.acquire()
             self._writing = None
             self._written.notify_all()
-        # What has ended meanwhile is not to be cancelled any more.
+        # A claim that has ended meanwhile must not be canceled.
         if self._beating.get(beating.claim.token) is beating:
             if reason is not None and beating.cancellation is not None:
                 beating.cancellation.set(reason)
-            if reason is not None or beating.is_cancelled:
+            if reason is not None or beating.is_canceled:
                 del self._beating[beating.claim.token]
 
     def _beat(self, beating: _Beating) -> StopReason | None:
-        """Renew the lease; return why the step has to end, if it has to."""
+        """Renew the lease; return why the step must end, None: it need not."""
         claim = beating.claim
-        if beating.is_cancelled:
+        if beating.is_canceled:
             return None
         if self._is_lost(claim):
             return StopReason.CLAIM_LOST
@@ -218,15 +221,15 @@ class Heartbeat:
         return None
 
     def _look(self, beating: _Beating) -> StopReason | None:
-        """Return why the step has to end, if somebody has taken its claim away."""
+        """Return why the step must end if its claim is lost; None: it is not."""
         return StopReason.CLAIM_LOST if self._is_lost(beating.claim) else None
 
     def _is_lost(self, claim: Claim) -> bool:
         try:
             head = self._store.view().head
         except (SequencerError, OSError):
-            # An unreadable state says nothing about the claim; the commit will find out.
+            # An unreadable state says nothing about the claim; the record will find out.
             return False
-        held = None if head is None else head.claim_with(claim.token)
-        # A run that was begun in the place of a lost one grants the same tokens again.
-        return held is None or held.owner.nonce != claim.owner.nonce
+        present = None if head is None else head.claim_with(claim.token)
+        # A run that replaced a lost one grants the same tokens again.
+        return present is None or present.owner.nonce != claim.owner.nonce

@@ -1,7 +1,7 @@
-"""What a project's code may decide: the seven hook points that the engine calls.
+"""The seven hook points at which a project's own code may decide something.
 
 The engine knows only this protocol; `sequencer.hooks` finds the code and calls it. A hook
-that raises fails its step, never the program.
+that raises makes its step fail, never the program.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class HookFailed(StepFailed):
     """A hook raised, or gave an invalid answer; the step failed."""
 
     traceback: str = ""
-    """For the step log."""
+    """Where the exception came from, for the step log."""
 
 
 class HookContext(Struct, frozen=True, kw_only=True):
-    """What a hook may know about its step."""
+    """The facts about its step that a hook gets."""
 
     run_id: str
     run_name: str | None
@@ -42,9 +42,9 @@ class HookContext(Struct, frozen=True, kw_only=True):
     request: Request | None
     """None in a run that was not made from a request."""
     steps: tuple[str, ...] = ()
-    """Names of the workflow's steps or nodes, in order: where a transition may go."""
+    """Names of the workflow's steps or nodes, in order: the targets of a transition."""
     moves: tuple[Move, ...] = tuple(Move)
-    """What a transition may decide in this workflow."""
+    """The moves that a transition may choose in this workflow."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -53,10 +53,10 @@ class HookContext(Struct, frozen=True, kw_only=True):
 
 
 class Hooks(Protocol):
-    """Called at the seven points; each returns what it was given if no hook objects."""
+    """One method for each hook point; it returns its input if no hook changes it."""
 
     def procedure(self, request: Request, chosen: str) -> str:
-        """Return the procedure for *request*, for which routing has *chosen* one."""
+        """Return the procedure for *request*; *chosen* is the choice of the routing."""
         del request
         return chosen
 
@@ -66,12 +66,12 @@ class Hooks(Protocol):
         return workflow
 
     def prompt(self, context: HookContext, text: str) -> str:
-        """Return the prompt of a step; its templates are filled in afterwards."""
+        """Return the prompt of a step, before its templates are filled in."""
         del context
         return text
 
     def system_prompt(self, context: HookContext, text: str | None) -> str | None:
-        """Return what is added to the client's system prompt."""
+        """Return the text that is added to the client's system prompt."""
         del context
         return text
 
@@ -81,14 +81,14 @@ class Hooks(Protocol):
         return model
 
     def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
-        """Return where the run goes after *outcome*; None: as the workflow says."""
+        """Return where the run continues after *outcome*; None: as the workflow says."""
         del context, outcome
         return None
 
     def completed(self, context: HookContext, head: Head) -> None:
-        """Hear that the run of *head* is complete; *context* belongs to its last step."""
+        """React to the end of the run of *head*; *context* belongs to its last step."""
         del context, head
 
 
 class NoHooks(Hooks):
-    """Objects to nothing."""
+    """Changes nothing."""

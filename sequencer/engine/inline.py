@@ -1,4 +1,4 @@
-"""Works on the run of a cycle or a procedure: each step runs in this thread."""
+"""Works on the run of a cycle or a procedure. Each step runs in the calling thread."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         return self._worker.seen(head, self._budget, at, self._tried_at)
 
     def _expire(self, seen: SequenceSeen, move: RecordExpired) -> None:
-        """Record the configured decision for the gate, because nobody decided."""
+        """Record the configured decision for the gate, because no person decided in time."""
         del move
         head, gate = self._worker.control.expire_waits(), seen.head.gate
         if head.status is Status.COMPLETE and gate is not None:
-            self._performer.tell_completed(gate.step_index, head)
+            self._performer.report_completed(gate.step_index, head)
 
     def _claim(self, seen: SequenceSeen) -> Head | None:
-        """Run the step that is ready, and those that are claimed with the ends of others."""
+        """Run the step that is ready, and each step that is claimed together with an end."""
         worker, head = self._worker, seen.head
         if self._queue is not None and not self._queue.may_claim(head):
             return head
-        prepared = worker.performer.prepare(seen.here.place)
+        prepared = worker.performer.prepare(seen.readiness.place)
         try:
             attempt = worker.claim(head, prepared)
         except ClaimHeld:
-            # Another process was quicker between the look and the lock.
+            # Another process claimed it after this one had looked.
             if not self._waits_for_others:
                 raise
             return None
         if attempt is None:
             return None
-        # The next wait is for another step, and reported again.
+        # The next wait is for another step, so it must be reported.
         self._last_wait = "", None
         if self._queue is not None:
             self._queue.leave()
@@ -80,9 +80,9 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         return None
 
     def _described(self, seen: SequenceSeen, move: Wait) -> Wait:
-        """Return *move* with the message for a person at a terminal; see `AwaitedStep`."""
+        """Return *move* with a message for a person at a terminal; see `AwaitedStep`."""
         awaited = self._awaited
-        awaited.see(seen.here, seen.head)
+        awaited.see(seen.readiness, seen.head)
         (message, hint), until = awaited.refusal, None
         if (soon_s := awaited.looks_again_in_s) is not None:
             until = datetime.now(UTC) + timedelta(seconds=soon_s)
@@ -99,7 +99,7 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         """Sleep until the head changes, or longer if other processes come first."""
         head, fd = seen.head, self._stop.fileno()
         if move.is_for_others and (self._queue is None or self._queue.enter()):
-            # A turn that comes while this process sleeps must start at once.
+            # The step should start without delay when this process wakes up.
             self._performer.agents.warm_up()
         if self._queue is not None:
             return self._queue.wait(head, timeout_s, fd, move.claim)
@@ -110,11 +110,11 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
         if self._queue is not None:
             self._queue.leave()
 
-    # --- running it ----------------------------------------------------------------
+    # --- running a step ------------------------------------------------------------
 
     def _run(self, attempt: Attempt) -> tuple[Head, Attempt | None]:
-        """Run a step and record it; return the new head, and the next step if it has claimed it."""
-        worker, is_beside = self._worker, self._budget.mode is Mode.ASYNC
+        """Run a step and record it; return the new head, and the next step if it was claimed."""
+        worker, is_async = self._worker, self._budget.mode is Mode.ASYNC
         try:
             ended = worker.perform(attempt, self._budget.allowance(attempt.head))
         except BaseException as error:
@@ -130,21 +130,21 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
             if (stopped := self._stopped_head(attempt)) is None:
                 raise
             return stopped, None
-        if not is_beside:
+        if not is_async:
             worker.performer.emit(HeadMoved(head))
         if notices := worker.store.take_notices():
             self._notify(*notices)
-        if head.status is Status.COMPLETE and not is_beside:
-            worker.performer.tell_completed(attempt.claim.step_index, head)
+        if head.status is Status.COMPLETE and not is_async:
+            worker.performer.report_completed(attempt.claim.step_index, head)
         if ended.outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(attempt, head)
         self._budget.ensure_goes_on(ended, head)
         return head, following
 
     def _stopped_head(self, attempt: Attempt) -> Head | None:
-        """Return the head if a person has stopped or paused the run and taken the step away.
+        """Return the head if a person has stopped or paused the run and ended the claim.
 
-        None: another process has it, or the run is gone.
+        None: another process has the step, or the run is gone.
         """
         head = self._worker.store.view().head
         is_same = head is not None and head.run_id == attempt.head.run_id and not head.claims
@@ -159,10 +159,10 @@ class InlineLoop(WorkLoop[SequenceWorker, SequenceBudget, SequenceSeen]):
 
     def _raise_interrupted(self, attempt: Attempt, head: Head) -> None:
         if attempt.cancellation.reason is StopReason.INTERRUPTED:
-            _, held = on_hold(head) or (None, "start again to continue")
+            _, hint = on_hold(head) or (None, "start again to continue")
             raise Interrupted(
                 f"interrupted in step {attempt.claim.step!r}; the claim was released",
-                hint=held,
+                hint=hint,
             )
         if attempt.cancellation.reason is StopReason.LEASE_LOST:
             raise StaleClaim(

@@ -1,7 +1,7 @@
-"""What one invocation may still do in a run, and why it ends: decided from heads and counts.
+"""What one invocation may still do in a run, and why it ends, based on heads and counts.
 
-It neither waits nor works. A process that works on a run in files asks it between two steps,
-and so does a run that is worked on elsewhere.
+It neither waits nor works. A process that works on a run in files asks it between two steps. A
+run whose steps are done by other machines asks it too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_LIMIT = Allowance()
 
 
 def counted(number: int, noun: str) -> str:
-    """Return how many are done, as a person would say it.
+    """Return the number of *noun* with its verb, for a sentence.
 
     >>> counted(1, "step"), counted(2, "step")
     ('1 step is', '2 steps are')
@@ -54,7 +54,7 @@ class Summary(Struct):
     """Attempts that ended at a usage limit."""
     head: Head | None = None
     obstacle: SequencerError | None = None
-    """Of a tick: why the next step will not start in this work tree."""
+    """For a tick: why the next step will not start in this work tree."""
 
     @property
     def has_worked(self) -> bool:
@@ -64,14 +64,14 @@ class Summary(Struct):
     def steps_left(self, max_steps: int) -> int:
         """Return how many of *max_steps* are left.
 
-        None is left behind more usage limits than that: each was a call, and an invocation
-        makes at most twice as many calls as it may do steps, failures aside.
+        After more usage limits than that, no steps are left: each limit was a call, and an
+        invocation makes at most twice as many calls as it may do steps, not counting failures.
         """
         return 0 if self.limits_met > max_steps else max_steps - self.usage.steps
 
     def reached(self, max_steps: int | None) -> str | None:
-        """Return in words that none of *max_steps* is left, if that is so."""
-        # As `steps_left` says it; this is asked in each step.
+        """Return a message if no steps of *max_steps* are left; None: some are."""
+        # The same rule as in `steps_left`, but faster: each step asks this.
         if max_steps is None or (self.limits_met <= max_steps and self.usage.steps < max_steps):
             return None
         done = f"{counted(self.usage.steps, 'step')} done"
@@ -80,12 +80,12 @@ class Summary(Struct):
         return f"{done} (--max-steps)"
 
     def count(self, outcome: Outcome, steps: int) -> None:
-        """Count an attempt that has ended, and was worth so many *steps*."""
+        """Count an attempt that has ended with *outcome*, and counts as *steps*."""
         self.usage = self.usage.plus(outcome.usage, steps=steps)
         self.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def used_up(self, limits: InvocationLimits) -> str | None:
-        """Return which of the invocation's *limits* on steps and money is reached."""
+        """Return a message if one of the *limits* on steps and cost is reached; None: none is."""
         if (done := self.reached(limits.max_steps)) is not None:
             return done
         if limits.max_cost_usd is not None and self.usage.cost_usd >= limits.max_cost_usd:
@@ -98,7 +98,7 @@ class Summary(Struct):
         return {"usage": usage, "failures": self.failures, "limits_met": self.limits_met}
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with what `kept` has returned."""
+        """Continue with the data that `kept` returned."""
         self.usage = Usage.model_validate(kept["usage"])
         self.failures, self.limits_met = kept["failures"], kept["limits_met"]
 
@@ -115,16 +115,16 @@ class InvocationBudget(ABC):
         self.keep_to(run_limits)
 
     def keep_to(self, run: RunLimits) -> None:
-        """Keep to the limits of the *run* from now on."""
+        """Apply the limits of the *run* from now on."""
         self.run_limits = run
 
     @abstractmethod
     def kept(self) -> dict[str, Any]:
-        """Return what it has counted and seen, as plain data."""
+        """Return its counts as plain data."""
 
     @abstractmethod
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with what `kept` has returned."""
+        """Continue with the data that `kept` returned."""
 
 
 class SequenceBudget(InvocationBudget):
@@ -140,7 +140,7 @@ class SequenceBudget(InvocationBudget):
         *,
         positions: Collection[str] = (),
     ) -> None:
-        """Start at *head*; with *positions*, only their steps are this invocation's."""
+        """Start at *head*; with *positions*, this invocation runs only their steps."""
         super().__init__(mode, limits, run_limits, head)
         self.workflow = workflow
         self.positions = frozenset(positions)
@@ -150,10 +150,10 @@ class SequenceBudget(InvocationBudget):
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
 
     def keep_to(self, run: RunLimits) -> None:
-        """Keep to the limits of the *run* from now on."""
+        """Apply the limits of the *run* from now on."""
         super().keep_to(run)
-        own = self.limits
-        caps = (own.max_cost_usd, own.step_timeout_s, run.cost_usd, run.seconds)
+        limits = self.limits
+        caps = (limits.max_cost_usd, limits.step_timeout_s, run.cost_usd, run.seconds)
         self._has_budget = any(cap is not None for cap in caps)
 
     def is_mine(self, step_index: int) -> bool:
@@ -161,9 +161,9 @@ class SequenceBudget(InvocationBudget):
         return not self.positions or is_among(self.workflow, self.positions, step_index)
 
     def reached(self, head: Head) -> str | None:
-        """Return which limit of this invocation is reached."""
+        """Return a message if a limit of this invocation is reached; None: none is."""
         if self.mode is Mode.TICK and self.summary.usage.steps:
-            # After a "no" the step stays, and its fixer or the next round is due.
+            # After a "no" the run stays at the step, and its fixer or the next round is due.
             is_accepted = head.step_index != self._first_index
             return f"the {'step' if is_accepted else 'attempt'} that was due is done"
         if (done := self.summary.used_up(self.limits)) is not None:
@@ -179,24 +179,24 @@ class SequenceBudget(InvocationBudget):
         return None
 
     def may_claim(self, head: Head) -> bool:
-        """Return whether the step of *head*, if it is ready, is for this invocation to run."""
+        """Return whether this invocation may run the step of *head*, if it is ready."""
         return (
             self.is_mine(head.step_index)
             and self.reached(head) is None
             and not self.has_failed_elsewhere(head)
         )
 
-    def reason_to_end(self, here: Readiness, head: Head) -> str | None:
-        """Return why this mode ends now, or None if it waits or works.
+    def reason_to_end(self, readiness: Readiness, head: Head) -> str | None:
+        """Return why this invocation ends now; None: it waits or works.
 
         Raises: see `WorkLoop.work`.
         """
-        if self.mode is Mode.ASYNC and (why := _end_beside(here, head)) is not None:
+        if self.mode is Mode.ASYNC and (why := _end_of_async(readiness, head)) is not None:
             return why
-        if here.is_final:
-            return here.message
-        if here.kind is ReadinessKind.PERSON:
-            raise WaitsForPerson(here.message)
+        if readiness.is_final:
+            return readiness.message
+        if readiness.kind is ReadinessKind.PERSON:
+            raise WaitsForPerson(readiness.message)
         if self.has_failed_elsewhere(head):
             hint: str | None = "look at 'sequencer log', then start again"
             try:
@@ -204,35 +204,38 @@ class SequenceBudget(InvocationBudget):
             except TooManyFailures as limit:
                 hint = limit.hint
             raise StepFailed(f"step {head.expected_step!r} failed in another process", hint=hint)
-        if here.kind is ReadinessKind.REFUSED:
+        if readiness.kind is ReadinessKind.REFUSED:
             self.run_limits.ensure_may_try(head)
-            raise TooManyFailures(here.message)
-        if here.kind is ReadinessKind.PAUSED and self.mode is not Mode.SYNC:
-            return here.message
-        if here.kind is ReadinessKind.NOT_YET and self.mode is Mode.TICK:
-            return f"nothing due: {here.message}"
-        is_ready = here.kind is ReadinessKind.READY
+            raise TooManyFailures(readiness.message)
+        if readiness.kind is ReadinessKind.PAUSED and self.mode is not Mode.SYNC:
+            return readiness.message
+        if readiness.kind is ReadinessKind.NOT_YET and self.mode is Mode.TICK:
+            return f"nothing due: {readiness.message}"
+        is_ready = readiness.kind is ReadinessKind.READY
         if self.mode is Mode.TICK and is_ready and not self.is_mine(head.step_index):
-            return f"nothing due: step {here.place.step!r} is at another position"
+            return f"nothing due: step {readiness.place.step!r} is at another position"
         return None
 
     def observe(self, head: Head) -> None:
-        """Note the failures at *head*; to be called for each head, before a decision about it.
+        """Note the failures at *head*; call this for each head, before a decision about it.
 
-        A failure from before is no reason to end: a process that starts after it tries again.
+        An earlier failure is no reason to end: a process that starts after it tries again.
         """
         if head.step_index != self._failing_at:
             self._failing_at, self._failures_seen = head.step_index, 0
         self._failures_seen = min(self._failures_seen, head.failures_in_row)
 
     def has_failed_elsewhere(self, head: Head) -> bool:
-        """Return whether a step failed for good in another process since this one started."""
+        """Return whether another process has failed at the step, without an automatic retry.
+
+        Only failures since this process started count.
+        """
         seen = self._failures_seen if head.step_index == self._failing_at else 0
         has_failed = head.status is Status.FAILED and head.failures_in_row > seen
         return has_failed and head.not_before is None
 
     def allowance(self, head: Head) -> Allowance:
-        """Return what is left for one attempt under the invocation's and the run's limits."""
+        """Return what one attempt may use under the limits of the invocation and the run."""
         limits, run, spent = self.limits, self.run_limits, self.summary.usage
         if not self._has_budget:
             return NO_LIMIT
@@ -246,15 +249,15 @@ class SequenceBudget(InvocationBudget):
 
     def count(self, ended: AttemptResult) -> None:
         """Count *ended*, an attempt of this invocation, before it is recorded."""
-        known, outcome = self.summary, ended.outcome
-        known.usage = known.usage.plus(outcome.usage, steps=int(ended.ending.has_worked))
-        known.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
+        summary, outcome = self.summary, ended.outcome
+        summary.usage = summary.usage.plus(outcome.usage, steps=int(ended.ending.has_worked))
+        summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def ensure_goes_on(self, ended: AttemptResult, head: Head) -> None:
-        """Return if the invocation continues after *ended*, by which the run has come to *head*.
+        """Check that the invocation continues after *ended*, whose record led to *head*.
 
         Raises:
-            StepFailed: it has failed, and is not tried again by itself.
+            StepFailed: the step failed and has no automatic retry left.
         """
         if ended.ending.kind is not ContinuationKind.FAIL:
             return
@@ -264,31 +267,31 @@ class SequenceBudget(InvocationBudget):
             raise self._step_failed(ended, head)
 
     def _step_failed(self, ended: AttemptResult, head: Head) -> StepFailed:
-        here = ended.place
+        place = ended.place
         return StepFailed(
-            f"step {here.step!r} (iteration {here.step_index + 1}, attempt "
+            f"step {place.step!r} (iteration {place.step_index + 1}, attempt "
             f"{ended.attempt}) failed: {ended.outcome.error or 'no reason given'}",
             where=str(ended.record.get("log")),
-            hint=self._way_on(here.step_index, head),
+            hint=self._hint_after_failure(place.step_index, head),
         )
 
-    def _way_on(self, step_index: int, head: Head) -> str:
-        """Return what a person does after the step at *step_index* has failed."""
+    def _hint_after_failure(self, step_index: int, head: Head) -> str:
+        """Return what a person can do after the step at *step_index* has failed."""
         if self.mode is Mode.ASYNC:
             return f"use --step-index {step_index} to start with it again"
-        way = "start again to retry it, or skip it with 'sequencer skip'"
+        hint = "start again to retry it, or skip it with 'sequencer skip'"
         if self.mode is Mode.TICK:
-            way = "the next tick tries it again"
-        # Somebody may have stopped or paused the run while the step ran.
-        _, held = on_hold(head) or (None, "")
+            hint = "the next tick tries it again"
+        # A person may have stopped or paused the run while the step ran.
+        _, hold_hint = on_hold(head) or (None, "")
         try:
             self.run_limits.ensure_may_try(head)
         except TooManyFailures as last:
-            return "; ".join(filter(None, (f"{last.message}: {last.hint}", held)))
-        return held or way
+            return "; ".join(filter(None, (f"{last.message}: {last.hint}", hold_hint)))
+        return hold_hint or hint
 
     def kept(self) -> dict[str, Any]:
-        """Return what it has counted and seen, as plain data."""
+        """Return its counts as plain data."""
         return {
             **self.summary.kept(),
             "first_cycle": self._first_cycle,
@@ -297,18 +300,18 @@ class SequenceBudget(InvocationBudget):
         }
 
     def restore(self, kept: Mapping[str, Any]) -> None:
-        """Continue with what `kept` has returned."""
+        """Continue with the data that `kept` returned."""
         self.summary.restore(kept)
         self._first_cycle = kept["first_cycle"]
         self._failing_at, self._failures_seen = kept["failing_at"], kept["failures_seen"]
 
 
-def _end_beside(here: Readiness, head: Head) -> str | None:
-    """Return why nothing follows in mode async, which has nobody to wait for."""
+def _end_of_async(readiness: Readiness, head: Head) -> str | None:
+    """Return why mode async ends; None: a step follows. There is no one else to wait for."""
     if head.gate is not None and head.gate.is_open:
         return f"{head.gate.step!r} asks for a decision, but mode async has no run to keep it in"
-    if here.kind is not ReadinessKind.COMPLETE:
+    if readiness.kind is not ReadinessKind.COMPLETE:
         return None
-    if here.place.is_end:
+    if readiness.place.is_end:
         return "the procedure is complete"
     return "the agent says that everything is done"

@@ -1,4 +1,4 @@
-"""Finds the implementation of a kind of workflow."""
+"""Finds the implementation of each kind of workflow, built in or from a package."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from sequencer.packages import describe
 from sequencer.store.protocol import Store
 
 
-def _along(
+def _sequence_changes(
     store: Store, workflow: Workflow, kind: Callable[[Workflow], SequenceKind] = SequenceKind
 ) -> Changes:
     return Changes(store, kind(workflow))
 
 
-def _among_nodes(store: Store, workflow: Workflow) -> Changes:
+def _graph_changes(store: Store, workflow: Workflow) -> Changes:
     from sequencer.engine.graph_changes import GraphChanges  # noqa: PLC0415 - graphs only
 
     return GraphChanges(store, workflow)
 
 
 KINDS: dict[str, Callable[[Store, Workflow], Changes]] = {
-    "cycle": _along,
-    "procedure": _along,
-    "graph": _among_nodes,
+    "cycle": _sequence_changes,
+    "procedure": _sequence_changes,
+    "graph": _graph_changes,
 }
-"""Kind of workflow -> what changes its runs."""
+"""Kind of workflow -> the function that makes the `Changes` of its runs."""
 
 
 def changes_of(store: Store, workflow: Workflow) -> Changes:
-    """Return what changes the run of *workflow* in *store*, and has its kind.
+    """Return the `Changes` for the run of *workflow* in *store*.
 
     Raises:
         UnknownName: the package that provides the kind is not installed.
@@ -53,17 +53,18 @@ def changes_of(store: Store, workflow: Workflow) -> Changes:
         extensions.KINDS, workflow.kind, "workflow kind", known=KINDS, where=where
     )
     kind = partial(extensions.create, extensions.KINDS, workflow.kind, SequenceKind, added)
-    return _along(store, workflow, kind)
+    return _sequence_changes(store, workflow, kind)
 
 
 Judge = Callable[[Head, AttemptResult, int], AttemptResult]
-"""What `SequenceKind.judge` is called with and returns."""
+"""The type of `SequenceKind.judge`."""
 
 
 def judge_of(kind: SequenceKind) -> Judge:
-    """Return `SequenceKind.judge` of *kind*, which a package may have written.
+    """Return `SequenceKind.judge` of *kind*, which may come from a package.
 
-    If the package fails, so has the attempt: its output and its cost are kept, and the claim ends.
+    If the package's code fails, the attempt fails: its output and its cost are kept, and the
+    claim ends.
     """
     if type(kind) is SequenceKind:
         return kind.judge
@@ -82,9 +83,9 @@ def judge_of(kind: SequenceKind) -> Judge:
     return judge
 
 
-def _checked(made: Any) -> AttemptResult:
-    match made:
+def _checked(result: Any) -> AttemptResult:
+    match result:
         case AttemptResult(ending=Continuation()):
-            return made
-    message = f"judge returned {describe(made)}, and not what Line.judge returns"
+            return result
+    message = f"judge returned {describe(result)}, and not what SequenceKind.judge returns"
     raise TypeError(message)

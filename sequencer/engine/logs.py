@@ -1,9 +1,9 @@
-"""Step logs: one file an attempt, named after its iteration and its step.
+"""Step logs: one file per attempt, named after its iteration and its step.
 
-A log starts with lines that say what it is, and with the prompt as the agent got it. Then it
-holds what the agent wrote, as bytes, without secrets and up to a cap; an existing
-file is never opened again. Not promised: that a log survives a power loss, or that it is
-complete when the disk is full. A log that can't be written never fails a step.
+A log starts with lines that identify the attempt, and with the prompt as the agent got it. Then
+comes the agent's output, as bytes, without secrets and up to a cap. An existing file is never
+opened for writing again. A log that can't be written never makes a step fail. Not promised: that
+a log survives a power loss, or that it is complete if the disk is full.
 """
 
 from __future__ import annotations
@@ -33,44 +33,45 @@ from sequencer.store.identity import utc_now
 from sequencer.store.reading import ProgressEvidence, ProgressMark, names_in
 
 _LONGEST_SECRET = 64 * 1024
-"""Bytes of a key in a text; longer ones are not looked for behind the cap of a log."""
+"""Longest key, in bytes, that is searched for in the output after the cap of a log."""
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 MOST_NEWEST = 256 * 1024
-"""Bytes of the end of an attempt that its log has even where it is capped before."""
+"""Bytes of the end of an attempt that are in its log even if the log was capped before."""
 NO_BRANCH = "local"
 MAX_LOOKS = 100
-"""Step logs that are opened to find one of a run; mode async writes its logs beside them."""
+"""How many step logs are opened to find one of a run: mode async writes to the same folder."""
 _LOG = re.compile(r"iter-.*\.log")
 _FIRST_LINE_BYTES = 4096
 _TOKEN_DIGITS = 19
 _END_BYTES = 16 * 1024
-"""In which the last line of a log is, with what its agent was refused behind it."""
+"""The end of a log that has its last line, and the refused tool calls after it."""
 MOST_SENT = 1024 * 1024
-"""Of a prompt, in a log."""
+"""The most bytes of a prompt in a log."""
 _QUOTE = b"#> "
 _MOST_BLOCK = (MOST_SENT + 100) * (len(_QUOTE) + 1)
-"""All lines of the longest prompt may be empty."""
+"""The most bytes of a prompt with its quote marks; all its lines may be empty."""
 _SENT = re.compile(rb"# sent: (prompt|(?:added )?system prompt|router's prompt), (\d{1,9}) bytes\n")
 _HEAD_LINES = 3
 MAX_WITNESSES = 8
-"""Newest step logs of each branch that are asked how far their run came."""
+"""How many of the newest step logs of each branch are evidence of the progress of a run."""
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 GIT_KNOWN_S = 1.0
-"""How long it is believed that a project has a git folder or has none; HEAD is always read."""
+"""How long the location of the git folder is cached; HEAD is always read."""
 
 
 def current_branch(project: Path) -> str | None:
     """Return the git branch that is checked out in *project*; None without git.
 
-    Read from the files, because a git process a step costs more than the step's own
-    bookkeeping. A detached HEAD is named by the first 12 digits of its commit.
+    It reads git's files, because a git process in each step would cost more than everything
+    else that the sequencer does for it. A detached HEAD is named by the first 12 digits of its
+    commit.
     """
     git = git_folder(project)
     return None if git is None else branch_of(git)
 
 
 def git_folder(project: Path) -> Path | None:
-    """Return the folder in which git keeps the HEAD of *project*; None without git."""
+    """Return the folder that has git's HEAD of *project*; None without git."""
     folder = str(project)
     while True:
         git = os.path.join(folder, ".git")  # noqa: PTH118 (on every step's path)
@@ -81,21 +82,21 @@ def git_folder(project: Path) -> Path | None:
         if stat.S_ISDIR(mode):
             return Path(git)
         if mode:
-            # A work tree or a submodule: the file names the real folder.
-            return _named_by(Path(git))
+            # In a worktree or a submodule, `.git` is a file with the path of the folder.
+            return _git_folder_in(Path(git))
         parent = os.path.dirname(folder)  # noqa: PTH120 (same)
         if parent == folder:
             return None
         folder = parent
 
 
-def _named_by(file: Path) -> Path | None:
+def _git_folder_in(file: Path) -> Path | None:
     line = _line(file)
     return None if line is None else file.parent / line.partition("gitdir:")[2].strip()
 
 
 def _line(file: Path | str) -> str | None:
-    """Return the one line of *file*; None: it is no plain, short file, whatever it names."""
+    """Return the one line of *file*; None: it can't be read, or is not a regular file."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -111,16 +112,16 @@ def _line(file: Path | str) -> str | None:
 
 
 def branch_of(git: Path) -> str | None:
-    """Return the branch that is checked out where git keeps its files in *git*."""
+    """Return the branch that is checked out, according to the files in the folder *git*."""
     head = _line(f"{git}/HEAD")
     if head is None or not head.startswith("ref: "):
-        # Of anything else that a file may hold nothing is shown.
+        # The result is shown, so it must not have any other content of the file.
         return None if head is None or not _OID.fullmatch(head) else head[:12]
     return head.removeprefix("ref: ").removeprefix("refs/heads/")
 
 
 class SentText(NamedTuple):
-    """One of the texts that an attempt's agent got."""
+    """One of the texts that were sent to an attempt's agent."""
 
     name: str
     """``prompt``, ``system prompt``, ``added system prompt``, or ``router's prompt``."""
@@ -129,7 +130,7 @@ class SentText(NamedTuple):
 
 
 class SentTexts(NamedTuple):
-    """What an attempt's agent got, and where that stands in its log."""
+    """The texts that were sent to an attempt's agent, and their place in its log."""
 
     texts: tuple[SentText, ...]
     start: int
@@ -137,24 +138,24 @@ class SentTexts(NamedTuple):
 
 
 def sent_texts(fd: int) -> SentTexts | None:
-    """Return what the agent of the attempt with the log *fd* got; None: its log does not say.
+    """Return the texts that the agent of the log *fd* got; None: the log does not say.
 
-    Only what stands before the agent's first word is believed. A router speaks before the step's
-    agent is asked, so that of such an attempt only the router's prompt is known for sure.
+    Only the lines before the agent's first output are trusted. A router writes before the step's
+    agent gets its prompt, so for such an attempt only the router's prompt is certain.
     """
     try:
         head = os.pread(fd, _FIRST_LINE_BYTES, 0)
         place = start = len(head) - len(head.split(b"\n", _HEAD_LINES)[-1])
         texts: list[SentText] = []
-        while found := _SENT.match(os.pread(fd, _FIRST_LINE_BYTES, place)):
-            size, place = min(int(found[2]), _MOST_BLOCK), place + found.end()
+        while header := _SENT.match(os.pread(fd, _FIRST_LINE_BYTES, place)):
+            size, place = min(int(header[2]), _MOST_BLOCK), place + header.end()
             data = os.pread(fd, size, place)
             if len(data) < size:
                 return None
             place += size
             text = data.removesuffix(b"\n").removeprefix(_QUOTE).replace(b"\n" + _QUOTE, b"\n")
-            texts.append(SentText(found[1].decode(), text))
-            if not found[1].endswith(b"system prompt"):
+            texts.append(SentText(header[1].decode(), text))
+            if not header[1].endswith(b"system prompt"):
                 return SentTexts(tuple(texts), start, place)
     except OSError:
         pass
@@ -165,18 +166,18 @@ def sent_texts(fd: int) -> SentTexts | None:
 def _sent_lines(
     redaction: Redaction, to: str, system: str | None, added: str | None, prompt: str
 ) -> bytes:
-    """Return how the log tells of what is sent *to* the agent or the router."""
-    # The prompt stands there always, and as the last: behind it the agent itself speaks.
-    name = "prompt" if to == "agent" else "router's prompt"
-    found = []
-    for what, text in (("system prompt", system), ("added system prompt", added), (name, prompt)):
-        if text or what is name:
+    """Return the lines of a log about the texts that are sent *to* the agent or the router."""
+    # The prompt is always there and always last: the agent's own output follows.
+    last = "prompt" if to == "agent" else "router's prompt"
+    blocks = []
+    for name, text in (("system prompt", system), ("added system prompt", added), (last, prompt)):
+        if text or name is last:
             data = redaction.hide((text or "").encode("utf-8", "replace"))
             if len(data) > MOST_SENT:
                 data = data[:MOST_SENT] + b"\n(%d bytes more)" % (len(data) - MOST_SENT)
             lines = data and b"#> %b\n" % data.replace(b"\n", b"\n#> ")
-            found.append(b"# sent: %b, %d bytes\n%b" % (what.encode(), len(lines), lines))
-    return b"".join(found)
+            blocks.append(b"# sent: %b, %d bytes\n%b" % (name.encode(), len(lines), lines))
+    return b"".join(blocks)
 
 
 def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
@@ -186,20 +187,20 @@ def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
 
 
 def run_folders(logs_dir: Path, run: str | None, *, has_links: bool = False) -> list[Path]:
-    """Return where step logs of a run may be: a folder for each branch that was checked out.
+    """Return the folders that may have step logs of a run, one for each branch.
 
-    *has_links*: with links in the place of one, which whoever looks there refuses.
+    *has_links* includes links, so that the caller refuses them when it opens the folder.
 
     Raises:
         UnsafeFolder: a part of the path is a link.
     """
     below = Path("runs", slug(run), "steps") if run else Path("steps")
     try:
-        found = folders.opened(logs_dir).entries()
+        entries = folders.opened(logs_dir).entries()
         branches = [
-            one.name
-            for one in found
-            if one.is_dir(follow_symlinks=False) or (has_links and one.is_symlink())
+            entry.name
+            for entry in entries
+            if entry.is_dir(follow_symlinks=False) or (has_links and entry.is_symlink())
         ]
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -207,7 +208,7 @@ def run_folders(logs_dir: Path, run: str | None, *, has_links: bool = False) -> 
 
 
 def log_name(step_index: int, step: str, attempt: int) -> str:
-    """Return a log's file name.
+    """Return the file name of a log.
 
     >>> log_name(11, "supervisor", 1), log_name(11, "supervisor", 2)
     ('iter-00012_supervisor.log', 'iter-00012_supervisor.2.log')
@@ -217,15 +218,15 @@ def log_name(step_index: int, step: str, attempt: int) -> str:
 
 
 def token_of(path: Path) -> int | None:
-    """Return the token of the attempt that the log at *path* is of, if it says so."""
-    told = _told(path)
-    return None if told is None else told[0]
+    """Return the token of the attempt with the log at *path*; None: the log has none."""
+    facts = _log_facts(path)
+    return None if facts is None else facts[0]
 
 
-def _told(path: Path) -> tuple[int, bytes, bytes] | None:
-    """Return the token in the log at *path*, its second line and its end.
+def _log_facts(path: Path) -> tuple[int, bytes, bytes] | None:
+    """Return (token, second line, end) of the log at *path*.
 
-    None: it can't be read, or is of no step that was claimed.
+    None: it can't be read, or its step was never claimed.
     """
     try:
         fd = folders.open_file(path, os.O_RDONLY)
@@ -239,49 +240,51 @@ def _told(path: Path) -> tuple[int, bytes, bytes] | None:
         return None
     finally:
         os.close(fd)
-    _, found, token = first.rpartition(b" token ")
-    if not found or not token.isdigit() or len(token) > _TOKEN_DIGITS or not int(token):
+    _, separator, token = first.rpartition(b" token ")
+    if not separator or not token.isdigit() or len(token) > _TOKEN_DIGITS or not int(token):
         return None
     return int(token), rest.partition(b"\n")[0], end
 
 
 def progress_evidence_of(logs_dir: Path, run_folder: str | None) -> ProgressEvidence:
-    """Return what tells which tokens the newest logs of a run show.
+    """Return a function that yields the progress of a run according to its newest logs.
 
-    *run_folder* is the slug of a named run; None for the default run. What is returned
-    raises CorruptState where permissions forbid a look.
+    *run_folder* is the slug of a named run; None for the default run. The function raises
+    CorruptState if the permissions of a folder forbid reading it.
     """
     below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
 
     def progress(run_id: str) -> Iterator[ProgressMark]:
         for branch in list(names_in(logs_dir)):
             folder = logs_dir / branch / below
-            # Not by iteration alone: steps that run side by side, and attempts, share it.
+            # Several logs share an iteration: parallel steps, and the attempts at one step.
             newest = heapq.nlargest(MAX_LOOKS, names_in(folder), _iteration)
-            found = ((folder / name, told) for name in newest if (told := _told(folder / name)))
-            its = (one for one in found if f" run {run_id} ".encode() in one[1][1])
-            for path, (token, _, end) in islice(its, MAX_WITNESSES):
+            logs = (
+                (folder / name, facts) for name in newest if (facts := _log_facts(folder / name))
+            )
+            of_run = (log for log in logs if f" run {run_id} ".encode() in log[1][1])
+            for path, (token, _, end) in islice(of_run, MAX_WITNESSES):
                 yield ProgressMark(path, token=token, has_ended=b"\n# ended " in end)
 
     return progress
 
 
 def later_logs(folders_of_logs: Iterable[Path], head: Head) -> Iterator[ProgressMark]:
-    """Yield what shows that the attempt that *head* has still to begin was begun before.
+    """Yield evidence that the next attempt of *head* has already been started.
 
-    One small read in each folder, where `progress_evidence_of` looks at many logs.
+    This reads one log in each folder, and is cheaper than `progress_evidence_of`.
     """
     name = log_name(head.step_index, head.expected_step, head.attempt + 1)
     for path in (folder / name for folder in folders_of_logs):
-        told = _told(path)
-        if told is not None and f" run {head.run_id} ".encode() in told[1]:
-            yield ProgressMark(path, token=told[0])
+        facts = _log_facts(path)
+        if facts is not None and f" run {head.run_id} ".encode() in facts[1]:
+            yield ProgressMark(path, token=facts[0])
 
 
 def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:
     """Return the step logs in *folder* that were last written *before* a time (Unix).
 
-    The newest *keep* are left out: a witness looks at them.
+    The newest *keep* are left out: they are evidence of progress.
 
     Raises:
         UnsafeFolder: a part of the path is a link.
@@ -289,12 +292,12 @@ def old_logs(folder: Path, before: float, keep: int = MAX_LOOKS) -> list[Path]:
     listed = sorted(filter(_LOG.fullmatch, folders.names(folder)), key=_iteration)
     if not listed:
         return []
-    fd, found = folders.opened(folder), []
+    fd, old = folders.opened(folder), []
     for name in listed[: max(len(listed) - keep, 0)]:
-        about = os.stat(name, dir_fd=fd.fd, follow_symlinks=False)
-        if stat.S_ISREG(about.st_mode) and about.st_mtime < before:
-            found.append(folder / name)
-    return found
+        status = os.stat(name, dir_fd=fd.fd, follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_mtime < before:
+            old.append(folder / name)
+    return old
 
 
 def _iteration(name: str) -> int:
@@ -315,7 +318,7 @@ class StepLogs:
         redaction: Redaction | None = None,
         max_bytes: int = DEFAULT_MAX_BYTES,
     ) -> None:
-        """Write below *logs_dir*; *warn* hears of logs that can't be written."""
+        """Write below *logs_dir*; *warn* gets a message if a log can't be written."""
         self._logs_dir = logs_dir
         self._project = project
         self._run = run
@@ -328,21 +331,21 @@ class StepLogs:
 
     @property
     def folder(self) -> Path:
-        """Return where the next log goes; it depends on the branch that is checked out."""
+        """Return the folder of the next log; it depends on the branch that is checked out."""
         return self._folder()
 
     @property
     def folders(self) -> list[Path]:
-        """Return where logs of the run may be, on whatever branch they were written.
+        """Return the folders that may have logs of the run, of all branches.
 
-        That of the next log is the first. An agent may have checked out another branch.
+        The folder of the next log is the first. An agent may have checked out another branch.
         """
         return list(dict.fromkeys((self.folder, *run_folders(self._logs_dir, self._run))))
 
     def left_behind(self) -> Path | None:
-        """Return the log of the latest step of any run that has logged here, if there is one."""
+        """Return the log of the last step of any run that has logged here; None: there is none."""
         try:
-            found = [
+            logs = [
                 folder / name
                 for folder in self.folders
                 for name in folders.names(folder)
@@ -350,8 +353,8 @@ class StepLogs:
             ]
         except OSError:
             return None
-        newest = sorted(found, key=lambda path: path.name, reverse=True)[:MAX_LOOKS]
-        return next((path for path in newest if _told(path)), None)
+        newest = sorted(logs, key=lambda path: path.name, reverse=True)[:MAX_LOOKS]
+        return next((path for path in newest if _log_facts(path)), None)
 
     def _folder(self) -> Path:
         """Return the folder of the next log."""
@@ -368,7 +371,7 @@ class StepLogs:
 
         Raises:
             UnsafeFolder: a part of the path is a link; a log must not reach another file.
-            UnsafePath: the place is taken by something that is no folder.
+            UnsafePath: something that is not a folder is in the place of the folder.
         """
         folder, fd, claim = self._folder(), -1, attempt.claim
         number = claim.attempt
@@ -397,7 +400,7 @@ class StepLogs:
             try:
                 return folder.open(name, flags), name, number
             except FileExistsError:
-                # An earlier run, or one that was rewound, has been here.
+                # The log of an earlier run, or of this run before it was rewound.
                 number += 1
 
 
@@ -421,7 +424,7 @@ class FileLog:
         self._max_bytes = max_bytes
         self._dropped = 0
         self._newest = bytearray()
-        """Of what came behind the cap: its end, and somewhat more."""
+        """The end of the output after the cap, and somewhat more."""
         self._warn = warn
 
     @property
@@ -429,17 +432,17 @@ class FileLog:
         return min(MOST_NEWEST, self._max_bytes // 4)
 
     def begin(self, attempt: Attempt, number: int) -> None:
-        """Write the lines that say what this is: the log of the *number*-th try, as its name is.
+        """Write the lines that identify the attempt; *number* is the one in the file's name.
 
-        The attempt itself may count from 1 again: the run was rewound, or a person let it retry.
+        The attempt's own number may be lower, after the run was rewound or a person let it retry.
         """
-        name, made, head = self._redaction.hide_name, attempt.prepared, attempt.head
-        step, step_index = made.step, attempt.claim.step_index
+        name, prepared, head = self._redaction.hide_name, attempt.prepared, attempt.head
+        step, step_index = prepared.step, attempt.claim.step_index
         text = (
             f"# step {name(step.name)!a} · iteration {step_index + 1} · step_index "
             f"{step_index} · attempt {number} · token {attempt.token}\n"
             f"# workflow {name(head.workflow_name)!a} · run {head.run_id} · agent "
-            f"{name(made.agent)!a} · prompt {name(step.prompt_name)!a}\n"
+            f"{name(prepared.agent)!a} · prompt {name(step.prompt_name)!a}\n"
             f"# started {utc_now()}\n"
         )
         self._to_file(text.encode())
@@ -453,7 +456,7 @@ class FileLog:
         if self._left:
             self._capped(self._stream.feed(data))
         else:
-            # Looking for secrets in what nobody will read would hold the agent up.
+            # Searching for secrets in output that is dropped would slow down the agent.
             self._leave_out(self._stream.finish() + data)
 
     def used(self, usage: Usage) -> None:
@@ -465,7 +468,7 @@ class FileLog:
         if self._dropped:
             self._write_newest()
         usage = outcome.usage
-        # Whether the run accepts it is decided later, and its journal says that.
+        # Whether the run accepts the attempt is decided later, and is in its journal.
         parts = ["ended", utc_now(), f"{usage.seconds:.1f} s"]
         if outcome.status not in ACCEPTED:
             parts[0] += f" {outcome.status}"
@@ -492,29 +495,29 @@ class FileLog:
         if kept:
             self._to_file(kept)
         if rest:
-            # What the stream holds back may be the beginning of a secret that ends in `_newest`.
+            # The stream may hold back the start of a secret that ends in `_newest`.
             self._leave_out(rest + self._stream.finish())
 
     def _leave_out(self, data: bytes) -> None:
-        """Keep *data* for the end, as far as there is room; at the first time, say so at once."""
+        """Keep the end of *data* for the end of the log; the first time, say so in the log."""
         if not self._dropped and data:
-            # Who follows the log must not take its silence for the agent's.
+            # A person who follows the log must not think that the agent writes nothing.
             self._raw(
                 f"\n# log capped at {self._max_bytes} bytes: the step continues, "
                 "and its newest lines are added when it ends\n"
             )
         self._dropped += len(data)
         self._newest += data
-        # More than is shown: a secret of several lines may begin before that.
+        # More than is shown: a secret of several lines may start before that.
         most = self._most_newest + _LONGEST_SECRET
         if len(self._newest) > 2 * most:
             del self._newest[:-most]
 
     def _write_newest(self) -> None:
-        """Write the end of what was left out, by whole lines, and how much is not there."""
-        found = self._redaction.hide(bytes(self._newest))
-        # Its first line has begun before, perhaps as the other half of a secret.
-        newest = found[-self._most_newest :].partition(b"\n")[2] if self._most_newest else b""
+        """Write the last whole lines of the dropped output, and how many bytes are missing."""
+        redacted = self._redaction.hide(bytes(self._newest))
+        # The first line may be incomplete, and contain the second half of a secret.
+        newest = redacted[-self._most_newest :].partition(b"\n")[2] if self._most_newest else b""
         self._raw(f"\n# {max(self._dropped - len(newest), 0)} bytes are left out here\n")
         self._to_file(newest)
 

@@ -1,6 +1,6 @@
-"""One process at work on a run, from its start to a reason to end: it does what `decide` says.
+"""The loop of a process that works on a run: it makes the moves that `decide` returns.
 
-Modes differ in what `decide` answers. Kinds differ in how a move is done, see `InlineLoop` and
+Modes differ in the answers of `decide`. Kinds differ in how a move is made, see `InlineLoop` and
 `ThreadedLoop`. The store does the waiting: it wakes when the head changes, when the holder of
 a claim ends, when an attempt of this process ends, or when this process is asked to stop.
 """
@@ -24,13 +24,13 @@ from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Outcome
 
 LOOK_S = 1.0
-"""After so much work of agents the limits of the run are read again."""
+"""After this much work of agents, the limits of the run are read again."""
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people change that clock."""
 
 
 def pause_s(until: datetime | None, most_s: float | None = LONGEST_SLEEP_S) -> float | None:
-    """Return how long to sleep *until* then, at most *most_s*; None: without limit."""
+    """Return the seconds from now *until* a time, at most *most_s*; None: no limit."""
     if until is None:
         return most_s
     pause = max((until - datetime.now(UTC)).total_seconds(), 0.0)
@@ -48,24 +48,27 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
     def __init__(
         self, worker: AnyWorker, budget: AnyBudget, head: Head, default_wait_s: float | None
     ) -> None:
-        """Start at *head*; *default_wait_s* is how long it waits for others, None: no limit."""
+        """Start at *head*.
+
+        *default_wait_s* is how long it waits for other processes; None: no limit.
+        """
         self._store, self._performer, self._stop = worker.store, worker.performer, worker.stop
         self._worker, self._budget = worker, budget
         self._is_tick = budget.mode is Mode.TICK
-        own_s = budget.limits.max_wait_s
-        self._longest_wait_s = default_wait_s if own_s is None else own_s
+        wait_s = budget.limits.max_wait_s
+        self._longest_wait_s = default_wait_s if wait_s is None else wait_s
         if self._is_tick:
             # The next tick tries again.
             self._longest_wait_s = worker.retry_policy.wait_s = 0.0
         self._known, self._is_newest = head, False
-        """The run as this process knows it, and whether it has just made that head itself."""
+        """The newest head that is known, and whether this process has just made it itself."""
         self._tried_at: datetime | None = None
-        """When it tried to claim at that head; None: it has not."""
+        """When this process tried to claim at that head; None: it has not."""
         self._waiting_since: float | None = None
         self._last_notice = ""
         self._last_wait: tuple[str, str | None] = "", None
         self._unlooked_s = 0.0
-        """Work of agents since the limits of the run were read."""
+        """Seconds of work of agents since the limits of the run were read."""
         self.summary = budget.summary
 
     def work(self) -> Summary:
@@ -82,7 +85,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """
         workspace, head = self._performer.workspace, self._known
         if head.status is Status.COMPLETE:
-            # Bring home what is left of a run that has ended.
+            # An earlier process may have ended before it brought the run's work home.
             workspace.end(head)
         else:
             workspace.begin(head, self._stop)
@@ -121,25 +124,25 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
             case Wait() as move:
                 self._wait(seen, move)
                 self._tried_at = None
-                if not seen.own:
+                if not seen.running:
                     self._renew_limits()
             case TakeClaims():
-                if (made := self._claim(seen)) is not None:
-                    self._continue_at(made, tried_at=at)
+                if (newest := self._claim(seen)) is not None:
+                    self._continue_at(newest, tried_at=at)
             case RecordExpired() as move:
                 self._notify(move.message)
-                # What follows may be claimed once it is recorded that nobody is asked any more.
-                if (made := self._expire(seen, move)) is not None:
-                    self._continue_at(made, tried_at=None)
+                # The record of the expiry may make the next steps ready.
+                if (newest := self._expire(seen, move)) is not None:
+                    self._continue_at(newest, tried_at=None)
             case End() as move:
                 return move
         return None
 
-    # --- what kinds of runs differ in ----------------------------------------------
+    # --- the parts in which kinds of runs differ ------------------------------------
 
     @abstractmethod
     def _begin(self, head: Head) -> None:
-        """Remove what is left of earlier processes."""
+        """Clean up after earlier processes."""
 
     @abstractmethod
     def _record_ends(self) -> None:
@@ -147,15 +150,15 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
 
     @abstractmethod
     def _see(self, head: Head, at: datetime) -> AnySeen:
-        """Return what a decision about *head* takes into account; it may have a newer head."""
+        """Return the facts for a decision about *head*; they may have a newer head."""
 
     @abstractmethod
     def _expire(self, seen: AnySeen, move: RecordExpired) -> Head | None:
-        """Record what has expired; return the head that this makes, if it is the newest."""
+        """Record what has expired; return the newest head. None: look again."""
 
     @abstractmethod
     def _claim(self, seen: AnySeen) -> Head | None:
-        """Claim and start what can start; return the newest head. None: look again."""
+        """Claim and start the steps that can start; return the newest head. None: look again."""
 
     def _described(self, seen: AnySeen, move: Wait) -> Wait:
         """Return *move*, a wait for other processes, with the message for a person."""
@@ -168,21 +171,21 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
 
     @abstractmethod
     def _leave(self, error: BaseException | None) -> None:
-        """Leave nothing running, after the work or after the *error* that ended it."""
+        """Stop everything that still runs, after the work or after the *error* that ended it."""
 
     # --- looking -------------------------------------------------------------------
 
     def _continue_at(self, head: Head, *, tried_at: datetime | None) -> None:
-        """Continue at *head*, which this process has made; see `Seen` for *tried_at*."""
+        """Continue at *head*, which this process has just made; see `Seen` for *tried_at*."""
         if head.revision != self._known.revision:
             self._waiting_since = None
         self._known, self._is_newest, self._tried_at = head, True, tried_at
 
     def _look(self) -> Head:
-        """Return the run's newest head, and report what was found with it."""
+        """Return the run's newest head, and report the notices that come with it."""
         view, before = self._store.view(), self._known
         if view.has_edit:
-            # It counts once it is recorded, and what is restored is told once.
+            # An edit of the file counts once it is recorded; a restored file is reported once.
             with suppress(RemoteUnreachable):
                 self._store.update(lambda _: None)
                 view = self._store.view()
@@ -193,23 +196,23 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         return self._known
 
     def _notify(self, *texts: str) -> None:
-        """Report what was found in the run's files; a view and an update may both find it."""
+        """Report *texts*, once each: a view and an update may both find the same fault."""
         for text in texts:
             if text and text != self._last_notice:
                 self._performer.emit(Noticed(text))
                 self._last_notice = text
 
     def _count_work(self, outcome: Outcome) -> None:
-        """Read the limits of the run again after enough work, before it is recorded.
+        """Read the limits of the run again after enough work, before the work is recorded.
 
-        The record may claim the next step.
+        The record may claim the next step, which must keep to the new limits.
         """
         self._unlooked_s += outcome.usage.seconds
         if self._unlooked_s >= LOOK_S:
             self._renew_limits()
 
     def _renew_limits(self) -> None:
-        """Keep to the limits of the run that count now."""
+        """Read the limits of the run again, and keep to them from now on."""
         self._unlooked_s = 0.0
         self._notify(self._worker.renew_limits())
         self._budget.keep_to(self._worker.limits)
@@ -218,14 +221,14 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
 
     @property
     def _waits_for_others(self) -> bool:
-        """Return whether it ever waits for other processes."""
+        """Return whether this process may wait for other processes."""
         return self._longest_wait_s != 0.0
 
     def _wait(self, seen: AnySeen, move: Wait) -> None:
         """Sleep as long as *move* says.
 
         Raises:
-            ClaimHeld: this mode has waited for others as long as it may.
+            ClaimHeld: this process has waited for others as long as it may.
         """
         most_s: float | None = LONGEST_SLEEP_S
         if move.is_for_others:
@@ -241,7 +244,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         """Return how long the wait for others may last; None: without limit.
 
         Raises:
-            ClaimHeld: this mode has waited as long as it may.
+            ClaimHeld: this process has waited as long as it may.
         """
         limit, now = self._longest_wait_s, time.monotonic()
         if self._waiting_since is None:
@@ -252,7 +255,7 @@ class WorkLoop(ABC, Generic[AnyWorker, AnyBudget, AnySeen]):
         return rest
 
     def _report(self, move: Wait) -> None:
-        """Report a wait; what was reported last is not repeated."""
+        """Report a wait, unless it is the same as the one reported last."""
         text = move.message if move.report is None else move.report
         if text and (text, move.date) != self._last_wait:
             self._last_wait = text, move.date

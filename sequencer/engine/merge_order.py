@@ -10,30 +10,30 @@ from sequencer.model.graph.graph import Graph
 from sequencer.model.head import Claim
 
 TURN_POLL_S = 0.05
-"""How often a result looks whether it may be merged; what it looks at is in memory."""
+"""How often a result checks whether it may be merged; the check reads only memory."""
 
 
 class ActiveClaims(NamedTuple):
-    """Who works on a run at one moment; one value, because threads look at it."""
+    """The claims of a run at one moment; one value, because several threads read it."""
 
     live: tuple[Claim, ...] = ()
     """Claims whose holders may be alive."""
     is_waited_for: bool = False
-    """Some task could begin if there were a place for it."""
+    """Whether a task could start if one of them ended."""
 
 
 class MergeQueue:
     """The results of one process that wait to be merged."""
 
     def __init__(self, *, is_strict: bool) -> None:
-        """Let a task wait for those that stand before it in the list.
+        """Let each task wait for the tasks before it in the list.
 
-        Not *is_strict*: only where that costs no time, because whatever waits for it waits for
-        the other one, too.
+        If it is not *is_strict*, a task waits only where that costs no time, because every task
+        that waits for it also waits for the other one.
         """
         self.is_strict = is_strict
         self.active_claims = ActiveClaims()
-        """Of the newest head; the worker keeps it up to date."""
+        """The claims of the newest head; the worker keeps them up to date."""
 
 
 class MergeTurn:
@@ -46,41 +46,40 @@ class MergeTurn:
         self._place = graph.order[name]
         self._is_strict = queue.is_strict
         self._followers = {graph.edges[place].target for place in graph.outgoing[name]}
-        self._below: dict[str, frozenset[str]] = {}
+        self._dependents: dict[str, frozenset[str]] = {}
 
     def wait(self, stop: Cancellation) -> None:
-        """Wait until the results of tasks that stand before this one are merged.
+        """Wait until the results of the tasks before this one in the list are merged.
 
-        Only those count that run now in work trees of their own: what begins later begins
-        with this one's work. An attempt that is to *stop* is done, and paid for: it does not
-        wait any longer.
+        Only tasks that are running in their own worktrees count: a task that starts later starts
+        with this one's work. *stop* ends the wait: the attempt is done, and paid for.
         """
         while not stop.is_set() and self.is_held_by(self._queue.active_claims):
             time.sleep(TURN_POLL_S)
 
     def is_held_by(self, active_claims: ActiveClaims) -> bool:
-        """Return whether somebody of *active_claims* has to merge first."""
+        """Return whether a task of *active_claims* has to be merged first."""
         if active_claims.is_waited_for and not self._is_strict:
-            # While it waits, this one keeps a place that another task could have.
+            # While this task waits, it occupies a slot that another task could use.
             return False
         return any(self._holds(claim.step) for claim in active_claims.live)
 
     def _holds(self, name: str) -> bool:
         graph = self._graph
-        # What was added since this one began stands behind it.
+        # A task that was added after this one started comes after it in the list.
         task = graph.by_id[name].task if name in graph.by_id else None
         if task is None or not task.worktree or graph.order[name] >= self._place:
             return False
-        return self._is_strict or self._followers <= self._behind(name)
+        return self._is_strict or self._followers <= self._waiting_for(name)
 
-    def _behind(self, name: str) -> frozenset[str]:
-        """Return the tasks that wait for *name*, directly or not."""
-        if name not in self._below:
+    def _waiting_for(self, name: str) -> frozenset[str]:
+        """Return the tasks that wait for *name*, directly or indirectly."""
+        if name not in self._dependents:
             seen, pending = set[str](), [name]
             while pending:
                 for target in self._graph.forward[pending.pop()]:
                     if target not in seen:
                         seen.add(target)
                         pending.append(target)
-            self._below[name] = frozenset(seen)
-        return self._below[name]
+            self._dependents[name] = frozenset(seen)
+        return self._dependents[name]

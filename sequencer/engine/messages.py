@@ -8,27 +8,27 @@ from sequencer.model.graph.marking import Marking, Reference
 from sequencer.store import results
 
 Message = tuple[str, str, str]
-"""Where the text is, who said it, when."""
+"""(reference of the text, sender, time)."""
 
 
 def messages_block(messages: Iterable[Message], read: Callable[[str], str]) -> str:
-    """Return *messages* as they stand in a prompt; *read* reads the text of one."""
-    said = [f"- {by}, {at}:\n\n{read(name)}" for name, by, at in messages]
-    return "# Messages to you\n\n" + "\n\n".join(said)
+    """Return the block of a prompt with *messages*; *read* returns the text of a reference."""
+    texts = [f"- {by}, {at}:\n\n{read(name)}" for name, by, at in messages]
+    return "# Messages to you\n\n" + "\n\n".join(texts)
 
 
 def messages_to(marking: Marking, name: str) -> Iterator[Message]:
-    """Yield the messages to *name*, as they came."""
+    """Yield the messages to node *name*, oldest first."""
     yield from ((where, by, at) for where, by, at in marking.ledger.told.get(name, ()))
 
 
 def unread(marking: Marking, name: str) -> Iterator[Message]:
-    """Yield the messages to *name* that came after its last accepted attempt began."""
-    done = _token(marking.outputs.get(name))
-    yield from (told for told in messages_to(marking, name) if _token(told[0]) > done)
+    """Yield the messages to *name* that came after its last accepted attempt had started."""
+    last = _token(marking.outputs.get(name))
+    yield from (message for message in messages_to(marking, name) if _token(message[0]) > last)
 
 
 def _token(reference: Reference | None) -> int:
-    """Return the token under which something was kept; 0: nothing was, or nobody knows."""
+    """Return the token of the attempt that *reference* belongs to; 0: none is known."""
     attempt = results.attempt_of(reference) if isinstance(reference, str) else None
     return 0 if attempt is None else attempt[1]

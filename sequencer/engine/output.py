@@ -1,4 +1,4 @@
-"""What an attempt says: for its log first, and then for the listeners of the run."""
+"""Passes the output of an attempt to its log first, and then to the listeners of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNKNOWN = Usage(unpriced=1)
 
 
 class AttemptOutput(Listener):
-    """What an attempt says: for its log first, and then for the listeners."""
+    """Passes the output of one attempt to its log and to the listeners."""
 
     def __init__(self, attempt: Attempt, emit: Emit) -> None:
         """Write to the log of *attempt* and *emit* its events."""
@@ -24,19 +24,19 @@ class AttemptOutput(Listener):
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Write *data* to the log; listeners get it unless the step hides thoughts."""
         attempt = self._attempt
-        if attempt.told is None:
-            attempt.told = _UNKNOWN
+        if attempt.agent_usage is None:
+            attempt.agent_usage = _UNKNOWN
         attempt.log.write(data, kind)
         is_hidden = attempt.prepared.step.suppress_thoughts
         if not (is_hidden and kind in (Piece.THOUGHT, Piece.ACTION)):
             self._emit(AttemptWrote(attempt, data, kind))
 
     def used(self, usage: Usage) -> None:
-        """Take the usage of the agent that runs, so far."""
+        """Note how much the running agent has used so far, and report it."""
         attempt = self._attempt
-        attempt.told, attempt.used = usage, total((*attempt.paid, usage))
+        attempt.agent_usage, attempt.used = usage, total((*attempt.paid, usage))
         if attempt.token:
-            # Should this process die, whoever takes the step over counts it.
+            # If this process dies, the process that takes over the step counts it.
             with suppress(OSError, SequencerError):
                 leases_of(attempt.state_path).keep_used(attempt.token, attempt.used)
         self._emit(AttemptUsed(attempt, usage))

@@ -1,6 +1,7 @@
-"""From a place in a workflow to a step that can be started; what performs it has that from here.
+"""Prepares the steps of a workflow, and holds everything that the layers need to perform them.
 
-What can be refused before anything runs is refused in `Performer.prepare`, without a claim.
+Every mistake that can be found before anything runs is refused in `Performer.prepare`, without a
+claim.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Performer(Struct, frozen=True):
-    """Prepares the steps of one workflow, and has what the layers need to perform them."""
+    """Prepares the steps of one workflow, and holds what the layers need to perform them."""
 
     workflow: Workflow
     agents: Agents
@@ -45,40 +46,40 @@ class Performer(Struct, frozen=True):
     workspace: Workspace
     """Where agents work."""
     with_defaults: Callable[[Step], Step]
-    """Fills in the fields that a step leaves to ``step_defaults``."""
+    """Fills in the fields of a step that come from ``step_defaults``."""
     redact: Callable[[str], str]
     router: RouterSettings | None = None
     hooks: Hooks | None = None
-    """None: the project has none, and nothing is asked."""
+    """None: the project has no hooks."""
     definition: Definition | None = None
-    """Of a run that was made from a request."""
+    """None: the run was not made from a request."""
     tasks: TaskExecution | None = None
-    """Of a graph whose nodes are tasks."""
+    """None: the nodes are not tasks."""
     comment_tools: tuple[str, ...] = ()
-    """With which agents could post comments; a step with ``no_comment`` has none of them."""
+    """Tools that can post comments; a step with ``no_comment`` gets none of them."""
     own_folders: tuple[Path, ...] = ()
-    """Of the project's runs; what changes there is no agent's work."""
+    """Folders of the project's runs; changes there are not the work of an agent."""
     max_attempts: int = RunLimits().attempts
-    """At one step; a usage limit at the last one is a failure."""
+    """The most attempts at one step; a usage limit at the last one is a failure."""
 
-    def look(self, here: StepRef) -> tuple[Step, str]:
-        """Return the step at *here*, defaults filled in, and its position's name."""
-        step = step_at(self.workflow, here)
+    def look(self, place: StepRef) -> tuple[Step, str]:
+        """Return the step at *place*, defaults filled in, and the name of its position."""
+        step = step_at(self.workflow, place)
         if self.definition is None:
-            # Those of a definition were filled in when it was made.
+            # The steps of a definition got their defaults when it was made.
             step = self.with_defaults(step)
-        return step, position_at(self.workflow, here.step_index)
+        return step, position_at(self.workflow, place.step_index)
 
-    def prepare(self, here: StepRef) -> PreparedStep:
-        """Return the step at *here*, ready to start.
+    def prepare(self, place: StepRef) -> PreparedStep:
+        """Return the step at *place*, ready to start.
 
         Raises:
-            ConfigurationError: its prompt or its agent can't be had; nothing was started.
+            ConfigurationError: its prompt or its agent is missing; nothing was started.
         """
-        step, position = self.look(here)
+        step, position = self.look(place)
         router = self.router
         if router is not None and router.is_active:
-            # It is asked behind the claim, so what it lacks has to be known before.
+            # The router is asked after the claim, so its agent is checked before.
             self.agents.ready(self.router_step(router), "router")
         if router is None or router.needs_selection:
             is_routed = router is not None and router.enabled and router.mode is RouterMode.ONLY
@@ -88,20 +89,20 @@ class Performer(Struct, frozen=True):
                     where="router.prompt",
                     hint="name the router's prompt",
                 )
-            return self.prepare_step(step, position, here)
-        # The router chooses the prompt, so the workflow's own need not exist.
+            return self.prepare_step(step, position, place)
+        # The router chooses the prompt, so the prompt of the workflow need not exist.
         agent, executor, instead = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
-        return PreparedStep(step, position, here, agent, executor, prompt="", instead=instead)
+        return PreparedStep(step, position, place, agent, executor, prompt="", instead=instead)
 
-    def prepare_step(self, step: Step, position: str, here: StepRef) -> PreparedStep:
+    def prepare_step(self, step: Step, position: str, place: StepRef) -> PreparedStep:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
         agent, executor, instead = self.agents.ready(step, position)
         read, added = self.prompts.read, step.added_system_prompts
         return PreparedStep(
             step=without_comments(step, executor, self.comment_tools),
             position=position,
-            place=here,
+            place=place,
             agent=agent,
             executor=executor,
             prompt=self.prompts.read_for(step, executor),
@@ -111,18 +112,18 @@ class Performer(Struct, frozen=True):
         )
 
     def router_step(self, router: RouterSettings) -> Step:
-        """Return the question to the router as a step; its times are its own.
+        """Return the question to the router as a step, with the router's own time limit.
 
-        What steps may take, and the file that ends them, say nothing about one line.
+        The defaults for the time and the completion of steps don't fit an answer of one line.
         """
         step = self.with_defaults(Step(name="router", prompt=router.prompt))
-        own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
-        return step.replace(**own, continue_session=False, expects=None, stagnation=None)
+        fields = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
+        return step.replace(**fields, continue_session=False, expects=None, stagnation=None)
 
     def context(
         self, workflow: Workflow, step: Step, step_index: int, attempt: int, head: Head
     ) -> HookContext:
-        """Return what a hook may know about *step*, tried for the *attempt*-th time."""
+        """Return the context for a hook about *step*; *attempt* counts from 1."""
         return HookContext(
             run_id=head.run_id,
             run_name=head.run_name,
@@ -137,10 +138,10 @@ class Performer(Struct, frozen=True):
             moves=workflow.moves,
         )
 
-    def tell_completed(self, step_index: int, head: Head) -> None:
-        """Tell who has a part in it that the run of *head* is complete since *step_index*.
+    def report_completed(self, step_index: int, head: Head) -> None:
+        """End the workspace of the run of *head*, complete with *step_index*, and call the hooks.
 
-        The run stays complete whatever they do; a hook that raises is a notice.
+        The run stays complete in any case; a hook that raises causes a notice.
 
         Raises:
             WorkTreeRefused: see `Workspace.end`.
@@ -149,9 +150,9 @@ class Performer(Struct, frozen=True):
             if head.status is Status.COMPLETE:
                 self.workspace.end(head)
         finally:
-            self._tell_hooks(step_index, head)
+            self._call_hooks(step_index, head)
 
-    def _tell_hooks(self, step_index: int, head: Head) -> None:
+    def _call_hooks(self, step_index: int, head: Head) -> None:
         if self.hooks is None:
             return
         step = last_step(self.workflow, head, step_index)

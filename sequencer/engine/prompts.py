@@ -1,4 +1,4 @@
-"""The prompts of a project: its own files, and behind them those of the built-in procedures."""
+"""Reads the prompts of a project: its own files first, then those of the built-in procedures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sequencer.model.step import Step
 from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 
 BUILTIN_FOLDERS = ("subroutines", "system", "team")
-"""Below the prompts folder; a project's prompts there override the built-in ones."""
+"""Folders below the prompts folder; a project's prompts there override the built-in ones."""
 
 
 @cache
@@ -44,9 +44,9 @@ class PromptFolder(PromptReader):
         if step.text is not None:
             return step.text
         # A rehearsal also replaces a command, whose step needs no prompt.
-        stands_in = executor.kind in ("rehearsal", "scripted") and step.agent is not None
-        stands_in = getattr(executor, "is_for_command", stands_in)
-        is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
+        may_replace = executor.kind in ("rehearsal", "scripted") and step.agent is not None
+        may_replace = getattr(executor, "is_for_command", may_replace)
+        is_optional = step.prompt is None and (executor.kind == "command" or may_replace)
         if is_optional:
             try:
                 prompt_path(self.folder, step.prompt_name)

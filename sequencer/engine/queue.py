@@ -1,6 +1,6 @@
-"""Who comes first of the processes that wait for the same steps.
+"""Decides which of the processes that wait for the same steps comes first.
 
-Not promised: that a process that is stopped keeps its place; after a while others pass it.
+Not promised: that a suspended process keeps its place. After a while, others pass it.
 """
 
 from __future__ import annotations
@@ -13,39 +13,40 @@ from sequencer.store.protocol import Store
 from sequencer.store.queue import WaitQueue
 
 PATIENCE_S = 5.0
-"""How long a step that could be begun is left to those who have waited longer; on a machine
-under load, waking up and claiming can take a second."""
+"""How long a ready step is left to the processes that have waited longer. On a machine under load,
+waking up and claiming can take a second."""
 RECHECK_S = 5.0
-"""How often who is not the first looks at the run, to say what is new and to end in time."""
+"""How often a process that is not the first looks at the run, to report news and to end in time."""
 PASSES_S = 20.0
-"""For how long whoever had to pass others, because they did not come, gives way to nobody."""
+"""How long a process that had to pass others, because they did not come, yields to no one."""
 
 
 class Queue:
-    """One process's place among those that wait for the same steps."""
+    """One process's place among the processes that wait for the same steps."""
 
     def __init__(
         self, store: Store, positions: Collection[str], position_at: Callable[[int], str]
     ) -> None:
-        """Queue with those that work at *positions*; *position_at* names a step's position."""
+        """Queue at *positions*; *position_at* returns the position of a step_index."""
         self._store = store
         self._position_at = position_at
         self._positions = frozenset(positions)
         self._own = store.wait_queue(positions)
         self._others: dict[str, list[WaitQueue]] = {}
+        """Position -> queues of processes that work at other sets of positions."""
         self._is_queued = False
         self._left_to_others: int | None = None
-        """The step that this process could have claimed with the acceptance of its own."""
+        """The step that this process could have claimed when it recorded the step before."""
         self._passes_until, self._is_passing = 0.0, False
         self._seen, self._seen_at = 0, 0.0
 
     def yields(self, step_index: int) -> bool:
-        """Return whether this process leaves the step to somebody who waits for it."""
+        """Return whether this process leaves the step to another one that waits for it."""
         if time.monotonic() < self._passes_until:
             return False
         position = self._position_at(step_index)
         if position not in self._others:
-            # Those of every position, and those of this one alone.
+            # Processes that work at every position, and at this one alone.
             sets = {frozenset[str](), frozenset((position,))} - {self._positions}
             self._others[position] = [self._store.wait_queue(names) for names in sets]
         is_wanted = self._own.is_awaited() or any(
@@ -55,7 +56,7 @@ class Queue:
         return is_wanted
 
     def may_claim(self, head: Head) -> bool:
-        """Return whether the step of *head*, which could be begun, is this process's to claim."""
+        """Return whether this process may claim the step of *head*, which is ready."""
         now, self._is_passing = time.monotonic(), False
         if now < self._passes_until:
             return True
@@ -65,7 +66,7 @@ class Queue:
             self._seen, self._seen_at = head.revision, now
         if now - self._seen_at < PATIENCE_S:
             return False
-        # A stopped process must not hold up the run.
+        # A suspended process must not hold up the run.
         self._is_passing = True
         return True
 
@@ -73,16 +74,16 @@ class Queue:
         return self.enter() if self._is_queued else not self._own.is_awaited()
 
     def enter(self) -> bool:
-        """Be in the queue from now on; return whether nobody has waited longer."""
+        """Join the queue, or stay in it; return whether no process has waited longer."""
         self._is_queued = True
         return self._own.enter()
 
     def wait(
         self, head: Head, timeout_s: float | None, wake_fd: int, claim: Claim | None = None
     ) -> bool:
-        """Sleep until this process has to look at the run; return whether *head* is old.
+        """Sleep until this process has to look at the run; return whether *head* is outdated.
 
-        The arguments are those of `Store.wait`.
+        The arguments are the same as for `Store.wait`.
         """
         is_ready = head.revision == self._seen
         pause = PATIENCE_S if is_ready else RECHECK_S
@@ -97,7 +98,7 @@ class Queue:
         return newest is None or newest.revision != head.revision
 
     def leave(self) -> None:
-        """Give the place back, with the claim in hand or at the end of the work."""
+        """Leave the queue, after a claim or at the end of the work."""
         if self._is_passing:
             self._passes_until, self._is_passing = time.monotonic() + PASSES_S, False
         self._own.leave()

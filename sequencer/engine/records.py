@@ -1,4 +1,4 @@
-"""What the journal keeps of an attempt, and where an output goes that is too large for it."""
+"""The journal's record of an attempt, and the file for an output that is too large for it."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ from sequencer.workflows.prompts import parsed
 from sequencer.workflows.verdicts import asked_again, check_schema, verdict_of
 
 ID_CHARS = 200
-"""Longest id of a conversation; it comes from a client, whom nobody trusts."""
+"""Longest id of a conversation; it comes from a client, which is not trusted."""
 INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
 
 def jitter_of(ended: AttemptResult) -> float:
-    """Return a random number below 1 for the wait after *ended*; one that counts waits for nothing.
+    """Return a random number below 1 for the wait after *ended*; 0 if it is accepted.
 
-    The module `random` would cost each tick its import.
+    It does not use the module `random`, whose import would slow down each tick.
     """
     return 0.0 if ended.outcome.is_accepted else int.from_bytes(os.urandom(4), "big") / 2**32
 
 
 def shown_log(path: str | None, project: Path) -> str | None:
-    """Return a step log's path as records have it: relative to *project* if it is inside."""
+    """Return the path of a step log for a record: relative to *project* if it is inside."""
     return None if path is None else path.removeprefix(f"{project}{os.sep}")
 
 
 def journal_record(
     outcome: Outcome, agent: str, log: str | None, output: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what the journal keeps of *outcome*; *output* is inline or a reference."""
+    """Return the journal's record of *outcome*; *output* is inline or a reference."""
     record: dict[str, Any] = {
         "status": str(outcome.status),
         "agent": agent,
@@ -81,25 +81,26 @@ def journal_record(
 
 
 def shown(evidence: Evidence) -> dict[str, Any] | None:
-    """Return what the journal keeps of *evidence*: what is not as usual; None: nothing."""
+    """Return the fields of *evidence* that differ from the defaults; None: there are none."""
     return evidence.model_dump(mode="json", exclude_defaults=True) or None
 
 
 def shown_session(mark: str) -> str | None:
-    r"""Return the client's own id of a conversation, without what its executor has noted beside it.
+    r"""Return the client's id of a conversation, without the notes that its executor added.
 
     >>> shown_session("0199;cost_usd=0.5"), shown_session("a\nb"), shown_session("")
     ('0199', None, None)
     """
-    found = mark.partition(";")[0]
-    return found if found.isascii() and found.isprintable() and 0 < len(found) <= ID_CHARS else None
+    session_id = mark.partition(";")[0]
+    is_plain = session_id.isascii() and session_id.isprintable()
+    return session_id if is_plain and 0 < len(session_id) <= ID_CHARS else None
 
 
 def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> Outcome:
-    """Return how an attempt has ended that has raised *error*, and has used *usage* by then.
+    """Return the outcome of an attempt that raised *error* after it had used *usage*.
 
-    A bug is a failure. A refusal, an interrupt, a disk that fails and a machine that has no
-    more processes or descriptors are none.
+    A bug is a failure. A refusal, an interrupt, a failing disk and a machine without free
+    processes or descriptors are not: the attempt was interrupted.
     """
     is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
     is_bug = not is_meant and out_of_resources(error) is None and failed_disk(error) is None
@@ -108,7 +109,7 @@ def broken(error: BaseException, usage: Usage, redact: Callable[[str], str]) -> 
 
 
 def in_short(error: BaseException) -> str:
-    """Return *error* in the words of a record: a bug is named as Python does.
+    """Return *error* as text for a record; a bug has the form of Python's ``repr``.
 
     >>> in_short(KeyboardInterrupt()), in_short(KeyError("x"))
     ('interrupted', "KeyError('x')")
@@ -119,25 +120,25 @@ def in_short(error: BaseException) -> str:
 
 
 def circumstances(ended: AttemptResult) -> dict[str, Any]:
-    """Return what else is known of *ended*: when it began, its model, its note, a hook's word.
+    """Return the other fields of the record of *ended*: its start, model, note, a hook's decision.
 
-    Where the run is to pause after it, the record says why.
+    If the run pauses after it, the record says why.
     """
     step = ended.step
-    known = {"model": step.model, "began_at": ended.began_at, "note": ended.note}
-    found: dict[str, Any] = {key: value for key, value in known.items() if value is not None}
+    fields = {"model": step.model, "began_at": ended.began_at, "note": ended.note}
+    record: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
     if (decision := ended.decision) is not None:
-        told = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
-        found["decision"] = {key: value for key, value in told.items() if value}
+        fields = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
+        record["decision"] = {key: value for key, value in fields.items() if value}
     if ended.outcome.evidence is not None and (why := stagnated(ended)) is not None:
-        found[STAGNATED] = why
+        record[STAGNATED] = why
     if step.max_cost_usd is not None and (over := overspent(step, ended.outcome.usage)):
-        found["overspent"] = over
-    return found
+        record["overspent"] = over
+    return record
 
 
 def overspent(step: Step, usage: Usage) -> str | None:
-    """Return by how much an attempt at *step* has spent more than it may; None: it has not.
+    """Say how much an attempt at *step* spent if that is more than its limit; None: it is not.
 
     >>> overspent(Step(name="a", max_cost_usd=1), Usage(cost_usd=1.5))
     '1.5000 USD, more than its max_cost_usd of 1'
@@ -151,7 +152,7 @@ def overspent(step: Step, usage: Usage) -> str | None:
 def ended_record(
     ended: AttemptResult, log: str | None, output: dict[str, Any], rounds: int
 ) -> dict[str, Any]:
-    """Return what the journal keeps of *ended*, which judged for the *rounds*-th time."""
+    """Return the journal's record of *ended*; *rounds* is the round in which it judged."""
     record = journal_record(ended.outcome, ended.agent, log, output)
     if ended.log is not None:
         record |= circumstances(ended)
@@ -164,22 +165,28 @@ def ended_record(
 
 
 def verdict_words(workflow: Workflow, ended: AttemptResult, head: Head) -> str:
-    """Return what *ended* has decided, in which round and why; empty: it does not judge.
+    """Return the verdict of *ended*, its round and its reason as text; empty: it does not judge.
 
-    *head* is that of its claim. A graph keeps the rounds of its judges elsewhere.
+    *head* is the head of its claim. A graph keeps the rounds of its judges elsewhere.
     """
     verdict, validation = ended.verdict, ended.step.validation
     if verdict is None:
         return ""
     most = "" if validation is None else f" of {validation.max_attempts}"
-    told = "yes" if verdict.is_pass else "no"
-    told += "" if workflow.nodes else f" (round {round_of(head)}{most})"
+    answer = "yes" if verdict.is_pass else "no"
+    answer += "" if workflow.nodes else f" (round {round_of(head)}{most})"
     reason = " ".join(verdict.reason.split())
-    return f"{told}: {shortened(reason)}" if reason else told
+    return f"{answer}: {shortened(reason)}" if reason else answer
 
 
 def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
-    """Return the output for the record; a large one goes to *folder*, which else goes."""
+    """Return the output for the record, and save a large one in *folder*.
+
+    The folder is removed if it is not needed.
+
+    Raises:
+        StorageFailed: the output can't be saved.
+    """
     data = outcome.output.encode("utf-8", "replace")
     if len(data) <= INLINE_BYTES:
         _remove(folder)
@@ -197,7 +204,7 @@ def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
 def _remove(folder: Path) -> None:
     """Remove an attempt's folder, whose content has been read into the outcome."""
     if not os.access(folder, os.F_OK):
-        return  # most often: nobody had anything to write there
+        return  # the usual case: nothing was written there
     folders.remove_tree(folder)
 
 
@@ -210,15 +217,15 @@ VERDICT_OUTPUT = Output(
         "additionalProperties": False,
     },
 )
-"""What a step that judges is to answer, for clients that can be told."""
+"""The answer of a step that judges, for clients that take a schema."""
 
 
 def judged(workflow: Workflow, ended: AttemptResult, *, is_command: bool) -> AttemptResult:
-    """Return *ended* with what its answer decides in a run of *workflow*.
+    """Return *ended* with the decision that its answer makes in a run of *workflow*.
 
-    A "no" reads as a failure in log and journal; what follows is the loop's to say. An answer
-    that has to decide and does not is a plain failure, after which the agent is asked again at
-    least once: nobody has said no, so that there is nothing to fix.
+    A "no" is a failure in the log and the journal, and the loop decides what follows. An answer
+    that has to decide and does not is a plain failure, after which the agent is asked at least
+    once more: there was no "no", so there is nothing to fix.
     """
     step = ended.step
     if step.validation is not None and ended.place.stage != "fix":
@@ -250,7 +257,7 @@ def _with_verdict(ended: AttemptResult, wanted: str, *, is_command: bool) -> Att
 
 
 def _unanswered(ended: AttemptResult, error: str) -> AttemptResult:
-    """Return *ended* as a failure that is followed by one more try at least."""
+    """Return *ended* as a failure that is followed by at least one more try."""
     return replace(
         ended,
         step=asked_again(ended.step),
@@ -259,17 +266,20 @@ def _unanswered(ended: AttemptResult, error: str) -> AttemptResult:
 
 
 def _with_decision(outcome: Outcome) -> Outcome:
-    """Return *outcome* with the decision in its text that its client told beside the text."""
+    """Return *outcome* with its decision at the end of the text.
+
+    Some clients report the decision as a structured value, next to the text.
+    """
     if decision_of(outcome.structured) is None or decision_in(outcome.output) is not None:
         return outcome
-    told = json.dumps(outcome.structured, ensure_ascii=False)
-    return outcome.replace(output=f"{outcome.output.rstrip()}\n\n{told}")
+    decision = json.dumps(outcome.structured, ensure_ascii=False)
+    return outcome.replace(output=f"{outcome.output.rstrip()}\n\n{decision}")
 
 
 def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | None:
-    """Return what the answer of *step* has to end with to decide; None: nothing is decided.
+    """Say how the answer of *step* has to end to decide; None: it decides nothing.
 
-    In words that an agent is told as well.
+    The text is for prompts and for error messages.
     """
     if step.validation is not None and stage != "fix":
         return _VERDICT_FORM
@@ -285,7 +295,7 @@ def wanted_form(workflow: Workflow, step: Step, stage: str = "step") -> str | No
 
 
 def forward_of(workflow: Workflow, step: Step) -> str | None:
-    """Return the label with which *step* goes forward in *workflow*; None: it picks no way."""
+    """Return the label of the edge on which *step* goes forward; None: it picks no edge."""
     return forward_label(workflow.whole_graph, step.name) if workflow.nodes else None
 
 
@@ -296,9 +306,9 @@ _VERDICT_FORM = (
 
 
 def decides(workflow: Workflow, step: Step, stage: str = "step") -> bool:
-    """Return whether the answer of *step* decides which way a run of *workflow* goes.
+    """Return whether the answer of *step* decides how a run of *workflow* continues.
 
-    A step that judges does, and a node whose output picks one of several edges.
+    This is so for a step that judges, and for a node whose output picks one of several edges.
     """
     if step.validation is not None and stage != "fix":
         return True
@@ -314,25 +324,25 @@ def as_asked(prepared: PreparedStep) -> tuple[Step, str, str | None]:
     if step.validation is not None and step.output is None and prepared.place.stage == "step":
         step = step.replace(output=VERDICT_OUTPUT)
     if added and "append_system_prompt" not in prepared.executor.supported_fields:
-        # A client without a place for it hears it first.
+        # A client without such an option gets it at the start of the prompt.
         prompt, added = f"{added}\n\n---\n\n{prompt}", None
     return step, prompt, added
 
 
 def without_comments(step: Step, executor: Executor, comment_tools: Collection[str]) -> Step:
-    """Return *step* without the tools by which its agent could post, if it asks for that.
+    """Return *step* without the tools that could post comments, if it has ``no_comment``.
 
-    An agent whose tools can't be taken away one by one keeps them.
+    An agent whose tools can't be removed one by one keeps them.
     """
     has_tools = not (step.single_turn or step.disallow_all_tools)
     if not (step.no_comment and has_tools and "disallowed_tools" in executor.supported_fields):
         return step
-    taken = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
-    return step.replace(disallowed_tools=taken or None)
+    removed = tuple(dict.fromkeys((*(step.disallowed_tools or ()), *comment_tools)))
+    return step.replace(disallowed_tools=removed or None)
 
 
 def checked(step: Step, outcome: Outcome) -> Outcome:
-    """Return *outcome*, failed if its answer is not what the step's schema asks for."""
+    """Return *outcome*, failed if its answer does not match the step's schema."""
     schema = step.output.json_schema if step.output is not None else None
     if schema is None or not outcome.is_accepted:
         return outcome
@@ -348,15 +358,16 @@ def checked(step: Step, outcome: Outcome) -> Outcome:
 
 
 def secretless(mark: str, redact: Callable[[str], str]) -> str | None:
-    """Return *mark*, a client's id of a conversation; None if there is a secret in it.
+    """Return *mark*, a client's id of a conversation; None if it contains a secret.
 
-    An agent that writes as its client could have one kept in the head and the journal.
+    Otherwise an agent that imitates its client's output could bring a secret into the head and
+    the journal.
     """
     return mark if redact(mark) == mark else None
 
 
 def without_secrets(outcome: Outcome, redact: Callable[[str], str], **more: Any) -> Outcome:
-    """Return *outcome* as it may be kept and shown, with *more* of its fields set."""
+    """Return *outcome* without secrets, so that it can be kept and shown; *more* sets fields."""
     session, value = outcome.session_id, outcome.structured
     return outcome.replace(
         **more,
@@ -371,9 +382,9 @@ def without_secrets(outcome: Outcome, redact: Callable[[str], str], **more: Any)
 def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     r"""Return *outcome*, complete if it is ok and its output has the step's mark.
 
-    The mark has to stand alone on a line, or as an item of a list: an agent that quotes its
-    prompt in the middle of a sentence has not finished anything. White space inside of it and
-    Markdown around it don't count, so it may also take several lines.
+    The mark must be alone on a line, or an item of a list: an agent that quotes its prompt in
+    the middle of a sentence has not finished anything. White space inside the mark and Markdown
+    around it are ignored, so the mark may also span several lines.
 
     >>> step = Step(name="main", complete_when="ALL DONE")
     >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n - **ALL DONE**\n")).status
@@ -389,12 +400,13 @@ def apply_completion(step: Step, outcome: Outcome) -> Outcome:
 
 
 def without_budget(outcome: Outcome, step: Step, left_usd: float | None) -> Outcome:
-    """Return *outcome* of a *step* that used up its budget; of a cap on more than it, no failure.
+    """Return *outcome* of a *step* that used up its budget.
 
-    *left_usd* is what such caps, those of the run and of the invocation, had left for it.
+    It is no failure if the budget came from the run or the invocation and not from the step.
+    *left_usd* is how much their caps had left for the step; None: they have none.
     """
-    own = step.max_cost_usd
-    if left_usd is None or (own is not None and own <= left_usd):
+    step_usd = step.max_cost_usd
+    if left_usd is None or (step_usd is not None and step_usd <= left_usd):
         return outcome
     why = f"a cap on costs left {left_usd:.4f} USD for it, and that is used up"
     error = f"{(outcome.error or '').partition(chr(10))[0]}\n{why}"
@@ -402,7 +414,7 @@ def without_budget(outcome: Outcome, step: Step, left_usd: float | None) -> Outc
 
 
 def near_miss(step: Step, outcome: Outcome) -> str | None:
-    """Return why *outcome* is not complete although its output has the step's mark somewhere."""
+    """Say why *outcome* is not complete if its output has the step's mark somewhere else."""
     mark = step.complete_when
     if not isinstance(mark, str) or outcome.status is not OutcomeStatus.OK:
         return None
@@ -410,16 +422,16 @@ def near_miss(step: Step, outcome: Outcome) -> str | None:
 
 
 def noted(final: PreparedStep, outcome: Outcome, attempt: Attempt) -> str | None:
-    """Return what history tells of the attempt *final*; its log gets what was missed."""
+    """Return the note for the history about the step *final*; a near miss also goes to the log."""
     if (missed := near_miss(final.step, outcome)) is not None:
-        # An answer need not end with its line.
+        # The agent's answer may not end with a line break.
         attempt.notice(missed, before="\n")
     return "; ".join(filter(None, (final.note, missed))) or None
 
 
 NEAR_MISS = "the answer has the text of complete_when, but not alone on a line"
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
-# A quoted passage (`>`), a heading, and text that is struck out mean something else.
+"""The start of an item. A quotation (`>`), a heading and struck-out text mean something else."""
 
 
 def _squeezed(text: str) -> str:
@@ -432,24 +444,30 @@ def _stands_alone(mark: str, output: str) -> bool:
     if not wanted:
         return bool(mark) and any(line.strip() == mark for line in lines)
     for first, line in enumerate(lines):
-        said, place = _squeezed(_ITEM.sub("", line, count=1)).lstrip(MARKS), first + 1
-        while said != wanted and wanted.startswith(said) and place < len(lines):
-            said, place = said + _squeezed(lines[place]), place + 1
-        if said.rstrip(MARKS) == wanted:
+        text, following = _squeezed(_ITEM.sub("", line, count=1)).lstrip(MARKS), first + 1
+        # The mark may span several lines.
+        while text != wanted and wanted.startswith(text) and following < len(lines):
+            text, following = text + _squeezed(lines[following]), following + 1
+        if text.rstrip(MARKS) == wanted:
             return True
     return False
 
 
 def route_words(prepared: PreparedStep, chosen: PreparedStep) -> str:
-    """Return in words which prompt runs after the router, and why."""
-    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
+    """Say which prompt runs after the router, and why."""
+    prompt, planned = chosen.step.prompt_name, prepared.step.prompt_name
     if chosen.note is not None:
         return f"{chosen.note}; {prompt} runs, as the workflow says"
-    return f"{prompt}, as the workflow says" if prompt == own else f"{prompt} instead of {own}"
+    if prompt == planned:
+        return f"{prompt}, as the workflow says"
+    return f"{prompt} instead of {planned}"
 
 
 def continued(attempt: Attempt) -> Session | None:
-    """Return the conversation that *attempt* continues; its log says why it is none."""
+    """Return the conversation that *attempt* continues; None: a new one starts.
+
+    If the old one may not be continued, the log says why.
+    """
     session = attempt.head.session
     if session is None or session.executor != attempt.prepared.agent:
         return None

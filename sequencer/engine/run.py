@@ -1,4 +1,4 @@
-"""One run, for programs and for the command line: read it, work on it, change it."""
+"""`Run`: one run, for programs and for the command line, to read it, work on it and change it."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
 
 class Resolution(Protocol):
-    """What a run consists of, resolved for one head."""
+    """The parts of a run, resolved for one head."""
 
     @property
     def definition(self) -> Definition | None:
-        """Return what the run was made from; None for one that was not made from a request."""
+        """Return the definition that the run was made from; None: it has no request."""
         ...
 
     @property
     def source(self) -> FlowSource | None:
-        """Return what a graph's run was started with; None for another run."""
+        """Return the source that a graph's run started with; None: it is not a graph."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class Resolution(Protocol):
 
     @property
     def capacity_rule(self) -> CapacityRule | None:
-        """Return what limits the nodes of its graph besides; None: nothing does."""
+        """Return the additional limits on the nodes of its graph; None: there are none."""
         ...
 
     @property
@@ -77,16 +77,16 @@ class Resolution(Protocol):
         ...
 
     def performer(self, emit: Emit) -> Performer:
-        """Return what performs its steps."""
+        """Return the performer of its steps, which emits events to *emit*."""
         ...
 
     def agents_may(self, verb: str) -> bool:
-        """Return whether agents may use *verb* too, as the project was trusted."""
+        """Return whether agents may use *verb*, according to the trusted settings."""
         ...
 
 
 class Run:
-    """A run found by `open_run`, whether it has started or not."""
+    """One run of a project, whether it has started or not; `open_run` returns it."""
 
     def __init__(
         self,
@@ -98,9 +98,10 @@ class Run:
         *,
         redact: Callable[[str], str] = str,
     ) -> None:
-        """Join the parts; `Project.run` makes them.
+        """Combine the parts; `Project.run` makes them.
 
-        Without *live_limits*, *limits* stay. *redact* removes secrets from what people write.
+        Without *live_limits*, *limits* never change. *redact* removes secrets from the texts that
+        people write.
         """
         self.name = name
         self.store = store
@@ -111,26 +112,26 @@ class Run:
 
     @cached_property
     def dispatch(self) -> Dispatcher | None:
-        """Return what hands out its attempts, if its store does that itself."""
+        """Return its store if the store hands out the attempts itself; otherwise None."""
         return dispatch_of(self.store)
 
     def __repr__(self) -> str:
-        """Return its name and where it is kept; no file is read for that."""
+        """Return its name and its store, without reading a file."""
         return f"<Run {self.name or 'default'!r} in {self.store!r}>"
 
     def _at(self, head: Head | None) -> Resolution:
-        """Return what the run with *head* consists of, resolved once.
+        """Return the parts of the run with *head*, resolved once.
 
         It is resolved again only if another process starts the run over or adopts another
         definition, or if you edit the chart.
         """
         key = None if head is None else _identity(head)
-        kept = self._resolved
-        if kept is None or kept[0] != key or not kept[1].is_current:
-            self._resolved = kept = key, self._resolve(head)
-        return kept[1]
+        resolved = self._resolved
+        if resolved is None or resolved[0] != key or not resolved[1].is_current:
+            self._resolved = resolved = key, self._resolve(head)
+        return resolved[1]
 
-    # --- looking -------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------
 
     @property
     def head(self) -> Head | None:
@@ -138,7 +139,7 @@ class Run:
         return self.store.view().head
 
     def view(self) -> View:
-        """Return the head and what was noticed while reading it."""
+        """Return the head, and the notices that came up while reading it."""
         return self.store.view()
 
     def history(self) -> Iterator[dict[str, Any]]:
@@ -147,7 +148,7 @@ class Run:
 
     @property
     def definition(self) -> Definition | None:
-        """Return what the run was made from; None for one that was not made from a request.
+        """Return the definition that the run was made from; None: it was not made from a request.
 
         Raises:
             CorruptState: its file can't be read.
@@ -191,31 +192,31 @@ class Run:
         return None if head is None else self.readiness_at(head, self.workflow)
 
     def readiness_at(self, head: Head, workflow: Workflow) -> Readiness:
-        """Return what may happen next at *head*, also where the time for an answer is over.
+        """Return what may happen next at *head*; a gate or question may have expired.
 
         Raises: see `flow`.
         """
         now = datetime.now(UTC)
-        here = readiness(head, workflow, self.limits, now)
-        if here.kind not in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
-            return here
-        if not (over := self._over(head, now)):
-            return here
+        found = readiness(head, workflow, self.limits, now)
+        if found.kind not in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
+            return found
+        if not (expired := self._expired_text(head, now)):
+            return found
         if head.is_on_hold:
-            return replace(here, message=f"{here.message}; {over}")
-        message = f"{over}; {continues(head)} goes the way that the flow has for that"
-        return replace(here, kind=ReadinessKind.EXPIRED, message=message)
+            return replace(found, message=f"{found.message}; {expired}")
+        message = f"{expired}; {continues(head)} goes the way that the flow has for that"
+        return replace(found, kind=ReadinessKind.EXPIRED, message=message)
 
-    def _over(self, head: Head, now: datetime) -> str:
-        """Return in words which gate or questions nobody answered in time; empty: none."""
+    def _expired_text(self, head: Head, now: datetime) -> str:
+        """Return a text about the gate or the questions that have expired; empty: none."""
         if head.gate is not None and head.gate.is_open:
             return gate_over(head.gate, now)
-        asked = self.flow.questions(head) if head.asks else []
-        return "; ".join(filter(None, (one.over(now) for one in asked)))
+        questions = self.flow.questions(head) if head.asks else []
+        return "; ".join(filter(None, (question.over(now) for question in questions)))
 
     @property
     def kind(self) -> Kind:
-        """Return what decides about the run and says what may happen in it.
+        """Return the kind of the run, which decides what may happen in it.
 
         Raises: see `workflow`.
         """
@@ -225,7 +226,7 @@ class Run:
 
     @property
     def flow(self) -> GraphChanges:
-        """Return what reads the nodes of a graph's run, and answers their questions.
+        """Return the `GraphChanges` of a graph's run, which read its nodes and questions.
 
         Raises:
             UsageRefused: the run has no graph.
@@ -234,16 +235,16 @@ class Run:
         return self._commands_of(self._current()).nodes
 
     def stopped_by(self, head: Head) -> list[str]:
-        """Return which budgets or failures keep its tasks from starting."""
+        """Return a line for each budget or failure that keeps its tasks from starting."""
         if not self.workflow.tasks or (rule := self._at(head).capacity_rule) is None:
             return []
         return rule.reasons(self.flow.marking(head)[1])
 
-    # --- changing by hand ----------------------------------------------------------
+    # --- commands ------------------------------------------------------------------
 
     @property
     def commands(self) -> RunCommands:
-        """Return the changes that a person makes: stamp, skip, rewind, stop and the rest."""
+        """Return the commands for people: stamp, skip, rewind, stop and the rest."""
         return self._commands_of(self._at(self.head))
 
     def _commands_of(self, resolved: Resolution) -> RunCommands:
@@ -258,9 +259,10 @@ class Run:
         )
 
     def do(self, command: RunCommand, *, by: str = "", on_event: Emit = ignore) -> CommandResult:
-        """Do what *command* says and return what became of it; *by* is who decides.
+        """Do *command* and return its result; *by* is the person who decides.
 
-        If a decision at a gate ends the run, the hooks are told; it stands even if they fail.
+        If a decision at a gate ends the run, the hooks are called; the decision counts even if
+        they fail.
 
         Raises: see `RunCommands.do`.
         """
@@ -268,31 +270,32 @@ class Run:
             commands = self.commands
             _ = commands.kind
         except ConfigurationError:
-            # Whatever is missing, a person can keep more work from starting.
+            # A person must be able to stop the run even if its workflow is missing.
             if not isinstance(command, (Stop, StopNow, Pause)):
                 raise
             commands = self._commands_as_started()
-        done = commands.do(command, by)
-        is_over = done.head.status is Status.COMPLETE and done.head.step_index
+        result = commands.do(command, by)
+        is_over = result.head.status is Status.COMPLETE and result.head.step_index
         if is_over and isinstance(command, (Approve, Reject)):
             try:
                 performer = self._current().performer(on_event)
-                performer.tell_completed(done.head.step_index - 1, done.head)
+                performer.report_completed(result.head.step_index - 1, result.head)
             except SequencerError as error:
                 on_event(Noticed(f"the run is complete, but: {error.in_one_line}"))
-        return done
+        return result
 
     def _commands_as_started(self) -> RunCommands:
-        """Return what stops the run, as far as the run itself says what it has.
+        """Return the commands with the workflow that the run itself records, to stop it.
 
         Raises:
-            CorruptState: its file can't be read. ConfigurationError: it has not started.
+            CorruptState: its file can't be read.
+            ConfigurationError: it has not started.
         """
         head, source = self.head, flow_source_of(self.store)
         if source is not None:
             workflow = source.as_of("" if head is None else head.workflow_digest)
         elif head is not None:
-            # To stop it, only the present step has to be there.
+            # To stop a run, only its present step is needed.
             workflow = Workflow(head.workflow_name, (Step(name=head.expected_step),))
         else:
             workflow = self._current().workflow
@@ -314,13 +317,13 @@ class Run:
     ) -> Summary:
         """Work on the run in *mode* until a limit, an end or an error.
 
-        *positions* are names, or places in the cycle counted from 0; none means every
-        position. *on_ready* gets a function that asks this call to end, for a signal
-        handler. *on_event* gets all events, see `engine.attempt`. *step_index* is where mode
-        async starts. *places*, for graphs, is how many agents this process runs at once. If it
-        *is_detached*, the project's workers do the work, and this call returns at once.
+        *positions* are names, or numbers in the cycle from 0; none means every position.
+        *on_ready* gets a function that asks this call to end, for a signal handler. *on_event*
+        gets all events, see `engine.events`. *step_index* is where mode async starts. *places*,
+        for graphs, is how many agents this process runs at once. If it *is_detached*, the
+        project's workers do the work, and this call returns immediately.
 
-        Raises: see `WorkLoop.work` and `RunCommands.begin`; the class has the exit code.
+        Raises: see `WorkLoop.work` and `RunCommands.begin`; each class of error has an exit code.
         """
         self._ensure_others_work(mode, is_detached=is_detached)
         head = None if mode is Mode.ASYNC else self.head
@@ -335,18 +338,18 @@ class Run:
         if mode is Mode.ASYNC:
             return work_beside(performer, limits, step_index, self.store.state_path, on_ready)
         worker, loop = self._workers(commands.kind, performer, names, places)
-        worker.live_limits, hands_out = self._live_limits, self.dispatch
+        worker.live_limits, dispatcher = self._live_limits, self.dispatch
         try:
             worker.ensure_startable(head)
-            if hands_out is not None:
-                hands_out.ensure_served(worker)
+            if dispatcher is not None:
+                dispatcher.ensure_served(worker)
             ensure_here(head := commands.begin())
             # Another program's state has no run before its first transition.
             head = head if head.revision else self.head or head
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            if hands_out is not None:
-                return hands_out.work(worker, mode, limits, head, places, is_detached=is_detached)
+            if dispatcher is not None:
+                return dispatcher.work(worker, mode, limits, head, places, is_detached=is_detached)
             return loop(worker, mode, limits, head).work()
         finally:
             worker.leave()
@@ -358,19 +361,19 @@ class Run:
             raise UsageRefused(message, where="--detach", hint=hint)
 
     def makers(self) -> Mapping[int, str] | None:
-        """Return who runs its attempts, by token; None: each claim says it."""
+        """Return the processes that run its attempts, by token; None: the claims have them."""
         return None if self.dispatch is None else self.dispatch.makers()
 
     def elsewhere(self) -> str:
-        """Return where the workers are that run its attempts; empty: here too."""
+        """Return where the workers that run its attempts are; empty: on this machine too."""
         return "" if self.dispatch is None else self.dispatch.elsewhere()
 
     def detached(self) -> list[dict[str, Any]]:
-        """Return its detached permissions to work, which no process waits for."""
+        """Return its detached work orders, which no process waits for."""
         return [] if self.dispatch is None else self.dispatch.detached()
 
     def worker(self, on_event: Emit = ignore) -> Worker:
-        """Return what runs attempts at the run if others decide about it.
+        """Return a worker that runs attempts of the run while a server decides about it.
 
         Raises: see `workflow`.
         """
@@ -381,7 +384,7 @@ class Run:
     def _workers(
         self, kind: Kind, performer: Performer, positions: Collection[str], places: int
     ) -> tuple[Worker, Callable[..., WorkLoop[Any, Any, Any]]]:
-        """Return what works on a run of *kind*."""
+        """Return the worker and the loop for a run of *kind*."""
         if kind.has_one_place:
             return SequenceWorker(self.store, performer, self.limits, positions), InlineLoop
         from sequencer.engine.threads import on_nodes  # noqa: PLC0415 - graphs only
@@ -392,16 +395,16 @@ class Run:
     def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:
         """Claim the next step and let the caller perform it.
 
-        While the block runs, the claim is kept alive. The end of the block accepts the step; an
-        exception records a failure and propagates. With *wait*, this sleeps until the step is
-        due and at *position*; without it, an unavailable step is an error.
+        While the block runs, the claim is kept alive. The end of the block accepts the step. An
+        exception records a failure and propagates. With *wait*, this call sleeps until the next
+        step is ready and at *position*; without it, a step that is not ready is an error.
 
         Raises:
             ClaimHeld: another process runs the step, or it is at another position.
             TransitionRefused: nothing can start (complete, stopped, a date, a limit).
             UsageRefused: the run has a graph.
             StaleClaim: the claim was lost while the block ran; its output was kept.
-            DecisionRefused: an agent asks, whose own words would be the result of the step.
+            DecisionRefused: an agent asks, which could make up the result of the step.
         """
         resolved = self._at(self.head)
         commands = self._commands_of(resolved)
@@ -410,7 +413,7 @@ class Run:
         if self.dispatch is not None:
             hint = "use 'run.work' or 'sequencer run'"
             raise UsageRefused("the run's store hands out its attempts itself", hint=hint)
-        # Before it begins: a project that may not act leaves nothing behind.
+        # Before the run starts: a project that is not trusted must leave no trace.
         performer = resolved.performer(ignore)
         names = commands.kind.positions([position] if position else ())
         head = commands.begin()

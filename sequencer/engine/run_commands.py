@@ -1,7 +1,8 @@
-"""Start a run, and change it by hand; every change is a transition in the journal.
+"""Starts a run, and does the commands of people; every change is a transition in the journal.
 
-Everything that people decide about a run passes `RunCommands`, whoever asks: command line, library,
-pages, MCP server, webhooks. So an agent is refused here (`ensure_may_decide`).
+Every decision of a person about a run goes through `RunCommands`, from the command line, the
+library, the web pages, the MCP server and webhooks. So this is where an agent is refused
+(`ensure_may_decide`).
 """
 
 from __future__ import annotations
@@ -48,21 +49,23 @@ if TYPE_CHECKING:
     from sequencer.model.graph.source import FlowSource
 
 AgentsMay = Callable[[str], bool]
-"""Whether agents may use a verb that is for people."""
+"""Returns whether agents may use a verb that is for people."""
 
 
 def agents_may_nothing(verb: str) -> bool:
-    """Return False: without a project nobody allows an agent anything."""
+    """Return False: only the settings of a project can allow an agent anything."""
     del verb
     return False
 
 
 def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
-    """Return if a person asks, or *agents_may* use *verb*, which is for people.
+    """Check that a person asks, or that *agents_may* use *verb*, which is for people.
+
+    *what* describes the act in the error; empty: *verb* does.
 
     Raises:
-        DecisionRefused: an agent may not do *what*, or use the verb.
-        NotTrusted: nobody has trusted what allows it.
+        DecisionRefused: an agent asks, and may not use the verb.
+        NotTrusted: the setting that allows it has not been trusted.
     """
     if is_inside_agent() and not agents_may(verb):
         raise DecisionRefused(what or verb, f"agents_may_decide: [{verb}] allows it")
@@ -71,25 +74,25 @@ def ensure_may_decide(verb: str, agents_may: AgentsMay, what: str = "") -> None:
 def fresh_head(
     workflow: Workflow, name: str | None = None, *, has_definition: bool = False
 ) -> Head:
-    """Return the head of a run of *workflow*, called *name*, that has not started."""
+    """Return the head of a run of *workflow* with *name* that has not started."""
     run_id, at = str(uuid.uuid4()), utc(datetime.now(UTC))
     return kind.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
 
 
 def _initialised(head: Head, definition: Definition | None) -> Transition:
-    """Return the first transition of the run of *head*, with what making it has used."""
+    """Return the first transition of the run of *head*, with the cost of making its definition."""
     if definition is None:
         return transitions.initialise(head)
-    usage, told = definition.usage, dict[str, Any]()
+    usage, details = definition.usage, dict[str, Any]()
     if definition.assignment is not None:
-        told["team"] = definition.assignment
+        details["team"] = definition.assignment
     if figures := {name: value for name, value in vars(usage).items() if value}:
-        told |= {"agent": definition.route.get("asked"), "usage": figures}
-    return transitions.initialise(head.replace(usage=head.usage.plus(usage)), told or None)
+        details |= {"agent": definition.route.get("asked"), "usage": figures}
+    return transitions.initialise(head.replace(usage=head.usage.plus(usage)), details or None)
 
 
 class RunCommands:
-    """Changes one run by hand."""
+    """Does the commands of people about one run."""
 
     def __init__(
         self,
@@ -101,11 +104,11 @@ class RunCommands:
         agents_may: AgentsMay = agents_may_nothing,
         redact: Callable[[str], str] = str,
     ) -> None:
-        """Change the run *name* in *store*, which has *workflow* or is to have it.
+        """Change the run *name* in *store*, which has *workflow* or will start with it.
 
-        *source* says where the workflow of a graph comes from, if not from the settings. Where
-        only people decide, *agents_may* is asked about an agent. *redact* removes secrets from
-        what people write.
+        *source* says where the workflow of a graph comes from; None: from the settings.
+        *agents_may* is asked about verbs that are for people. *redact* removes secrets from the
+        texts that people write.
         """
         self._store = store
         self._name = name
@@ -115,18 +118,18 @@ class RunCommands:
         self._redact = redact
 
     def __repr__(self) -> str:
-        """Return which run it changes."""
+        """Return the name of the run and its store."""
         return f"<RunCommands of run {self._name or 'default'!r} in {self._store!r}>"
 
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
-        """Return if whoever asks may use *verb* in this run; see `ensure_may_decide`."""
+        """Check that the caller may use *verb* in this run; see the function of this name."""
         ensure_may_decide(verb, self._agents_may, what)
 
     def ensure_may_begin(self, head: Head | None) -> None:
-        """Return if the run has a *head*, or whoever asks may begin it.
+        """Check that the run has a *head*, or that the caller may start it.
 
-        A new run has limits of its own, and steps of mode async have none. So an agent begins
-        only a run whose date has come.
+        A new run has its own limits, and steps of mode async have none. So an agent may start
+        only a scheduled run whose date has come, unless the project allows more.
 
         Raises: see `run_commands.ensure_may_decide`.
         """
@@ -135,7 +138,7 @@ class RunCommands:
             self.ensure_may_decide("start", f"starting {run}")
 
     def start(self, definition: Definition) -> Head:
-        """Start the run with *definition*, which is kept with it.
+        """Start the run with *definition*, and keep the definition with the run.
 
         Raises:
             TransitionRefused: a run of this name has already started.
@@ -150,7 +153,7 @@ class RunCommands:
                     f"{head.step_index}",
                     hint="choose another --run name, or continue with 'sequencer --run NAME run'",
                 )
-            # Before the head: after a crash in between, the next worker starts the run with it.
+            # Before the head: after a crash here, the next worker starts the run with it.
             self._store.keep_document(DEFINITION_FILE, definition.to_json())
             return _initialised(self._fresh(has_definition=True), definition)
 
@@ -174,7 +177,7 @@ class RunCommands:
         return self._first(self._fresh()) if head is None else None
 
     def _first(self, head: Head) -> Transition:
-        """Return the first transition of the run of *head*, also where a `start` was cut off."""
+        """Return the first transition of the run of *head*, even after a `start` that crashed."""
         text = self._store.document(DEFINITION_FILE) if head.has_definition else None
         return _initialised(head, None if text is None else Definition.model_validate_json(text))
 
@@ -196,10 +199,10 @@ class RunCommands:
         )
 
     def _keep_source(self, before: Head | None = None) -> None:
-        """Keep what the run starts with: before the head, like a definition."""
-        kept = self.kind.begins_with(self._source, before)
-        if kept is not None:
-            self._store.keep_document(*kept)
+        """Keep the source that the run starts with; before the head, like a definition."""
+        document = self.kind.begins_with(self._source, before)
+        if document is not None:
+            self._store.keep_document(*document)
 
     @cached_property
     def _changes(self) -> Changes:
@@ -207,7 +210,7 @@ class RunCommands:
 
     @property
     def nodes(self) -> GraphChanges:
-        """Return what knows the nodes of a graph's run.
+        """Return the changes of a graph's run, which can read its nodes.
 
         Raises:
             UsageRefused: the run has no graph.
@@ -217,18 +220,18 @@ class RunCommands:
 
     @property
     def kind(self) -> Kind:
-        """Return what decides over the run."""
+        """Return the kind of the run, which decides about it."""
         return self._changes.kind
 
     def do(self, command: RunCommand, by: str = "") -> CommandResult:
-        """Do what *command* says; *by* is who decides, answers or sends a message.
+        """Do *command*; *by* is the person who decides, answers or sends a message.
 
-        Every change by a person passes here: secrets are removed from what they wrote, and an
-        agent is refused.
+        Every change by a person goes through here: secrets are removed from what they wrote, and
+        an agent is refused.
 
         Raises:
             DecisionRefused: an agent asks.
-            TransitionRefused: the run does not allow it as it stands, or its kind never does.
+            TransitionRefused: the run does not allow it now, or its kind never does.
             UnknownName: there is no such node or question.
         """
         command = command.redacted(self._redact)
@@ -238,39 +241,39 @@ class RunCommands:
         head = None if command.without_run is None else self._started(command)
         if isinstance(command, AnswerQuestion) and head is not None:
             command = self._answer(head, command)
-        made: list[Transition] = []
+        tries: list[Transition] = []
 
-        def change(found: Head | None) -> Transition:
+        def change(present: Head | None) -> Transition:
             if head is None:
-                made.append(self._changed(found, command, by))
-                return made[-1]
-            there = self._started(command, found)
+                tries.append(self._changed(present, command, by))
+                return tries[-1]
+            started = self._started(command, present)
             if isinstance(command, AnswerQuestion):
-                of_run(self._store, head.run_id, there)
-            made.append(self._made(there, command, by))
-            return made[-1]
+                of_run(self._store, head.run_id, started)
+            tries.append(self._transition(started, command, by))
+            return tries[-1]
 
         after = self._store.update(change)
-        # Another process may have been faster: the last one was accepted.
-        return CommandResult(after, made[-1].facts)
+        # The store tries again if another process was faster; the last try was accepted.
+        return CommandResult(after, tries[-1].facts)
 
     def _started(self, command: RunCommand, head: Head | None = None) -> Head:
-        """Return *head*, or the run's newest.
+        """Return *head*, or the run's newest head.
 
         Raises:
             TransitionRefused: the run has not started, so there is nothing to decide.
         """
-        found = head or self._store.view().head
-        if found is None:
+        started = head or self._store.view().head
+        if started is None:
             what, hint = command.without_run or ("", None)
             message = f"{command.verb}: the run has not started, so {what}"
             raise TransitionRefused(message, hint=hint)
-        return found
+        return started
 
     def _answer(self, head: Head, command: AnswerQuestion) -> AnswerQuestion:
-        """Return *command* about the question that is asked now; one that is wrong is refused.
+        """Return *command* with the token of the question that is open now.
 
-        This is before the lock: a wrong answer leaves no trace.
+        A wrong answer is refused here, before the lock, so that it leaves no trace.
         """
         flow = self.nodes
         ensure_definition(head, self._workflow)
@@ -279,20 +282,20 @@ class RunCommands:
         return command if command.token is not None else replace(command, token=token)
 
     def _changed(self, head: Head | None, command: RunCommand, by: str) -> Transition:
-        """Return what *command* makes of *head*; without one, the run starts with it."""
+        """Return the transition of *command* at *head*; without a head, it also starts the run."""
         if head is not None:
-            return self._made(head, command, by)
-        started = self._first(self._fresh_head())
-        made = started.then(self._made(started.head, command, by))
-        # Not if it is refused: a run that never started leaves no trace.
+            return self._transition(head, command, by)
+        first = self._first(self._fresh_head())
+        transition = first.then(self._transition(first.head, command, by))
+        # After the command was checked: a run that is refused leaves no trace.
         self._keep_source()
-        return made
+        return transition
 
-    def _made(self, head: Head, command: RunCommand, by: str) -> Transition:
+    def _transition(self, head: Head, command: RunCommand, by: str) -> Transition:
         if not command.is_free:
             self.ensure_may_decide(command.permission or command.verb)
         if not isinstance(command, SetField):
-            # It is your way out if the other store is gone for good.
+            # A field may be set even here: it helps if the other store is lost permanently.
             ensure_here(head)
         if isinstance(command, SkipTo):
             return self._skipped_to(head, command)
@@ -304,35 +307,35 @@ class RunCommands:
             used = {claim.token: leases.used(claim) for claim in head.claims}
         freed = self._without_dead(head) if isinstance(command, (Accept, RetryNow, Skip)) else None
         if freed is not None:
-            made = freed.then(self._applied(freed.head, command, by=by, used=used))
+            transition = freed.then(self._applied(freed.head, command, by=by, used=used))
         else:
-            made = self._applied(head, command, by=by, used=used)
+            transition = self._applied(head, command, by=by, used=used)
         if isinstance(command, Adopt):
             self._keep_source(head)
-        return made
+        return transition
 
     def _applied(self, head: Head, command: RunCommand, **context: Any) -> Transition:
-        made = self.kind.apply(head, command, CommandContext(at=datetime.now(UTC), **context))
-        self._changes.keep_document(made)
-        return made
+        transition = self.kind.apply(head, command, CommandContext(at=datetime.now(UTC), **context))
+        self._changes.keep_document(transition)
+        return transition
 
     def _without_dead(self, head: Head) -> Transition | None:
-        """Return *head* without the claim of a process that is provably gone; None: there is none.
+        """Return the transition that drops the claim of a dead process; None: there is none.
 
-        In a graph, each node says what becomes of its claim.
+        Only in a sequence: in a graph, the commands decide about the claims of nodes.
         """
-        dead = [one for one in head.claims if self._store.liveness(one) is Liveness.DEAD]
+        dead = [claim for claim in head.claims if self._store.liveness(claim) is Liveness.DEAD]
         if not dead or not self.kind.has_one_place:
             return None
         used = leases_of(self._store.state_path).used(dead[0])
         return transitions.drop(head, dead[0], used, at=utc(datetime.now(UTC)))
 
     def _skipped_to(self, head: Head, command: SkipTo) -> Transition:
-        """Return the steps of *command* skipped, in one change.
+        """Return one transition that skips all steps up to the target of *command*.
 
         Raises:
             ClaimHeld: another process works on the run and would lose its step.
-            TransitionRefused: the run is no longer where it was seen.
+            TransitionRefused: the run has moved since the person looked at it.
         """
         for claim in head.claims:
             if not self._store.liveness(claim).allows_take_over:
@@ -341,28 +344,28 @@ class RunCommands:
             message = f"skip: the run has moved to step_index {head.step_index} in the meantime"
             raise TransitionRefused(message, hint="look at 'sequencer plan'")
         skip = Skip(command.note)
-        made = self._applied(head, skip)
-        while made.head.step_index < command.step_index:
-            made = made.then(self._applied(made.head, skip))
-        return made
+        transition = self._applied(head, skip)
+        while transition.head.step_index < command.step_index:
+            transition = transition.then(self._applied(transition.head, skip))
+        return transition
 
     def _reset(self, head: Head, command: Reset) -> Transition:
-        """Return a new run.
+        """Return the transition to a new run.
 
         Raises:
-            TransitionRefused: the run that *command* names is complete no more, or another has
-                been started since.
+            TransitionRefused: the run that *command* names is no longer complete, or another one
+                has been started since.
         """
         ended = command.ended
         if ended is not None and (head.run_id != ended or head.status != "complete"):
-            raise TransitionRefused("reset: somebody started the run over in the meantime")
-        made = self._applied(head, command, fresh=self._fresh_head())
-        # Not if it is refused: the run then continues from what it started with.
+            raise TransitionRefused("reset: the run was started over in the meantime")
+        transition = self._applied(head, command, fresh=self._fresh_head())
+        # After the command was checked: a refused reset must keep the source of the old run.
         self._keep_source()
-        return made
+        return transition
 
     def expire_waits(self) -> Head:
-        """Record the configured decision if nobody decided in time."""
+        """Record the configured decision if no person decided in time."""
 
         def change(head: Head | None) -> Transition | None:
             if head is None or head.moved_to is not None:

@@ -1,7 +1,7 @@
-"""How many times in a row a step has repeated itself, counted in its journal.
+"""Counts how many times in a row a step has repeated itself.
 
 The count is part of each attempt's evidence, so it survives restarts and moves to other machines
-with the journal. A process reads the newest records once and then keeps up with its own changes.
+with the journal. A process reads the newest records once, and then adds its own changes.
 
 Not promised: that an attempt is compared with one whose record was rotated away long ago.
 """
@@ -24,23 +24,26 @@ from sequencer.model.step import Stagnation, Step
 from sequencer.store.protocol import Store
 
 MOST_REVISIONS = 2000
-"""How far back a process looks that has just started."""
+"""How many revisions back a new process reads."""
 
 
 class Streak(Struct, frozen=True):
     """Attempts in a row at one step with the same result."""
 
     answer: str
-    """Digest of their answer."""
+    """Digest of the answer."""
     tree: str | None
-    """Digest of the files after the last of them; None: they were not looked at."""
+    """Digest of the files after the last attempt; None: they were not read."""
     attempts: int
     at: float
-    """When the last of them ended, in seconds since 1970; rounded down, never up."""
+    """When the last attempt ended, in seconds since 1970; rounded down, never up."""
 
 
 def streak_after(shown: Evidence | None, at: float) -> Streak | None:
-    """Return the streak that an attempt belongs to which has *shown* that; None: to none."""
+    """Return the streak of an attempt with the evidence *shown* that ended *at* a time.
+
+    None: the attempt has no answer to compare.
+    """
     answer = None if shown is None else shown.compared
     if shown is None or answer is None or shown.is_idle:
         return None
@@ -51,19 +54,20 @@ class Streaks:
     """The newest streak of each step of one run."""
 
     def __init__(self, store: Store) -> None:
-        """Read them from the journal in *store* when they are asked for."""
+        """Start empty; `read` reads the journal in *store*."""
         self._store = store
         self._seen = 0
-        """The revision up to which they are known."""
+        """The revision up to which the journal was read."""
         self._last: dict[str, Streak] = {}
         self._missing: dict[str, str] = {}
+        """Step -> what its last attempt lacked."""
 
     def last(self, step: str) -> Streak | None:
         """Return the streak of the last attempt at *step*."""
         return self._last.get(step)
 
     def missing(self, step: str) -> str | None:
-        """Return what the last attempt at *step* lacked, if it failed for that."""
+        """Return the evidence that the last attempt at *step* lacked; None: it lacked none."""
         return self._missing.get(step)
 
     def read(self, revision: int) -> None:
@@ -77,19 +81,19 @@ class Streaks:
         self._seen = revision
 
     def follow(self, revision: int, ended: Mapping[str, AttemptResult] | None = None) -> None:
-        """Take a change of our own that led to *revision*; steps may have *ended* with it.
+        """Add the change of this process to *revision*, in which the attempts *ended*, by step.
 
-        If others have changed the run as well, `read` reads all of it later.
+        If others have changed the run too, `read` reads all these changes later.
         """
         if revision != self._seen + 1:
             return
         self._seen = revision
-        for step, one in (ended or {}).items():
-            outcome = one.outcome
+        for step, result in (ended or {}).items():
+            outcome = result.outcome
             self._missing.pop(step, None)
             if outcome.missing is not None:
                 self._missing[step] = outcome.missing
-            if outcome.is_accepted or one.verdict is not None:
+            if outcome.is_accepted or result.verdict is not None:
                 self._set(step, streak_after(outcome.evidence, time.time()))
 
     def _keep(self, fact: RecordedFact) -> None:
@@ -111,7 +115,7 @@ class Streaks:
 
 
 def _end(at: str, outcome: Mapping[str, Any]) -> float:
-    """Return when an attempt has ended whose record is of *at*, which has whole seconds."""
+    """Return when an attempt ended, in seconds since 1970; *at* is the time of its record."""
     began, usage = outcome.get("began_at"), outcome.get("usage") or {}
     if not isinstance(began, str):
         return datetime.fromisoformat(at).timestamp()
@@ -119,21 +123,21 @@ def _end(at: str, outcome: Mapping[str, Any]) -> float:
 
 
 def repetition_note(last: Streak | None, step: Step) -> str | None:
-    """Return what the prompt says before the attempt at which the run would be paused."""
+    """Return the block of the prompt for the attempt whose repetition would pause the run."""
     most = (step.stagnation or Stagnation()).attempts
     if last is None or not most or step.expects == "nothing" or last.attempts < most - 1:
         return None
-    said = "your last answer to this step, and nothing has changed"
+    text = "your last answer to this step, and nothing has changed"
     if last.attempts > 1:
-        said = f"your last {last.attempts} answers to this step, and nothing changed by them"
+        text = f"your last {last.attempts} answers to this step, and nothing changed by them"
     return (
-        f"# Do you repeat yourself?\n\nIf your answer is the same as {said}, the run is paused. "
+        f"# Do you repeat yourself?\n\nIf your answer is the same as {text}, the run is paused. "
         "Do something else, or say what keeps you from it."
     )
 
 
 def stagnated(ended: AttemptResult) -> str | None:
-    """Return why the run pauses after *ended*; None: it goes on."""
+    """Return why the run pauses after *ended*; None: it continues."""
     shown, most = ended.outcome.evidence, (ended.step.stagnation or Stagnation()).attempts
     if shown is None or not most or shown.repeats < most:
         return None

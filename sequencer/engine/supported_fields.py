@@ -1,10 +1,10 @@
-"""A step of a graph without what its agent can't honour and it can do without.
+"""Leaves out optional fields of a graph's step that its agent does not support.
 
-A role says for every client what its tasks may do; an author who writes a field at a task
-means that task. So the author's fields are an error where they can't be honoured, as those of
-any step, and the role's are left out: first single words of ``tools``, whichever helps most.
-Flowcharts are passed on between people with different clients: a node does without the
-temperature and the earlier conversation that its author asks for; nothing else is left out.
+A role's fields are for every client; a field that an author writes at a task is for that task.
+So a field of the task that the agent does not support is an error, as in any step. A field of
+the role is left out: first single words of ``tools``, starting with the one that helps most.
+People with different clients share flowcharts, so a node may lose its temperature and its
+earlier conversation, and nothing else.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sequencer.model.workflow import Workflow
 
 FIXER = "fixer."
 OF_A_FLOWCHART = ("temperature", "continue_session")
-"""What a flowchart's node can do without: ``temperature`` and ``mode: primary``."""
+"""The optional fields of a flowchart's node: ``temperature`` and ``mode: primary``."""
 
 
 class Chooses(Protocol):
-    """What `fitted` needs of a project's agents."""
+    """The part of a project's agents that `fitted` needs."""
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         """Return the agent's name and its executor for *step*.
@@ -39,11 +39,11 @@ class Chooses(Protocol):
 
 
 def optional_of(workflow: Workflow) -> dict[str, tuple[str, ...]]:
-    """Return for each step of the graph *workflow* the fields that it can do without.
+    """Return the optional fields of each step of the graph *workflow*, by node.
 
-    A task's are those that its role has brought.
+    For a task, these are the fields that come from its role.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    optional: dict[str, tuple[str, ...]] = {}
     for node in workflow.nodes:
         step, names = workflow.steps_by_name.get(node.id), tuple[str, ...]()
         if node.task is not None:
@@ -51,59 +51,59 @@ def optional_of(workflow: Workflow) -> dict[str, tuple[str, ...]]:
         elif step is not None:
             names = tuple(name for name in OF_A_FLOWCHART if _is_set(step, name))
         if names:
-            found[node.id] = names
-    return found
+            optional[node.id] = names
+    return optional
 
 
 def fitted(
     agents: Chooses, step: Step, position: str, optional: Collection[str]
 ) -> tuple[Step, tuple[str, ...]]:
-    """Return *step* as its agent can have it, and what of *optional* was left out for that.
+    """Return *step* with supported fields only, and the names from *optional* that are left out.
 
-    Its fixer is fitted too. A word of ``tools`` is told as ``tools.WORD``.
+    Its fixer is treated in the same way. A word of ``tools`` has the name ``tools.WORD``.
 
     Raises:
-        ConfigurationError: the agent can't be had.
+        ConfigurationError: the agent is not available.
     """
     if not optional:
         return step, ()
     dropped: tuple[str, ...] = ()
     fixer = step.validation.fixer if step.validation is not None else None
     if fixer is not None and step.validation is not None:
-        own = [name.removeprefix(FIXER) for name in optional if name.startswith(FIXER)]
-        new, of_fixer = fitted(agents, fixer, position, own)
-        dropped = tuple(f"{FIXER}{name}" for name in of_fixer)
-        validation = step.validation.replace(fixer=new)
+        names = [name.removeprefix(FIXER) for name in optional if name.startswith(FIXER)]
+        new_fixer, dropped_names = fitted(agents, fixer, position, names)
+        dropped = tuple(f"{FIXER}{name}" for name in dropped_names)
+        validation = step.validation.replace(fixer=new_fixer)
         step = step.replace(validation=validation)
     executor = _executor(agents, step, position)
-    own = [name for name in optional if not name.startswith(FIXER)]
+    names = [name for name in optional if not name.startswith(FIXER)]
     supported = executor.supported_fields | EVERY_EXECUTOR
-    lost = tuple(name for name in own if name not in supported and _is_set(step, name))
+    lost = tuple(name for name in names if name not in supported and _is_set(step, name))
     step = _without(step, lost)
-    step, words = _without_objections(step, executor, [name for name in own if name not in lost])
+    step, words = _without_objections(step, executor, [name for name in names if name not in lost])
     return step, (*dropped, *lost, *words)
 
 
 def _executor(agents: Chooses, step: Step, position: str) -> Executor:
-    """Return what performs *step*, whatever of its fields it can honour."""
-    named = {"name": step.name, "prompt": step.prompt, "text": step.text}
-    asked = Step.model_validate({**named, "agent": step.agent})
-    return agents.choose(asked, position)[1]
+    """Return the executor of *step*, even if it does not support all of its fields."""
+    # `choose` refuses a step with unsupported fields, so it gets only these.
+    fields = {"name": step.name, "prompt": step.prompt, "text": step.text, "agent": step.agent}
+    return agents.choose(Step.model_validate(fields), position)[1]
 
 
 def _without_objections(
-    step: Step, executor: Executor, own: Iterable[str]
+    step: Step, executor: Executor, optional: Iterable[str]
 ) -> tuple[Step, tuple[str, ...]]:
-    """Return *step* without what *executor* objects to, as far as it is among *own*."""
+    """Return *step* without *optional* fields that *executor* objects to, and their names."""
     if not isinstance(executor, ValidatesSteps):
         return step, ()
     dropped: list[str] = []
-    own = list(own)
+    optional = list(optional)
     while count := len(executor.objections(step)):
-        changes = dict(_changes(step, own))
+        changes = dict(_changes(step, optional))
         if not changes:
             break
-        # Of several that help as much, the first: one word rather than the whole field.
+        # If several help equally, the first: a single word comes before the whole field.
         best = min(changes, key=lambda name: len(executor.objections(changes[name])))
         if len(executor.objections(changes[best])) >= count:
             break
@@ -112,9 +112,9 @@ def _without_objections(
     return step, tuple(dropped)
 
 
-def _changes(step: Step, own: Iterable[str]) -> Iterable[tuple[str, Step]]:
-    """Yield what can be left out, and *step* without it."""
-    names = [name for name in own if _is_set(step, name)]
+def _changes(step: Step, optional: Iterable[str]) -> Iterable[tuple[str, Step]]:
+    """Yield (name, *step* without it) for each field and each word that can be left out."""
+    names = [name for name in optional if _is_set(step, name)]
     if "tools" in names:
         tools: Mapping[Any, bool] = step.tools or {}
         for word in tools:
@@ -134,23 +134,23 @@ def _without(step: Step, names: Collection[str]) -> Step:
 
 
 class SupportedFields:
-    """Fits the steps that one process runs to their agents."""
+    """Leaves out the unsupported fields of the steps of one process, and reports that once."""
 
-    def __init__(self, performer: Performer, begun_with: Workflow) -> None:
-        """Fit them to the agents of *performer*; a run starts with the tasks of *begun_with*."""
+    def __init__(self, performer: Performer, first_workflow: Workflow) -> None:
+        """Use the agents of *performer*; the run started with the tasks of *first_workflow*."""
         self._performer = performer
-        self._begun_with = begun_with.steps_by_name
-        self._told: set[str] = set()
-        self._has_recalled = False
+        self._first_steps = first_workflow.steps_by_name
+        self._reported: set[str] = set()
+        self._has_restored = False
         self._optional: tuple[Workflow, Mapping[str, tuple[str, ...]]] | None = None
-        """For the workflow that was asked about last."""
+        """The optional fields, and the workflow that they are for."""
         self.is_silent = False
-        """Whether what is left out now was reported before."""
+        """Whether nothing is reported now, because it was reported before."""
 
     def step(
         self, workflow: Workflow, name: str, change: Callable[[Step], Step] = lambda step: step
     ) -> Step:
-        """Return the step of node *name*, without optional fields that its agent lacks.
+        """Return the step of node *name*, without optional fields that its agent does not support.
 
         *change* is applied before its agent is chosen.
 
@@ -159,33 +159,39 @@ class SupportedFields:
         """
         step = change(self._performer.with_defaults(workflow.steps_by_name[name]))
         optional = self._optional_of(workflow).get(name, ())
-        kept, left_out = fitted(self._performer.agents, step, name, optional)
+        supported, left_out = fitted(self._performer.agents, step, name, optional)
         if not left_out:
-            return kept
+            return supported
         task = workflow.task(name)
-        agent = self._performer.agents.choose(kept, name)[0]
-        who = f"agent {agent!r}" if task is None else f"role {task.role}: its agent"
-        text = f"{who} does not support {', '.join(left_out)}; left out"
-        if text not in self._told:
-            self._told.add(text)
+        agent = self._performer.agents.choose(supported, name)[0]
+        subject = f"agent {agent!r}" if task is None else f"role {task.role}: its agent"
+        text = f"{subject} does not support {', '.join(left_out)}; left out"
+        if text not in self._reported:
+            self._reported.add(text)
             if not self.is_silent:
                 self._performer.emit(Noticed(text))
-        return kept
+        return supported
 
     def _optional_of(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:
         if self._optional is None or self._optional[0] is not workflow:
             self._optional = workflow, optional_of(workflow)
         return self._optional[1]
 
-    def recall(self, workflow: Workflow, marking: Marking, begins: Collection[str]) -> None:
-        """Mark what was reported about added tasks before this process; *begins* start now."""
-        if self._has_recalled:
+    def restore_reported(
+        self, workflow: Workflow, marking: Marking, first_tries: Collection[str]
+    ) -> None:
+        """Note, once, the reports about added tasks that earlier processes have made.
+
+        Those are the tasks that have started before. *first_tries* are tasks that start only now.
+        """
+        if self._has_restored:
             return
-        self._has_recalled = self.is_silent = True
+        self._has_restored = self.is_silent = True
         ledger = marking.ledger
-        begun = {*marking.done, *ledger.notes, *ledger.spent, *marking.active.keys() - set(begins)}
-        for name in (begun & workflow.steps_by_name.keys()).difference(self._begun_with):
-            # Its attempt says what is wrong with it.
+        active = marking.active.keys() - set(first_tries)
+        started = {*marking.done, *ledger.notes, *ledger.spent, *active}
+        for name in (started & workflow.steps_by_name.keys()).difference(self._first_steps):
+            # An error is reported by the attempt at the task.
             with contextlib.suppress(SequencerError):
                 self.step(workflow, name)
         self.is_silent = False

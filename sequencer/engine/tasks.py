@@ -1,4 +1,4 @@
-"""How the tasks of a graph are executed; a plug-in provides it, see `project.task_graphs`."""
+"""How the tasks of a graph are executed. A plug-in provides this, see `project.task_graphs`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sequencer.engine.capacity import CapacityRule
 from sequencer.engine.merge_order import MergeQueue
-from sequencer.engine.values import NodeValues
+from sequencer.engine.prompt_context.node_values import NodeValues
 from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.marking import Marking
 from sequencer.model.request import Request
@@ -48,10 +48,10 @@ class TaskExecution(Struct, frozen=True):
     context: PromptContext
     merge: MergeOrder = "auto"
     fails_on_write: bool = False
-    """Whether an attempt fails whose task only reads and that has written."""
+    """Whether an attempt fails if its task only reads and the agent has written."""
     fallback_step: Callable[[Step], Step] | None = None
     """Returns the step for one more attempt after the last failed one; None: there is none."""
 
     def merge_queue(self) -> MergeQueue | None:
-        """Return where the results of one process wait; None: they are merged as they come."""
+        """Return a queue for the results of one process; None: they are merged as they finish."""
         return None if self.merge == "finished" else MergeQueue(is_strict=self.merge == "listed")

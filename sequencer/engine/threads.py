@@ -1,4 +1,4 @@
-"""Works on a graph's run: several attempts at once, each in a thread of its own."""
+"""Works on a graph's run: several attempts at once, each in its own thread."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.store.protocol import Store
 
 LOOK_AT_HOLDERS_S = 5.0
-"""How often several holders in other processes are checked; a single one is waited for."""
+"""How often the claims of several other processes are checked. For a single claim, the store wakes
+this process when its holder ends."""
 
 
 class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
-    """Records what has ended, starts what can start, and sleeps; see `WorkLoop`."""
+    """Records the attempts that have ended, starts new ones, and sleeps; see `WorkLoop`."""
 
     def __init__(
         self, worker: GraphWorker, mode: Mode, limits: InvocationLimits, head: Head
@@ -44,7 +45,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         self._kind = worker.changes.graph_kind
         self._was_over = self._kind.is_over(head)
         self._unrecorded: list[Attempt] = []
-        """Attempts that have ended and could not be recorded."""
+        """Attempts that have ended and are not recorded yet."""
         worker.shares.own_usd = budget.usd_left
         worker.attempt_timeout_s = limits.step_timeout_s
 
@@ -65,8 +66,8 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
             self._kind,
             self._budget,
             is_code_busy=worker.must_wait(newest),
-            gone=worker.gone(newest),
-            own=worker.attempts.running,
+            expired_tokens=worker.expired_claims(newest),
+            running=worker.attempts.running,
             is_stopped=worker.is_stopped,
             tried_at=self._tried_at,
         )
@@ -79,7 +80,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
 
     def _claim(self, seen: GraphSeen) -> Head:
         worker, head = self._worker, seen.head
-        if not seen.own and (seen.gone or self._kind.startable(head)):
+        if not seen.running and (seen.expired_tokens or self._kind.startable(head)):
             worker.code.ensure_ready(head, lambda: bool(self._look().claims))
         return self._reported(worker.update(None, self._budget.slots, head.run_id))
 
@@ -97,7 +98,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
             wake_fd=worker.attempts.fileno(),
             claim=foreign[0] if foreign else None,
         )
-        # Whatever others do, the wait for them lasts until this process makes a change.
+        # The wait for others does not start over until this process changes the run itself.
         return False
 
     # --- recording -----------------------------------------------------------------
@@ -105,33 +106,33 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
     def _record_ends(self) -> None:
         worker = self._worker
         worker.attempts.drain()
-        # All that have ended by now share one transition: it costs as much as that for one step.
+        # All of them share one transition, which costs no more than a transition for one step.
         while ended := list(iter(worker.attempts.next_ended, None)):
             at = datetime.now(UTC)
-            for running in ended:
-                self._count(running)
+            for attempt in ended:
+                self._count(attempt)
             self._unrecorded = ended
             head = worker.record(ended, self._budget.slots)
             self._unrecorded = []
             worker.code.leave(head, worker.attempts.running)
-            for running in ended:
-                self._correct_counts(running)
+            for attempt in ended:
+                self._correct_counts(attempt)
             self._notify(*self._store.take_notices())
             if head is None:
                 # The run has changed, and a lost attempt frees a slot.
                 self._is_newest, self._tried_at = False, None
             else:
-                # Where code moves, somebody has to look at the work tree before a claim.
+                # If code moves with the state, the work tree is checked before each claim.
                 may_claim = worker.code.is_ready and not worker.code.moves
                 self._continue_at(self._reported(head), tried_at=at if may_claim else None)
-            for running in ended:
-                is_stuck = running.busy is not None and not worker.attempts.running
-                if running.error is not None and (running.ends_the_work or is_stuck):
-                    raise running.busy or running.error
+            for attempt in ended:
+                is_stuck = attempt.busy is not None and not worker.attempts.running
+                if attempt.error is not None and (attempt.ends_the_work or is_stuck):
+                    raise attempt.busy or attempt.error
 
     def _count(self, ended: Attempt) -> None:
         if ended.ends_the_work:
-            # A process that can't continue starts nothing else.
+            # A process that can't continue starts no more attempts.
             self._worker.is_stopped = True
         self._budget.tried()
         if ended.ended is not None and ended.error is None:
@@ -139,16 +140,16 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
             self._count_work(ended.ended.outcome)
 
     def _correct_counts(self, ended: Attempt) -> None:
-        """Correct the counts now that it is known how the run takes *ended*."""
-        is_whole = ended.ended is not None and ended.error is None
-        outcome = ended.ended.outcome if ended.ended and is_whole else None
-        self._budget.count_again(ended.claim.step, outcome, ended.taken)
+        """Correct the counts once it is known how the run has recorded *ended*."""
+        has_result = ended.ended is not None and ended.error is None
+        outcome = ended.ended.outcome if ended.ended and has_result else None
+        self._budget.count_again(ended.claim.step, outcome, ended.recorded_result)
 
     def _reported(self, head: Head) -> Head:
-        """Return *head*; if the run has ended with it, that is reported once."""
+        """Return *head*; if the run is over with it, report that once."""
         if self._kind.is_over(head) and not self._was_over:
             self._was_over = True
-            self._performer.tell_completed(head.step_index, head)
+            self._performer.report_completed(head.step_index, head)
         return head
 
     # --- leaving -------------------------------------------------------------------
@@ -157,38 +158,38 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
         worker = self._worker
         if error is not None:
             self._end_attempts(error)
-            # An interrupt means: end now.
+            # After an interrupt or a bug, end without cleaning up.
             if isinstance(error, Interrupted) or not isinstance(error, SequencerError):
                 return
-        # Removes what is no longer needed; how the work ended is already decided.
+        # The result of the work is known, so a failed cleanup must not change it.
         with contextlib.suppress(SequencerError, OSError):
-            # What others hold by now must not be mistaken for claims of gone processes.
+            # With the newest head: other processes may have claimed nodes meanwhile.
             if (head := self._store.view().head) is not None:
                 worker.tidy(head)
 
     def _end_attempts(self, error: BaseException) -> None:
-        """Stop what still runs, after *error*, and record it as released if possible."""
+        """Stop the running attempts after *error*, and record them as released if possible."""
         attempts = self._worker.attempts
         self._worker.is_stopped = True
         attempts.cancel(StopReason.INTERRUPTED)
-        again = self._unrecorded if out_of_resources(error) else []
+        pending = self._unrecorded if out_of_resources(error) else []
         while attempts.running:
             ended = attempts.next_ended()
             if ended is None:
                 attempts.wait()
-            elif out_of_resources(self._recorded_at_last(ended)):
-                again.append(ended)
-        # What agents held is free now, and no agent takes what remains.
+            elif out_of_resources(self._try_to_record(ended)):
+                pending.append(ended)
+        # The agents' descriptors are free now, and no agent can take the reserved ones.
         attempts.free_reserve()
-        for ended in again:
-            self._recorded_at_last(ended)
+        for ended in pending:
+            self._try_to_record(ended)
 
-    def _recorded_at_last(self, ended: Attempt) -> Exception | None:
-        """Record *ended* if possible; return why not."""
+    def _try_to_record(self, ended: Attempt) -> Exception | None:
+        """Record *ended* if possible; return the error if not."""
         try:
             self._worker.record([ended], self._budget.slots)
         except (SequencerError, OSError) as error:
-            # The reason for the end is reported elsewhere; no other agent may be left running.
+            # `work` raises the error that ended the work. The other attempts must still be stopped.
             return error
         return None
 
@@ -196,7 +197,7 @@ class ThreadedLoop(WorkLoop[GraphWorker, GraphBudget, GraphSeen]):
 def on_nodes(
     store: Store, performer: Performer, limits: RunLimits, places: int
 ) -> tuple[GraphWorker, type[ThreadedLoop]]:
-    """Return what works on the graph's run in *store*, *places* nodes at a time."""
+    """Return the worker and the loop for the graph in *store*, with *places* nodes at once."""
     expander = None if performer.tasks is None else performer.tasks.expander
     nodes = GraphChanges(store, performer.workflow, expander)
     return GraphWorker(nodes, performer, limits, places), ThreadedLoop

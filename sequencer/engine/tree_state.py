@@ -1,10 +1,10 @@
-"""The state of the files in a work tree, to see whether an attempt changed them.
+"""Reads the state of the files in a work tree, to find out whether an attempt changed them.
 
-A folder without git is judged by the sizes and times of its files. For a repository the plug-in
-that knows it says more (`extensions.TREES`). Whatever can't be seen in time is unknown, which is
-never "no change".
+In a folder without git, the sizes and times of the files are compared. In a repository, a plug-in
+compares more (`extensions.TREES`). Anything that can't be read in time is unknown, and unknown
+never counts as "no change".
 
-Not promised: that changes in ignored files are seen, or that the attempt made the change.
+Not promised: that changes in ignored files are noticed, or that the attempt made the change.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class TreeUnknown(Exception):
 
 
 class Deadline(Struct, frozen=True):
-    """When a look at the files has to end."""
+    """The time at which reading the files has to stop."""
 
     at: float
-    """On the monotonic clock."""
+    """On the monotonic clock, in seconds."""
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
@@ -46,7 +46,7 @@ class Deadline(Struct, frozen=True):
         """Return how many seconds are left.
 
         Raises:
-            TreeUnknown: none are.
+            TreeUnknown: no time is left.
         """
         left = self.at - time.monotonic()
         if left <= 0:
@@ -58,73 +58,77 @@ class TreeState(Struct, frozen=True):
     """The files at one moment."""
 
     entries: Mapping[str, str]
-    """Path -> what the file is. In a repository only files that differ from the commit."""
+    """Path -> mark of the file. In a repository, only of files that differ from the commit."""
     commit: str = ""
-    """That is checked out; empty without git."""
+    """The commit that is checked out; empty without git."""
     moves: int = 0
-    """Bytes of git's record of the moves of HEAD."""
+    """Size in bytes of git's log of the moves of HEAD."""
     newest: float = 0.0
-    """When a file was last changed, in seconds since 1970; 0: not known of any."""
+    """When the newest file was changed, in seconds since 1970; 0: unknown."""
 
     @property
     def digest(self) -> str:
         """Return a digest that changes if a file changes."""
-        made = blake2b(self.commit.encode(), digest_size=DIGEST_BYTES)
+        digest = blake2b(self.commit.encode(), digest_size=DIGEST_BYTES)
         for path, mark in sorted(self.entries.items()):
-            made.update(f"\0{path}\0{mark}".encode("utf-8", "surrogateescape"))
-        return made.hexdigest()
+            digest.update(f"\0{path}\0{mark}".encode("utf-8", "surrogateescape"))
+        return digest.hexdigest()
 
 
 class TreeChanges(Struct, frozen=True):
-    """What has changed between two states."""
+    """The number of changes between two states."""
 
     files: int
     commits: int = 0
 
     @property
     def are_any(self) -> bool:
-        """Return whether anything has."""
+        """Return whether there is any change."""
         return bool(self.files or self.commits)
 
 
 class WatchedTree(Protocol):
-    """A folder that can be looked at."""
+    """A folder whose state can be read and compared."""
 
     def state(self, deadline: Deadline) -> TreeState:
-        """Return what its files are now.
+        """Return the present state of its files.
 
         Raises:
-            TreeUnknown: that can't be seen until *deadline*.
+            TreeUnknown: the state can't be read before *deadline*.
         """
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
-        """Return what has changed from *before* to *after*.
+        """Return the changes from *before* to *after*.
 
         Raises: see `state`.
         """
 
 
 MakeTree = Callable[[Path, Sequence[Path]], WatchedTree | None]
-"""Makes a `WatchedTree` of a folder, without the files below some other folders; None: it can't."""
+"""Makes the `WatchedTree` of a folder, without the files below the other folders.
+
+None: it does not know this kind of folder.
+"""
 
 
-def tree_of(folder: Path, own: Sequence[Path]) -> WatchedTree:
-    """Return *folder* as something to look at; files below the folders *own* do not count."""
+def tree_of(folder: Path, ignored: Sequence[Path]) -> WatchedTree:
+    """Return *folder* as a `WatchedTree`; files below the folders *ignored* do not count."""
     make: MakeTree | None = extensions.find(extensions.TREES, "git")
-    found = None if make is None else make(folder, own)
-    return found or FolderTree(folder, frozenset(map(str, own)))
+    tree = None if make is None else make(folder, ignored)
+    return tree or FolderTree(folder, frozenset(map(str, ignored)))
 
 
-def file_mark(path: str, found: os.stat_result) -> str:
-    """Return what the file at *path* is, so that equal files have equal marks.
+def file_mark(path: str, status: os.stat_result) -> str:
+    """Return a mark of the file at *path*, so that equal files have equal marks.
 
-    By its content, unless it is large or no regular file; nothing is waited for or followed.
+    The mark depends on the content, unless the file is large or not a regular file. Links are
+    not followed, and reading never blocks.
     """
-    mode = stat.S_IFMT(found.st_mode) | (found.st_mode & stat.S_IXUSR)
-    if stat.S_ISLNK(found.st_mode):
+    mode = stat.S_IFMT(status.st_mode) | (status.st_mode & stat.S_IXUSR)
+    if stat.S_ISLNK(status.st_mode):
         return f"{mode:o} {Path(path).readlink()}"
-    if not stat.S_ISREG(found.st_mode) or found.st_size > CONTENT_BYTES:
-        return f"{mode:o} {found.st_size} {found.st_mtime_ns}"
+    if not stat.S_ISREG(status.st_mode) or status.st_size > CONTENT_BYTES:
+        return f"{mode:o} {status.st_size} {status.st_mtime_ns}"
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         content = os.read(fd, CONTENT_BYTES + 1)
@@ -133,25 +137,26 @@ def file_mark(path: str, found: os.stat_result) -> str:
     return f"{mode:o} {blake2b(content, digest_size=DIGEST_BYTES).hexdigest()}"
 
 
-def last_change(found: os.stat_result) -> float:
-    """Return when a file was last changed; what a program may set, its date, is not enough."""
-    return max(found.st_mtime, found.st_ctime)
+def last_change(status: os.stat_result) -> float:
+    """Return when a file was last changed, in seconds since 1970."""
+    # A program can set the mtime to any date, but not the ctime.
+    return max(status.st_mtime, status.st_ctime)
 
 
 class FolderTree(Struct, frozen=True):
     """A folder without git."""
 
     folder: Path
-    own: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     """Folders that do not count."""
 
     def state(self, deadline: Deadline) -> TreeState:
         entries, newest = dict[str, str](), 0.0
-        for path, found in self._files(deadline):
-            newest = max(newest, last_change(found))
-            if not stat.S_ISDIR(found.st_mode):
-                times = f"{found.st_mtime_ns} {found.st_ctime_ns}"
-                entries[path] = f"{found.st_mode:o} {found.st_size} {times}"
+        for path, status in self._files(deadline):
+            newest = max(newest, last_change(status))
+            if not stat.S_ISDIR(status.st_mode):
+                times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+                entries[path] = f"{status.st_mode:o} {status.st_size} {times}"
         return TreeState(entries, newest=newest)
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
@@ -159,19 +164,19 @@ class FolderTree(Struct, frozen=True):
         return TreeChanges(len(differing(before, after)))
 
     def _files(self, deadline: Deadline) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the path below the folder and the facts of each file and folder."""
-        todo = [str(self.folder)]
-        root = len(todo[0]) + 1
+        """Yield (path below the folder, status) for each file and folder."""
+        pending = [str(self.folder)]
+        root = len(pending[0]) + 1
         try:
-            while todo:
-                with os.scandir(todo.pop()) as found:
-                    for entry in found:
+            while pending:
+                with os.scandir(pending.pop()) as entries:
+                    for entry in entries:
                         deadline.left_s()
-                        if entry.path in self.own or entry.name in _HIDDEN_ROOTS:
+                        if entry.path in self.ignored or entry.name in _HIDDEN_ROOTS:
                             continue
                         yield entry.path[root:], entry.stat(follow_symlinks=False)
                         if entry.is_dir(follow_symlinks=False):
-                            todo.append(entry.path)
+                            pending.append(entry.path)
         except OSError as error:
             raise TreeUnknown(f"{error.filename}: {error.strerror}") from error
 
@@ -183,26 +188,26 @@ def differing(before: TreeState, after: TreeState) -> set[str]:
 
 
 class UnmergedWork(NamedTuple):
-    """What a run has done in a worktree and nobody has merged yet, or dropped."""
+    """Work of a run in a worktree that is neither merged nor dropped."""
 
     run: str | None
     """None: the default run."""
     branch: str
     words: str
-    """What it is, and where."""
+    """Describes the work, and says where it is."""
     commands: tuple[str, ...]
-    """Those that merge it, and drop it, to be typed in a shell."""
+    """The two commands for a shell: one merges the work, the other drops it."""
     run_id: str = ""
-    """Of a run that has ended, or was started over; empty: these are commits left aside, or nobody
-    knows which run it was."""
+    """The id of a run that has ended, or was started over. Empty: the work is commits that were set
+    aside, or the run is unknown."""
 
     @property
     def hint(self) -> str:
-        """Return what to do about it."""
+        """Return a sentence with the two commands."""
         merge, drop = (text if "'" in text else f"'{text}'" for text in self.commands)
         return f"{merge} brings it in, {drop} drops it"
 
     def as_json(self) -> dict[str, Any]:
         """Return it as commands print it with ``--json``."""
-        told = {"run": self.run, "branch": self.branch, "unmerged": self.words}
-        return {**told, "commands": list(self.commands)}
+        facts = {"run": self.run, "branch": self.branch, "unmerged": self.words}
+        return {**facts, "commands": list(self.commands)}

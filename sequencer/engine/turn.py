@@ -48,7 +48,7 @@ class OpenTurn(Struct):
 
 
 class _Caller:
-    """Represents the program that performs a step itself."""
+    """Stands for the executor of a step that the calling program performs itself."""
 
     kind: ClassVar[str] = CALLER
     supported_fields: ClassVar[frozenset[str]] = frozenset()
@@ -77,10 +77,10 @@ def claim_turn(worker: SequenceWorker, head: Head, *, wait: bool) -> Attempt:
                 worker.control.expire_waits()
             case TakeClaims():
                 try:
-                    if (attempt := _claimed(worker, head, seen.here.place)) is not None:
+                    if (attempt := _claimed(worker, head, seen.readiness.place)) is not None:
                         return attempt
                 except ClaimHeld:
-                    # Another process was quicker between the look and the lock.
+                    # Another process claimed it after this one had looked.
                     if not wait:
                         raise
             case Wait() as move if wait:
@@ -93,13 +93,13 @@ def _refusal(move: Wait | End, seen: SequenceSeen, *, is_mine: bool) -> Sequence
     """Return why the caller gets no step."""
     if isinstance(move, End):
         failed = move.error if isinstance(move.error, StepFailed) else None
-        said = move.reason if move.error is None else move.error.in_one_line
-        return failed or TransitionRefused(said)
-    if seen.here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
+        reason = move.reason if move.error is None else move.error.in_one_line
+        return failed or TransitionRefused(reason)
+    if seen.readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
         return TransitionRefused(move.message)
     if is_mine:
         return ClaimHeld(move.message, hint="Run.turn(wait=True) waits for it")
-    return ClaimHeld(f"step {seen.here.place.step!r} is at another position")
+    return ClaimHeld(f"step {seen.readiness.place.step!r} is at another position")
 
 
 def _claimed(worker: SequenceWorker, head: Head, place: StepRef) -> Attempt | None:
@@ -117,23 +117,23 @@ def _claimed(worker: SequenceWorker, head: Head, place: StepRef) -> Attempt | No
 
 def perform_by_caller(worker: SequenceWorker, attempt: Attempt) -> Iterator[OpenTurn]:
     """Yield the step of *attempt* once, and then record how the caller performed it."""
-    claim, made = attempt.claim, attempt.prepared
-    opened = OpenTurn(
+    claim, prepared = attempt.claim, attempt.prepared
+    turn = OpenTurn(
         claim.step,
-        made.position,
+        prepared.position,
         claim.step_index,
         claim.token,
         claim.attempt,
-        made.step.prompt_name,
+        prepared.step.prompt_name,
         attempt.cancellation,
     )
     started = time.monotonic()
     status, error = OutcomeStatus.OK, None
     try:
-        # Inside, so that no heartbeat comes after the record and leaves a file.
+        # The heartbeat ends before the record: a later one would leave a file.
         worker.begin(attempt)
         try:
-            yield opened
+            yield turn
         finally:
             worker.end(attempt)
     except BaseException as raised:
@@ -142,10 +142,10 @@ def perform_by_caller(worker: SequenceWorker, attempt: Attempt) -> Iterator[Open
         error = repr(raised)
         raise
     finally:
-        if opened.failure is not None:
-            status, error = OutcomeStatus.FAILED, opened.failure
-        elif opened.is_complete and status is OutcomeStatus.OK:
+        if turn.failure is not None:
+            status, error = OutcomeStatus.FAILED, turn.failure
+        elif turn.is_complete and status is OutcomeStatus.OK:
             status = OutcomeStatus.COMPLETE
-        outcome = Outcome(status=status, output=opened.output, error=error)
+        outcome = Outcome(status=status, output=turn.output, error=error)
         seconds = round(time.monotonic() - started, 6)
         worker.settle(attempt, outcome, seconds)

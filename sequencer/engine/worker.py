@@ -1,8 +1,8 @@
-"""Takes turns in one run: claim, perform, record; the only code that moves step_index.
+"""One process's part in a run: claim a step, perform it, record it.
 
-If this worker may continue, accepting a step and claiming the next one is one transition, so
-a crash in between is not possible. Everything that decides is pure and runs under the store's
-lock; everything that takes time happens outside.
+If the worker may continue, one transition accepts a step and claims the next one, so no crash
+can come between the two. Everything that decides is pure and runs under the store's lock;
+everything that takes time happens outside of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from sequencer.engine.allowance import Allowance
 from sequencer.engine.attempt import Attempt, PreparedStep
 from sequencer.engine.changes import Changes, RetryPolicy
 from sequencer.engine.code_sync import CodeSync
-from sequencer.engine.composing import compose_along
 from sequencer.engine.decide import SequenceSeen
 from sequencer.engine.events import AttemptAccepted, Noticed, Waiting
 from sequencer.engine.evidence import OWN_WORD, PriorAttempts, after_missing
@@ -30,7 +29,8 @@ from sequencer.engine.invocation_budget import SequenceBudget
 from sequencer.engine.kinds import changes_of, judge_of
 from sequencer.engine.layers.order import perform
 from sequencer.engine.performing import Performer
-from sequencer.engine.recall import Memory, recall
+from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, earlier_outputs_of
+from sequencer.engine.prompt_context.sequence_prompts import prompt_composer
 from sequencer.engine.records import (
     broken,
     ended_record,
@@ -66,17 +66,17 @@ from sequencer.store.leases import leases_of
 from sequencer.store.protocol import Store
 
 NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
-"""Why an attempt ended whose result does not count."""
+"""Stop reasons after which the result of an attempt does not count."""
 NOT_HERE = (WorkTreeRefused, WorkTreeBusy, RemoteUnreachable)
-"""Why an attempt can't start in this work tree; another work tree may do."""
+"""Errors that keep an attempt from starting in this work tree; another one may be able to."""
 NewestLimits = Callable[[], tuple[RunLimits, str]]
-"""The limits of the run that count now, and what a person should know of a change."""
-MayGoOn = Callable[[Head], bool]
-"""Whether the limits of the invocation allow one more step after this head."""
+"""Returns the current limits of the run, and a message for a person if they have changed."""
+MayContinue = Callable[[Head], bool]
+"""Returns whether the limits of the invocation allow one more step after this head."""
 
 
 def _where(head: Head) -> tuple[object, ...]:
-    """Return what must not change if a prepared step is to stay the right one."""
+    """Return the facts that must not change between preparing a step and claiming it."""
     return head.run_id, head.step_index, head.loop
 
 
@@ -84,13 +84,13 @@ class Worker(ABC):
     """One process's part in a run of any kind."""
 
     def __init__(self, changes: Changes, performer: Performer, limits: RunLimits) -> None:
-        """Work in the run that *changes* changes."""
+        """Work in the run of *changes*."""
         self._changes = changes
         self.store = changes.store
         self.performer = performer
         self.limits = limits
         self.live_limits: Callable[[], NewestLimits] | None = None
-        """Makes what reads them again; None: they stay."""
+        """Returns a function that reads the limits again; None: they never change."""
         self._newest_limits: NewestLimits | None = None
         self.stop = Cancellation()
         """Set when this process is asked to end."""
@@ -100,10 +100,10 @@ class Worker(ABC):
         self._heartbeat = Heartbeat(self.store, looks=changes.kind.has_one_place)
         self.code = CodeSync(performer.workspace, self.retry_policy)
         self.streaks: Streaks | None = None
-        """What the last attempts of agents came to; None: none has started here."""
+        """The results of the last attempts; None: this process has started no agent."""
 
     def renew_limits(self) -> str:
-        """Take over limits that have changed; return what a person should know of it."""
+        """Read the limits again; return a message for a person if they have changed."""
         if self.live_limits is None:
             return ""
         if self._newest_limits is None:
@@ -112,7 +112,7 @@ class Worker(ABC):
         return text
 
     def leave(self) -> None:
-        """Close every process and descriptor of the work."""
+        """Close all processes and descriptors of the work."""
         self._changes.retry_policy = None
         self._heartbeat.close()
         self.stop.close()
@@ -126,16 +126,16 @@ class Worker(ABC):
 
     @abstractmethod
     def ensure_startable(self, head: Head | None) -> None:
-        """Return if the run of *head* can start; None: it has not started.
+        """Check that the run of *head* can start; None: it has not started.
 
-        A first step that can't start must not start the run: you still have to correct the
-        mistake, but the definition would already be recorded.
+        If its first step can't start, neither must the run: its definition would be recorded
+        before you correct the mistake.
 
         Raises:
             ConfigurationError: a prompt or an agent is missing.
         """
 
-    def gone(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
+    def expired_claims(self, head: Head, mine: Collection[int] = ()) -> frozenset[int]:
         """Return the tokens of claims that may be taken over, except those in *mine*."""
         if not head.claims:
             return frozenset()
@@ -146,7 +146,7 @@ class Worker(ABC):
         )
 
     def ended_of(self, attempt: Attempt) -> AttemptResult:
-        """Return how *attempt* ended, even if it ended with an exception."""
+        """Return the result of *attempt*, even if it ended with an exception."""
         ended, error = attempt.ended, attempt.error
         if ended is not None and error is None:
             return ended
@@ -156,9 +156,9 @@ class Worker(ABC):
     def known(
         self, head: Head, prepared: PreparedStep, is_shared: Callable[[], bool]
     ) -> PriorAttempts:
-        """Return what is known when an attempt at *prepared* starts, which *head* grants.
+        """Return what is known of earlier attempts when one at *prepared* starts at *head*.
 
-        *is_shared*: whether other attempts work in its folder meanwhile.
+        *is_shared* returns whether other attempts work in its folder at the same time.
         """
         if prepared.executor.kind in OWN_WORD or not self._has_shown(head):
             return PriorAttempts(is_shared=is_shared)
@@ -171,13 +171,13 @@ class Worker(ABC):
         return PriorAttempts(tuple(filter(None, notes)), last, is_shared)
 
     def _has_shown(self, head: Head) -> bool:
-        """Return whether an agent may have shown something before: one that has used something."""
-        used = head.usage
-        is_known = used.output_tokens or used.cost_usd or used.unpriced
-        return self.streaks is not None or bool(is_known)
+        """Return whether an agent may have left evidence before: if any has used something."""
+        usage = head.usage
+        has_used = usage.output_tokens or usage.cost_usd or usage.unpriced
+        return self.streaks is not None or bool(has_used)
 
     def _follow(self, revision: int, ended: Mapping[str, AttemptResult]) -> None:
-        """Keep in mind what attempts have shown that have *ended* with the change to *revision*."""
+        """Note the evidence of the attempts that *ended* with the change to *revision*."""
         if self.streaks is None:
             self.streaks = Streaks(self.store)
         self.streaks.follow(revision, ended)
@@ -186,10 +186,10 @@ class Worker(ABC):
     def attempt(
         self, head: Head, token: int, budget: Allowance, cancellation: Cancellation
     ) -> tuple[AttemptResult, BaseException | None]:
-        """Run the attempt that *head* grants *token* for; someone else records its end.
+        """Run the attempt with *token*, a claim of *head*; another process records its end.
 
-        Returns how it ended, and what was raised instead of a result, if anything.
-        *cancellation* ends it, and is closed.
+        Returns its result, and the exception that ended it, if any. *cancellation* ends the
+        attempt, and is closed.
 
         Raises:
             StaleClaim: *head* has no such claim.
@@ -198,47 +198,50 @@ class Worker(ABC):
 
     @abstractmethod
     def executors_of(self, head: Head, claim: Claim) -> Sequence[Executor | None]:
-        """Return who may be at work for *claim*, a router included; None: nobody can tell."""
+        """Return the executors that may work for *claim*, the router's included.
 
-    def _used_by(self, head: Head, gone: Collection[int]) -> dict[int, Usage]:
-        """Return what was seen of the use of the attempts whose tokens are *gone*."""
-        leases, found = leases_of(self.store.state_path), dict[int, Usage]()
+        None stands for an executor that is not known.
+        """
+
+    def _used_by(self, head: Head, expired: Collection[int]) -> dict[int, Usage]:
+        """Return how much the attempts with the tokens *expired* are known to have used."""
+        leases, used_by = leases_of(self.store.state_path), dict[int, Usage]()
         for claim in head.claims:
-            if claim.token in gone:
-                seen = leases.used(claim)
-                if not seen.cost_usd and all(map(is_free, self.executors_of(head, claim))):
-                    seen = seen.replace(unpriced=0)
-                found[claim.token] = seen
-        return found
+            if claim.token in expired:
+                usage = leases.used(claim)
+                if not usage.cost_usd and all(map(is_free, self.executors_of(head, claim))):
+                    usage = usage.replace(unpriced=0)
+                used_by[claim.token] = usage
+        return used_by
 
     def note_counted(self, owed: Iterable[Attempt], head: Head | None) -> None:
-        """Note in each of *owed* what was counted when another process took its step over."""
+        """Note in each of *owed* the usage that was counted when another process took it over."""
         lost = {
-            one.claim.token: one
-            for one in owed
-            if head is not None and head.claim_with(one.claim.token) is None
+            attempt.claim.token: attempt
+            for attempt in owed
+            if head is not None and head.claim_with(attempt.claim.token) is None
         }
         for fact in read(self.store.history()) if lost else ():
-            if fact.meaning.ends is EndState.LOST and (one := lost.get(fact.token)):
-                one.counted = used(fact.details.get("usage") or {})
+            if fact.meaning.ends is EndState.LOST and (attempt := lost.get(fact.token)):
+                attempt.counted = used(fact.details.get("usage") or {})
 
     def recorded(self, attempt: Attempt, usage: Usage, outcome: Outcome | None) -> None:
-        """Remove what was kept of *attempt* in case its process dies: its end is recorded.
+        """Clean up after *attempt*, whose end is recorded, and report it if it was accepted.
 
-        An accepted *outcome* is reported; None: it was not accepted.
+        Its usage was kept in case this process dies. *outcome* is None if it was not accepted.
         """
         if usage.cost_usd or usage.unpriced or usage.input_tokens or usage.output_tokens:
             leases_of(self.store.state_path).forget_used(attempt.claim.token)
         if outcome is not None and attempt.began_at is not None:
             self.performer.emit(AttemptAccepted(attempt, outcome))
 
-    def _capacity(self, head: Head, slots: int, gone: frozenset[int], **more: Any) -> Capacity:
-        """Return that *slots* steps may be claimed, and those with the tokens *gone* again."""
+    def _capacity(self, head: Head, slots: int, expired: frozenset[int], **more: Any) -> Capacity:
+        """Return the capacity for *slots* claims, and for taking over the tokens *expired*."""
         store = self.store
         clock = round(boottime(), 3)
-        if gone:
-            more["used"] = self._used_by(head, gone)
-        return Capacity(store.owner(), store.ttl_s, clock, slots, gone, self.limits, **more)
+        if expired:
+            more["used"] = self._used_by(head, expired)
+        return Capacity(store.owner(), store.ttl_s, clock, slots, expired, self.limits, **more)
 
 
 class SequenceWorker(Worker):
@@ -252,13 +255,13 @@ class SequenceWorker(Worker):
         positions: Collection[str] = (),
         state_path: Path | None = None,
     ) -> None:
-        """Work in the run that *store* keeps; with *positions*, only on their steps.
+        """Work in the run in *store*; with *positions*, only on their steps.
 
-        *state_path*: only this process knows the run. Agents and their logs get this path and
-        no token, so the logs are not traces of a run.
+        With *state_path*, only this process knows the run. Agents and their logs get this path
+        and no token, so that the logs are no evidence of a run.
         """
         self.workflow = performer.workflow
-        """The workflow that, as far as this worker knows, the run has."""
+        """The workflow of the run when this worker started."""
         changes = changes_of(store, self.workflow)
         self.kind: SequenceKind = cast("SequenceKind", changes.kind)
         self._judge = judge_of(self.kind)
@@ -266,11 +269,11 @@ class SequenceWorker(Worker):
         self.positions = frozenset(positions)
         self._current: Cancellation | None = None
         self._lock_path = lock_path(store.state_path)
-        self._told_path = state_path
+        self._shown_path = state_path
 
     @property
     def control(self) -> RunCommands:
-        """Return the changes by hand; a gate's time limit is decided as if by hand."""
+        """Return the commands of the run; a gate that expires is decided with them."""
         return RunCommands(self.store, self.workflow)
 
     def ensure_startable(self, head: Head | None) -> None:
@@ -285,10 +288,10 @@ class SequenceWorker(Worker):
             return
         if self.is_mine(0):
             self.performer.prepare(place(self.workflow, 0))
-        left = self.performer.logs.left_behind()
-        # A log of a process that has just started the run is not an earlier one.
-        if left is not None and self.store.view().head is None:
-            text = f"a new run starts at step_index 0, but {left} belongs to an earlier one; if "
+        log = self.performer.logs.left_behind()
+        # Another process may have just started the run; then the log is from this run.
+        if log is not None and self.store.view().head is None:
+            text = f"a new run starts at step_index 0, but {log} belongs to an earlier one; if "
             text += "its state was removed by mistake, restore it, or use "
             self.performer.emit(Noticed(f"{text}'sequencer set step_index=N'"))
 
@@ -301,14 +304,14 @@ class SequenceWorker(Worker):
     def seen(
         self, head: Head, budget: SequenceBudget, at: datetime, tried_at: datetime | None = None
     ) -> SequenceSeen:
-        """Return what a decision about *head* takes into account."""
+        """Return the facts for a decision about *head*."""
         budget.observe(head)
         return SequenceSeen(
             head,
             at,
             self.kind,
             budget,
-            gone=self.gone(head),
+            expired_tokens=self.expired_claims(head),
             is_stopped=self.stop.is_set(),
             tried_at=tried_at,
         )
@@ -318,10 +321,10 @@ class SequenceWorker(Worker):
         performer = self.performer
         try:
             step, position = performer.look(present(self.workflow, head))
-            asked = [(step, position)]
+            steps = [(step, position)]
             if (router := performer.router) is not None and router.is_active:
-                asked.append((performer.router_step(router), "router"))
-            return [performer.agents.choose(*one)[1] for one in asked]
+                steps.append((performer.router_step(router), "router"))
+            return [performer.agents.choose(*place)[1] for place in steps]
         except SequencerError:
             return [None]
 
@@ -344,41 +347,41 @@ class SequenceWorker(Worker):
                 return None
             # Someone may have adopted another definition since this worker started.
             ensure_definition(present, self.workflow)
-            return self._capacity(present, 1, self.gone(present))
+            return self._capacity(present, 1, self.expired_claims(present))
 
         head, granted = self._changes.update(None, capacity)
-        return self._begun(head, head.claims[-1], prepared) if granted else None
+        return self._new_attempt(head, head.claims[-1], prepared) if granted else None
 
-    def _begun(self, head: Head, claim: Claim, prepared: PreparedStep) -> Attempt:
-        """Return the attempt at *prepared* of *claim*, which *head* grants."""
-        store, told_path = self.store, self._told_path
+    def _new_attempt(self, head: Head, claim: Claim, prepared: PreparedStep) -> Attempt:
+        """Return the attempt at *prepared* for *claim*, which is in *head*."""
+        store, shown_path = self.store, self._shown_path
         return Attempt(
             claim=claim,
             head=head,
             prepared=prepared,
             workflow=self.workflow,
             cwd=self.performer.project,
-            state_path=told_path or store.state_path,
+            state_path=shown_path or store.state_path,
             result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
-            token=claim.token if told_path is None else 0,
+            token=claim.token if shown_path is None else 0,
             lock_path=self._lock_path,
         )
 
     def arrive(self, attempt: Attempt) -> None:
-        """Bring the work tree to the code that the step of *attempt* starts on.
+        """Check out the code that the step of *attempt* starts with.
 
-        This also ends processes that an earlier attempt at it may have left.
+        This also ends processes that an earlier attempt at the step may have left.
 
         Raises:
             WorkTreeRefused: see `Workspace.enter`.
             MachineBusy: see `AttemptLock.take`.
         """
         if attempt.claim.attempt > 1:
-            AttemptLock(self._lock_path, self._tell_waiting).settle(self.stop)
+            AttemptLock(self._lock_path, self._report_wait).settle(self.stop)
         if self.code.moves:
             self.code.enter(attempt.head)
 
-    def _tell_waiting(self, text: str) -> None:
+    def _report_wait(self, text: str) -> None:
         self.performer.emit(Waiting(text))
 
     def attempt(
@@ -387,7 +390,7 @@ class SequenceWorker(Worker):
         try:
             with self.code.alone(head, cancellation):
                 prepared = self.performer.prepare(present(self.workflow, head))
-                attempt = self._begun(head, held_claim(head, token), prepared)
+                attempt = self._new_attempt(head, held_claim(head, token), prepared)
                 attempt.cancellation = cancellation
                 try:
                     return self.perform(attempt, budget), None
@@ -400,9 +403,9 @@ class SequenceWorker(Worker):
             cancellation.close()
 
     def perform(self, attempt: Attempt, budget: Allowance) -> AttemptResult:
-        """Run the step of *attempt*; return how it ended and what that means.
+        """Run the step of *attempt*; return its result with what that means for the run.
 
-        Nothing is recorded in the run yet; see `finish`.
+        The run does not record it before `finish`.
         """
         self.arrive(attempt)
         performer, claim, head = self.performer, attempt.claim, attempt.head
@@ -410,18 +413,20 @@ class SequenceWorker(Worker):
             # Newer code may have another prompt.
             attempt.prepared = performer.prepare(attempt.prepared.place)
         if attempt.prepared.executor.kind not in OWN_WORD and self._has_shown(head):
-            attempt.known = self.known(head, attempt.prepared, lambda: False)
+            attempt.prior = self.known(head, attempt.prepared, lambda: False)
         if performer.workspace.opens:
-            attempt.known = replace(attempt.known, is_shared=lambda: self._is_taken(claim))
+            attempt.prior = replace(attempt.prior, is_shared=lambda: self._is_taken(claim))
         attempt.budget = budget
-        attempt.compose = compose_along(self.workflow, performer.definition, head, self._recalled)
+        attempt.compose = prompt_composer(
+            self.workflow, performer.definition, head, self._earlier_outputs
+        )
         attempt.started_s = time.monotonic()
         self.begin(attempt)
         try:
             perform(performer, attempt)
             ended = attempt.ended
             if ended is not None and attempt.cancellation.reason in NOT_OURS:
-                # Whatever the agent managed to say, this worker's result no longer counts.
+                # Another process may have the step now, so this result no longer counts.
                 interrupted = ended.outcome.replace(status=OutcomeStatus.INTERRUPTED)
                 attempt.ended = replace(ended, outcome=interrupted)
             return self._ended(attempt, attempt.result_path.parent)
@@ -429,21 +434,21 @@ class SequenceWorker(Worker):
             self.end(attempt)
 
     def _is_taken(self, claim: Claim) -> bool:
-        """Return whether somebody else may work at the step of *claim* by now."""
+        """Return whether another process may be working at the step of *claim*."""
         try:
             head = self.store.view().head
         except SequencerError:
             return True
         return head is None or head.claim_with(claim.token) is None
 
-    def _recalled(self) -> Memory:
-        return recall(self.store.state_path.parent, self.store.history())
+    def _earlier_outputs(self) -> EarlierOutputs:
+        return earlier_outputs_of(self.store.state_path.parent, self.store.history())
 
     def _ended(self, attempt: Attempt, folder: Path | None = None) -> AttemptResult:
-        """Return what the end of *attempt* means for the run, with the record of it.
+        """Return the result of *attempt*, with its record and what it means for the run.
 
-        Its code moves with it; if it can't, the attempt has failed. A large output goes to
-        *folder*; None: there is no folder.
+        Its code moves with the record; if it can't, the attempt fails. A large output goes to
+        *folder*; None: the output is not kept.
         """
         ended, busy = attempt.ended, None
         if ended is None or attempt.error is not None:
@@ -466,7 +471,7 @@ class SequenceWorker(Worker):
         return replace(ended, record=record, jitter=jitter_of(ended), postponed=postponed)
 
     def begin(self, attempt: Attempt) -> None:
-        """Keep the claim of *attempt* alive until `end`, and tell it when its step must end."""
+        """Keep the claim of *attempt* alive until `end`; if it is lost, cancel the attempt."""
         self._current = attempt.cancellation
         self._heartbeat.begin(attempt.claim, attempt.cancellation)
         if self.stop.is_set():
@@ -479,17 +484,17 @@ class SequenceWorker(Worker):
         attempt.cancellation.close()
 
     def abandon(self, attempt: Attempt, error: BaseException) -> None:
-        """End the claim of a step that was given up by an exception, if that is possible.
+        """End the claim of *attempt*, which raised *error*, if that is possible.
 
         A bug counts as a failure, so that it can't repeat forever.
         """
         attempt.error = error
-        # The exception already says more than why it could not be recorded.
+        # The caller raises *error*, which matters more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
             self.finish(attempt, self._ended(attempt))
 
     def settle(self, attempt: Attempt, outcome: Outcome, seconds: float) -> Head:
-        """Record a step that the caller performed."""
+        """Record a step that the caller performed in *seconds*."""
         outcome = outcome.replace(
             usage=outcome.usage.replace(seconds=seconds), prompt=attempt.step.prompt_name
         )
@@ -499,9 +504,9 @@ class SequenceWorker(Worker):
         return self.finish(attempt, ended)[0]
 
     def finish(
-        self, attempt: Attempt, ended: AttemptResult, may_go_on: MayGoOn | None = None
+        self, attempt: Attempt, ended: AttemptResult, may_continue: MayContinue | None = None
     ) -> tuple[Head, Attempt | None]:
-        """Record how *attempt* has *ended*; if *may_go_on* allows it, claim the next step.
+        """Record how *attempt* has *ended*; if *may_continue* allows it, claim the next step.
 
         Raises:
             StaleClaim: the step no longer belongs to this worker; the output was kept.
@@ -509,35 +514,38 @@ class SequenceWorker(Worker):
         """
         ending = ended.ending
         upcoming = None
-        if may_go_on is not None and (following := ending.next_place) is not None:
+        if may_continue is not None and (following := ending.next_place) is not None:
             upcoming = self._prepare_following(following, attempt.head)
 
         def capacity(head: Head) -> Capacity | None:
             is_next = upcoming is not None and not self.stop.is_set()
-            is_next = is_next and may_go_on is not None and may_go_on(head)
+            is_next = is_next and may_continue is not None and may_continue(head)
             is_next = is_next and has_definition(head, self.workflow)
-            return self._capacity(head, 1, self.gone(head)) if is_next else None
+            return self._capacity(head, 1, self.expired_claims(head)) if is_next else None
 
         try:
             head, granted = self._accepted(attempt, ended, capacity)
         except WorkTreeRefused as refusal:
             self.code.refuse([attempt], attempt.head, refusal)
-            again = self._ended(attempt, attempt.result_path.parent)
-            self.finish(attempt, again)
-            told = again.outcome.error or refusal.message
-            raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
+            failed = self._ended(attempt, attempt.result_path.parent)
+            self.finish(attempt, failed)
+            message = failed.outcome.error or refusal.message
+            raise WorkTreeRefused(message, where=refusal.where, hint=refusal.hint) from refusal
         outcome = ended.outcome
-        is_agents = attempt.prepared.executor.kind not in OWN_WORD
-        if self.streaks is not None or (is_agents and outcome.evidence is not None):
+        is_judged = attempt.prepared.executor.kind not in OWN_WORD
+        if self.streaks is not None or (is_judged and outcome.evidence is not None):
             self._follow(head.revision, {attempt.claim.step: ended})
         is_accepted = ended.ending.kind in (ContinuationKind.ACCEPT, ContinuationKind.FIXED)
         self.recorded(attempt, outcome.usage, outcome if is_accepted else None)
         if upcoming is None or not granted:
             return head, None
-        return head, self._begun(head, head.claims[-1], upcoming)
+        return head, self._new_attempt(head, head.claims[-1], upcoming)
 
     def _prepare_following(self, following: StepRef, head: Head) -> PreparedStep | None:
-        """Prepare the next step if it is this worker's; what is wrong with it shows later."""
+        """Prepare the next step if it is at one of this worker's positions; None if it can't be.
+
+        A mistake in it must not affect the step that has just ended; its own claim reports it.
+        """
         if not self.is_mine(following.step_index):
             return None
         try:
@@ -561,7 +569,7 @@ class SequenceWorker(Worker):
             if self.code.moves:
                 self.code.leave(*changed)
         except WorkTreeRefused:
-            # Whoever records that also keeps its work.
+            # `finish` records the refusal, and keeps the work on a branch.
             raise
         except (StateRefused, ClaimHeld):
             with contextlib.suppress(StateRefused):
@@ -578,9 +586,9 @@ class SequenceWorker(Worker):
         if head is not None and head.run_id != attempt.head.run_id:
             # The attempt with this index and token belongs to that run.
             return
-        # Something of a gone run must stay, or the next process starts it over.
+        # If the run's files are gone, this folder must stay, or the next process starts it over.
         if outcome.output or head is None:
             folder = attempt.result_path.parent
-            # The news is that the step no longer belongs to this worker, whatever the disk says.
+            # That the step was lost matters more to the caller than an error of the disk.
             with contextlib.suppress(OSError):
                 results.keep(folder, outcome.output.encode("utf-8", "replace"))

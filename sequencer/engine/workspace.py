@@ -1,10 +1,10 @@
-"""Where the agents of a run work, and what becomes of what they leave there.
+"""The folders in which the agents of a run work, and what happens to the files they leave.
 
 A workspace is the project's folder, a worktree of the run, a worktree for each task, or a checkout
-that several clones share. The engine asks each of them the same questions, in this order: `begin`
-once, `ready` before a claim, `enter` after it, `open` and the folder's `close` for each attempt,
-`collect` or `keep` when its end is recorded, `leave` after that, and `end` when the run is
-complete.
+that several clones share. The engine calls the same methods for each of them, in this order:
+`begin` once, `ready` before a claim, `enter` after it, `open` and the folder's `close` for each
+attempt, `collect` or `keep` when its end is recorded, `leave` after that, and `end` when the run
+is complete.
 """
 
 from __future__ import annotations
@@ -20,33 +20,32 @@ from sequencer.model.outcome import OutcomeStatus
 
 
 class AttemptFolder:
-    """The folder in which the agent of one attempt works. This one keeps what the agent leaves."""
+    """The folder in which the agent of one attempt works. This class leaves all files there."""
 
     cwd: Path
     is_own = False
-    """Whether nobody else works there."""
+    """Whether no other attempt works there."""
     notices: tuple[str, ...] = ()
-    """What the agent and a person should know of it before the agent begins."""
+    """Facts about the folder for the agent and for a person, before the agent starts."""
     notes: tuple[str, ...] = ()
-    """What the prompt says of earlier attempts."""
+    """Blocks of the prompt about earlier attempts."""
 
     def __init__(self, cwd: Path) -> None:
         """Let the agent work in *cwd*."""
         self.cwd = cwd
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
-        """Merge, keep or drop what the agent has left; a second call returns the same result.
+        """Merge, keep or drop the agent's files; a second call returns the same result.
 
-        *status* is OK for an attempt that is accepted, FAILED for one that has failed, and
-        INTERRUPTED for any other. *wait_for_turn* is called before something is merged; it may
-        raise to give that up.
+        *status* is OK for an accepted attempt, FAILED for a failed one, and INTERRUPTED for any
+        other. *wait_for_turn* is called before a merge; it may raise to prevent the merge.
         """
         del status, wait_for_turn
         return Leftovers()
 
 
 class Workspace:
-    """Where the agents of one run work. This one is the project's folder, and moves no code."""
+    """The place where agents of one run work: here the project's folder. It moves no code."""
 
     opens = False
     """Whether attempts get other folders than the project's."""
@@ -57,7 +56,7 @@ class Workspace:
 
     @property
     def folder(self) -> Path:
-        """Return where agents work that get no other folder."""
+        """Return the folder of agents that get no folder of their own."""
         return self._folder
 
     @property
@@ -68,24 +67,24 @@ class Workspace:
     # --- the run -----------------------------------------------------------------------
 
     def begin(self, head: Head, stop: Cancellation) -> None:
-        """Make the workspace, before a step of the run of *head* is claimed.
+        """Create the workspace, before a step of the run of *head* is claimed.
 
         Raises:
-            WorkTreeRefused: it can't be made, or a command that sets it up has failed.
-            Interrupted: *stop* came first.
+            WorkTreeRefused: it can't be created, or a command that sets it up has failed.
+            Interrupted: *stop* was set first.
         """
 
     def end(self, head: Head) -> None:
-        """Bring what was done to the project's folder: the run of *head* is complete.
+        """Bring the work of the run of *head*, which is complete, to the project's folder.
 
         Raises:
-            WorkTreeRefused: it is kept instead, as the message says.
+            WorkTreeRefused: it can't be brought there, and is kept; the message says where.
         """
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """Remove what attempts of dead processes have left; return what a person should know.
+        """Remove the folders of attempts of dead processes; return messages for a person.
 
-        *live* are the tokens of claims that somebody may hold. Work is never lost by it.
+        *live* are the tokens of claims whose holders may be alive. No work is lost.
         """
         del live
         return ()
@@ -96,30 +95,31 @@ class Workspace:
         """Check, before a claim, that a step may start here.
 
         Raises:
-            WorkTreeRefused: there is something that the step would overwrite, mix up with
-                its own, or build on though nobody else has it; or the folder is another project's.
-            WorkTreeBusy: agents of another process work there; it is free in a while.
+            WorkTreeRefused: the folder has changes that the step would overwrite, mix with its
+                own, or build on although no other clone has them; or the folder belongs to
+                another project.
+            WorkTreeBusy: agents of another process work there; it will be free after a while.
         """
 
     def obstacle(self, head: Head) -> SequencerError | None:
-        """Return why the next step of *head* will not start here, as far as the files show."""
+        """Return why the next step of *head* can't start here, judging from the files."""
         del head
         return None
 
     def enter(self, head: Head) -> None:
         """After the claim, check out the code that belongs to *head*.
 
-        From now on they are kept for this process, until `leave`.
+        The folder is reserved for this process until `leave`.
 
         Raises:
-            WorkTreeRefused: they can't be brought there without losing something.
-            RemoteUnreachable: the code had to be fetched, and there was no answer.
+            WorkTreeRefused: the checkout would lose something.
+            RemoteUnreachable: the code had to be fetched, and the remote did not answer.
         """
 
     def leave(self, head: Head | None) -> None:
-        """Release the folder: no agent of this process works here any more.
+        """Release the folder, because no agent of this process works here any longer.
 
-        *head* is the run as it is now; None: that is not known.
+        *head* is the run's present head; None: it is not known.
         """
 
     # --- an attempt --------------------------------------------------------------------
@@ -137,14 +137,14 @@ class Workspace:
 
     @property
     def refs(self) -> dict[str, str]:
-        """Return the refs of the remote that are to be fetched with the state, and to where."""
+        """Return the refs to fetch with the state: ref of the remote -> local ref."""
         return {}
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """Commit what is declared, and return what the head is to name; after a successful *step*.
+        """Commit the declared files after a successful *step*; return the work for the head.
 
-        It moves with the state whose head names it. None: there is nothing that the remote does
-        not have, and the run knows its branch.
+        The commit moves together with the state whose head names it. None: the remote already
+        has everything, and the run knows its branch.
 
         Raises:
             WorkTreeRefused: the agent has left another branch or another history.
@@ -153,31 +153,31 @@ class Workspace:
         return None
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
-        """Put the work of a *step* that was not accepted on a branch of its own.
+        """Put the work of a *step* that was not accepted on a new branch.
 
-        Returns its name, or None if there was no work. Index, HEAD and work tree stay as
-        they are.
+        Returns the name of the branch, or None if there was no work. The index, HEAD and the work
+        tree do not change.
         """
         del claim, step, head
         return None
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """Return *work* of an attempt merged with what *head* has accepted since it began.
+        """Return *work* of an attempt, merged with the work that *head* has accepted since.
 
-        A text: they conflict, as it says. Only where attempts push to refs of their own.
+        A string says why they conflict. This is used only where attempts push to their own refs.
 
         Raises:
-            WorkTreeRefused: it can't be done here.
+            WorkTreeRefused: it can't be merged here.
         """
         del claim, head
         return work
 
     def publish(self, head: Head) -> None:
-        """Let people see the code of *head* where it does not move with the state; never fails."""
+        """Publish the code of *head* if it does not move with the state; never fails."""
 
 
 class BranchGuard(Workspace):
-    """The project's folder, while one branch is checked out there."""
+    """The project's folder, in which steps start only while one branch is checked out."""
 
     def __init__(self, folder: Path, branch: str, checked_out: Callable[[], str | None]) -> None:
         """Allow steps to start while *checked_out* returns *branch*."""
@@ -185,7 +185,7 @@ class BranchGuard(Workspace):
         self._branch = branch
         self._checked_out = checked_out
 
-    def ready(self, head: Head) -> None:  # noqa: ARG002 - whatever the run has come to
+    def ready(self, head: Head) -> None:  # noqa: ARG002 - the same for every head
         """Check, before a claim, that the branch for the steps is checked out.
 
         Raises:
@@ -195,22 +195,22 @@ class BranchGuard(Workspace):
             raise WorkTreeRefused(problem[0], where="store.work.branch", hint=problem[1])
 
     def problem(self) -> tuple[str, str] | None:
-        """Return why no step may start, and what to do about it; None if one may."""
-        there = self._checked_out()
-        if there == self._branch:
+        """Return why no step may start, and a hint; None: a step may start."""
+        branch = self._checked_out()
+        if branch == self._branch:
             return None
-        told = "there is no git repository" if there is None else f"{there} is checked out"
+        fact = "there is no git repository" if branch is None else f"{branch} is checked out"
         hint = f"{typed_command('git', 'switch', self._branch)}, or set store.work.branch"
-        return f"{told}, but steps run only on branch {self._branch}", hint
+        return f"{fact}, but steps run only on branch {self._branch}", hint
 
 
 class InnerWorkspace(Workspace):
-    """A workspace inside another one. Whatever it does not override, the outer one does."""
+    """A workspace inside another one, which does everything that this one does not override."""
 
     opens = True
 
     def __init__(self, outer: Workspace) -> None:
-        """Let agents work in *outer* until something else is opened."""
+        """Let agents work in the folder of *outer* unless a subclass opens another one."""
         super().__init__(outer.folder)
         self.outer = outer
 
@@ -248,7 +248,7 @@ class InnerWorkspace(Workspace):
         self.outer.leave(head)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """Return the folder for *attempt*: this workspace's own if it has one, else the outer's."""
+        """Return the folder for *attempt*: this workspace's own, or the outer one's."""
         if self.folder != self.outer.folder:
             return AttemptFolder(self.folder)
         return self.outer.open(attempt)

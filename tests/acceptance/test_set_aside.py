@@ -224,7 +224,7 @@ class Attempt:
             run_id=self.head.run_id, run_name=None, token=2, number=1, iteration=2
         )
         attempt.step = SimpleNamespace(name="two")
-        attempt.notice, attempt.known = self.said.append, PriorAttempts(is_shared=self.is_shared)
+        attempt.notice, attempt.prior = self.said.append, PriorAttempts(is_shared=self.is_shared)
         return self.place.open(attempt)
 
 

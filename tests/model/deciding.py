@@ -38,7 +38,7 @@ def claims(step: int, steps: int, *, is_running: bool, takes_over: bool) -> bool
     head = _claimed(head, workflow) if is_running else head
     budget = SequenceBudget(workflow, Mode.SYNC, InvocationLimits(), RunLimits(), head)
     gone = [claim.token for claim in head.claims] if takes_over else []
-    seen = SequenceSeen(head, NOW, SequenceKind(workflow), budget, gone=gone)
+    seen = SequenceSeen(head, NOW, SequenceKind(workflow), budget, expired_tokens=gone)
     return isinstance(next_move(seen), TakeClaims)
 
 

@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sequencer.cli.views.text import age_s, one_line
-from sequencer.engine.recall import recall
+from sequencer.engine.prompt_context.earlier_outputs import earlier_outputs_of
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -404,7 +404,7 @@ def asked_at(run: Run, gate: Gate) -> str:
     """Return what the step before the gate said, which is what is to be decided about."""
     for facts in (newest_facts, Run.history):
         with suppress(KeyError, SequencerError):
-            return recall(run.store.state_path.parent, facts(run)).output(gate.step)
+            return earlier_outputs_of(run.store.state_path.parent, facts(run)).output(gate.step)
     return ""
 
 

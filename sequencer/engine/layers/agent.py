@@ -12,27 +12,27 @@ from sequencer.model.outcome import Outcome
 
 
 def perform_by_agent(
-    performer: Performer, attempt: Attempt, asked: PreparedStep | None = None, to: str = "agent"
+    performer: Performer, attempt: Attempt, question: PreparedStep | None = None, to: str = "agent"
 ) -> None:
-    """Let the agent of *attempt* perform its step, or what it is *asked* instead.
+    """Let the agent of *attempt* perform its step, or let another agent answer a *question*.
 
-    *to* says in the log who that is.
+    *to* names the one that gets the prompt, for the log: ``agent`` or ``router``.
     """
-    prepared, listener = asked or attempt.prepared, attempt.listener
+    prepared, listener = question or attempt.prepared, attempt.listener
     if performer.workspace.opens:
-        # A work tree, where an earlier attempt may have left files that the client reads.
+        # In a worktree, an earlier attempt may have left files that the client reads.
         performer.agents.ensure_folder(prepared.agent, attempt.cwd)
     request, executor = _request(attempt, prepared, to), prepared.executor
     attempt.log.sent(request, to)
-    attempt.told = None
+    attempt.agent_usage = None
     try:
         outcome = executor.perform(request, listener, attempt.cancellation)
     except BaseException as error:
-        attempt.paid.extend([] if attempt.told is None else [attempt.told])
+        attempt.paid.extend([] if attempt.agent_usage is None else [attempt.agent_usage])
         if (fault := extensions.fault_of(error, extensions.EXECUTORS, executor.kind)) is None:
             raise
         raise fault from error
-    match outcome:  # costs no call, as isinstance does
+    match outcome:  # needs no call, unlike isinstance
         case Outcome():
             attempt.paid.append(outcome.usage)
         case _:

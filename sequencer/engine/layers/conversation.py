@@ -1,4 +1,4 @@
-"""The conversation of the step before, where the step continues it (`continue_session`)."""
+"""The layer for `continue_session`: it continues the conversation of the step before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sequencer.model.outcome import SessionFault
 
 
 def continue_conversation(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Let the agent continue its conversation; if that is lost, the same try starts a new one."""
+    """Let the agent continue its conversation; if it is lost, start a new one in the same try."""
     session = attempt.session = continued(attempt)
     proceed(attempt)
     if session is None:
@@ -19,7 +19,7 @@ def continue_conversation(performer: Performer, attempt: Attempt, proceed: Next)
     if lost.session_fault is not SessionFault.LOST or attempt.cancellation.is_set():
         attempt.outcome = lost.replace(session_steps=session.steps + 1)
         return
-    # Nothing has failed by that: it says nothing about the step.
+    # Not a failure: a lost conversation says nothing about the step.
     why = performer.redact((lost.error or "no reason given").partition("\n")[0])
     attempt.notice(f"the conversation can't be continued, a new one starts: {why}")
     budget, attempt.budget = attempt.budget, attempt.budget.rest(attempt.step, lost.usage)

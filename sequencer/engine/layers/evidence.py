@@ -1,4 +1,4 @@
-"""What an attempt has shown, and what that is worth; see `engine.evidence`."""
+"""The layer that judges the evidence of an attempt; see `engine.evidence`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from sequencer.workflows.prompts import MissingValue
 
 
 def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Judge how *attempt* has ended; what it lacks before its agent runs is a failure as well.
+    """Judge how *attempt* ended; an error before its agent runs is a failure too.
 
     Raises:
-        SequencerError: a disk fails, a folder is unsafe, or the machine lacks something.
+        SequencerError: a disk fails, a folder is unsafe, or the machine is out of a resource.
     """
     prepared, watch = attempt.prepared, None
     if prepared.step.expects == "change" and prepared.executor.kind not in OWN_WORD:
-        watch = ChangeWatch(attempt.cwd, performer.own_folders, attempt.known)
+        watch = ChangeWatch(attempt.cwd, performer.own_folders, attempt.prior)
         watch.begin()
     try:
         proceed(attempt)
@@ -68,34 +68,34 @@ def judge_evidence(performer: Performer, attempt: Attempt, proceed: Next) -> Non
 
 
 def _failure_of(attempt: Attempt, error: SequencerError) -> Outcome:
-    # Chosen by the router or a hook, so that nobody could look before the claim.
-    is_away = isinstance(error, AgentMissing)
-    status = OutcomeStatus.UNAVAILABLE if is_away else OutcomeStatus.FAILED
-    # What it advises is meant for a step that was not claimed.
-    text = str(error).removesuffix(f"\n  {error.hint}") if is_away else str(error)
+    # The router or a hook chose the agent, so it could not be checked before the claim.
+    is_missing = isinstance(error, AgentMissing)
+    status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
+    # The hint is meant for a step that was not claimed.
+    text = str(error).removesuffix(f"\n  {error.hint}") if is_missing else str(error)
     return Outcome(status=status, error=text, usage=total(attempt.paid))
 
 
 def _judged(
     performer: Performer, attempt: Attempt, final: PreparedStep, watch: ChangeWatch | None
 ) -> Outcome:
-    """Return the outcome of *attempt*, at the step *final*, as its evidence has it."""
+    """Return the outcome of *attempt* at the step *final*, judged by its evidence."""
     seconds = round(time.monotonic() - attempt.started_s, 6)
     outcome = bounded(attempt.outcome, attempt.claim.attempt, performer.max_attempts)
     if outcome.evidence is not None and final.executor.kind not in OWN_WORD:
         watch = watch or ChangeWatch(
-            attempt.cwd, performer.own_folders, attempt.known, began=time.time() - seconds
+            attempt.cwd, performer.own_folders, attempt.prior, began=time.time() - seconds
         )
         outcome = judge(outcome, final.step, watch, attempt.notice)
     if final.step.max_cost_usd is not None:
-        _tell_overspent(performer, attempt, final.step, outcome.usage)
+        _report_overspent(performer, attempt, final.step, outcome.usage)
     completed = checked(final.step, apply_completion(final.step, outcome))
     usage = completed.usage.replace(seconds=seconds)
     return without_secrets(completed, performer.redact, usage=usage, prompt=final.step.prompt_name)
 
 
-def _tell_overspent(performer: Performer, attempt: Attempt, step: Step, usage: Usage) -> None:
-    """Say so if *attempt* has spent more than it may: its client stops too late, or never."""
+def _report_overspent(performer: Performer, attempt: Attempt, step: Step, usage: Usage) -> None:
+    """Report if *attempt* spent more than it may, because its client stopped too late or never."""
     if (over := overspent(step, usage)) is not None:
         attempt.notice(f"the attempt has spent {over}")
         performer.emit(Noticed(f"step {step.name!r} has spent {over}"))

@@ -1,4 +1,4 @@
-"""The hooks of the project: what a step is asked with, and where the run goes after it."""
+"""The layers for the project's hooks: they change the prompt, and decide what follows a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sequencer.model.outcome import OutcomeStatus
 
 
 def decide_by_hook(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Ask the project's hook about the way on, once the attempt has ended."""
+    """After the attempt has ended, ask the project's hook where the run continues."""
     proceed(attempt)
     ended, hooks = attempt.ended, performer.hooks
     if ended is None or hooks is None:
@@ -27,7 +27,7 @@ def decide_by_hook(performer: Performer, attempt: Attempt, proceed: Next) -> Non
 def _decided(
     performer: Performer, attempt: Attempt, ended: AttemptResult, hooks: Hooks
 ) -> AttemptResult:
-    """Return *ended* with what the hook says about the way on."""
+    """Return *ended* with the hook's decision."""
     try:
         decision = hooks.transition(_context(performer, attempt), ended.outcome)
         if decision is not None:
@@ -42,7 +42,7 @@ def _decided(
 
 
 def apply_hooks(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Let the project's hooks change prompt and model; templates are filled in later.
+    """Let the project's hooks change the prompt and the model, before templates are filled in.
 
     Raises:
         HookFailed: a hook raised; the log says where.
@@ -62,7 +62,7 @@ def _changed(performer: Performer, attempt: Attempt, hooks: Hooks) -> PreparedSt
     added = hooks.system_prompt(context, prepared.append_system_prompt)
     model = hooks.model(context, prepared.step.model)
     if model != prepared.step.model:
-        # Chosen anew, so that an agent that has no models refuses it.
+        # The agent is chosen again, so that one without models refuses the change.
         step = prepared.step.replace(model=model)
         agent, executor, instead = performer.agents.ready(step, prepared.position)
         prepared = replace(prepared, step=step, agent=agent, executor=executor, instead=instead)
@@ -75,7 +75,7 @@ def _context(performer: Performer, attempt: Attempt) -> HookContext:
 
 
 def _write_traceback(performer: Performer, attempt: Attempt, error: HookFailed) -> None:
-    """Write to the log where in the project's code *error* comes from."""
+    """Write to the log where *error* comes from in the project's code."""
     if error.traceback:
         text = performer.redact(error.traceback).encode("utf-8", "replace")
         attempt.listener.write(text, Piece.ERROR)

@@ -1,4 +1,4 @@
-"""What a layer is."""
+"""The protocol of a layer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.performing import Performer
 
 Next = Callable[[Attempt], None]
-"""Goes on with the layers inside."""
+"""Calls the layers inside."""
 
 
 class Layer(Protocol):
-    """One part of what happens to an attempt."""
+    """One part of performing an attempt."""
 
     def __call__(self, performer: Performer, attempt: Attempt, /, proceed: Next) -> None:
-        """Do the layer's part for *attempt*; *proceed* does what is inside of it."""
+        """Do the layer's part for *attempt*; *proceed* calls the layers inside of it."""

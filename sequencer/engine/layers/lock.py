@@ -1,4 +1,4 @@
-"""One attempt's processes at a time: the kernel lock that they hold."""
+"""The layer for the kernel lock: only one attempt's processes run at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sequencer.executors.attempt_lock import AttemptLock
 
 
 def hold_lock(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Let the processes of *attempt* hold its lock; nothing is opened before the first."""
+    """Let the processes of *attempt* hold its lock; its file is opened for the first one."""
     if attempt.lock_path is None:
         proceed(attempt)
         return

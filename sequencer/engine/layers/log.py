@@ -1,6 +1,6 @@
-"""The outermost layer: the step's log, and who hears of the attempt.
+"""The outermost layer: it keeps the step's log, and reports the attempt to the listeners.
 
-It is in no table: nothing is outside of it.
+It is not in the table of `layers_of`, because nothing can be outside of it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     """Open the log of *attempt*, and close it with how it ended.
 
     Raises:
-        MachineBusy: the machine lacks something now, so that the attempt is none.
-        Exception: a bug, a disk that fails or a folder of the run: no fault of the step's, and
-            the claim still has to end in a record.
+        MachineBusy: the machine is out of a resource, so the attempt does not count.
+        Exception: a bug, a failing disk, or an unsafe folder. This is not the step's fault, and
+            the caller still has to record the end of the claim.
     """
     attempt.began_at = utc_milliseconds()
     attempt.log = log = performer.logs.open(attempt)
@@ -31,23 +31,23 @@ def keep_log(performer: Performer, attempt: Attempt, proceed: Next) -> None:
     try:
         proceed(attempt)
     except BaseException as error:
-        found = out_of_resources(error) or failed_disk(error)
+        cause = out_of_resources(error) or failed_disk(error)
         is_no_failure = isinstance(error, UnsafeFolder) or not isinstance(error, Exception)
-        if found is not None or is_no_failure:
-            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=in_short(found or error))
+        if cause is not None or is_no_failure:
+            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=in_short(cause or error))
         else:
             outcome = Outcome(status=OutcomeStatus.FAILED, error=in_short(error))
         log.close(outcome)
         performer.emit(AttemptEnded(attempt, outcome))
-        if found is None or found is error:
+        if cause is None or cause is error:
             raise
-        raise found from error
+        raise cause from error
     finally:
-        # Nobody speaks any more; and no attempt is kept in memory by what it held itself.
+        # Breaks a reference cycle, which would keep the attempt in memory: its output has it.
         attempt.listener = log
     ended = attempt.ended
     if ended is None:
         raise RuntimeError("the layers gave no result")
     log.close(ended.outcome)
-    said = ended.verdict and verdict_words(attempt.workflow, ended, attempt.head)
-    performer.emit(AttemptEnded(attempt, ended.outcome, said or ""))
+    verdict = ended.verdict and verdict_words(attempt.workflow, ended, attempt.head)
+    performer.emit(AttemptEnded(attempt, ended.outcome, verdict or ""))

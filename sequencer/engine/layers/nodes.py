@@ -1,4 +1,4 @@
-"""A node's own layer: where its output is kept."""
+"""The layer that only nodes have: it keeps their output."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class NodeLayers:
     """The layers that need the run of the graph, for the threads of one process."""
 
     def __init__(self, changes: GraphChanges) -> None:
-        """Make the layers of the run that *changes* changes."""
+        """Make the layers for the run of *changes*."""
         self._changes = changes
         self.sessions = Sessions.of(changes.store, changes.workflow)
 
     def keep_output(self, performer: Performer, attempt: Attempt, /, proceed: Next) -> None:
-        """Keep what an accepted attempt has said, and what a judge has."""
+        """Keep the output of an accepted attempt, and the output of a judge."""
         del performer
         proceed(attempt)
         ended, claim, marking = attempt.ended, attempt.claim, attempt.marking
@@ -33,7 +33,7 @@ class NodeLayers:
         if ended.outcome.session_fault is not None:
             self.sessions.end(marking, claim.step)
         is_accepted = ended.outcome.is_accepted
-        # The run may go on behind a judge that says no to the last.
+        # The run may continue after the last "no" of a judge, so its output is needed.
         if not (is_accepted or ended.verdict):
             return
         attempt.reference = self._changes.keep_output(
@@ -44,16 +44,16 @@ class NodeLayers:
 
 
 def as_decided(ended: AttemptResult) -> AttemptResult:
-    """Return *ended* as its decision says it counts; without one as it is.
+    """Return *ended* with the status that its decision gives it; unchanged without a decision.
 
-    How often a node may be begun bounds ``retry`` (``limits.attempts``).
+    ``limits.attempts`` limits how often ``retry`` can start a node.
     """
     decision = ended.decision
     if decision is None:
         return ended
     status, error = _counting_as(decision)
     if status is OutcomeStatus.OK and ended.outcome.is_accepted:
-        # It may say more than that.
+        # The status of an accepted outcome may say more than OK.
         status = ended.outcome.status
     outcome = ended.outcome.replace(status=status, error=error)
     return replace(ended, outcome=outcome, verdict=None)

@@ -1,4 +1,4 @@
-"""The order of the layers."""
+"""The order of the layers, and which of them an attempt needs."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from sequencer.engine.performing import Performer
 
 
 def layers_of(
-    performer: Performer, attempt: Attempt, own: Layer | None = None
+    performer: Performer, attempt: Attempt, of_kind: Layer | None = None
 ) -> tuple[tuple[Layer, object], ...]:
-    """Return every layer inside of the log, the outer ones first, and whether it is needed.
+    """Return (layer, whether it is needed) for each layer inside of the log, from the outside.
 
-    *own* is that of the attempt's kind; None: it has none.
+    *of_kind* is the layer of the run's kind; None: it has none.
     """
     step, hooks, opens = attempt.prepared.step, performer.hooks, performer.workspace.opens
     return (
         (work_in_folder, opens),
-        *(() if own is None else ((own, True),)),
+        *(() if of_kind is None else ((of_kind, True),)),
         (decide_by_hook, hooks is not None),
         (judge_evidence, True),
         (hold_lock, attempt.lock_path is not None),
         (choose_prompt, performer.router is not None and performer.router.is_active),
         (apply_hooks, hooks is not None),
-        (complete_prompt, attempt.compose or attempt.known.notes or opens),
+        (complete_prompt, attempt.compose or attempt.prior.notes or opens),
         (fall_back, performer.agents.has_fallback),
         (continue_conversation, step.continue_session and attempt.head.session is not None),
     )
 
 
-def perform(performer: Performer, attempt: Attempt, own: Layer | None = None) -> None:
-    """Make *attempt*: through its log and the layers that it needs; *own* is its kind's."""
+def perform(performer: Performer, attempt: Attempt, of_kind: Layer | None = None) -> None:
+    """Perform *attempt* through its log and the layers that it needs; see `layers_of`."""
     proceed: Next = partial(perform_by_agent, performer)
-    for layer, is_needed in reversed(layers_of(performer, attempt, own)):
+    for layer, is_needed in reversed(layers_of(performer, attempt, of_kind)):
         if is_needed:
             proceed = partial(layer, performer, proceed=proceed)
     keep_log(performer, attempt, proceed)

@@ -1,4 +1,4 @@
-"""The text that an agent gets: its prompt file with what the run has to say about it."""
+"""The layer that completes the prompt: the text of its file, and the context from the run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sequencer.engine.performing import Performer
 
 
 def complete_prompt(_: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Fill in the templates, and add what is known of earlier attempts.
+    """Fill in the templates, and add the notes about earlier attempts.
 
     Raises:
-        MissingValue: a template names something that is not there.
+        MissingValue: a template names a value that does not exist.
     """
-    prompt, notes = attempt.prepared.prompt, attempt.known.notes
+    prompt, notes = attempt.prepared.prompt, attempt.prior.notes
     if attempt.compose is not None:
         prompt = attempt.compose(prompt)
     if prompt:
         notes = (*notes, *attempt.notes)
     if notes:
-        whole = "\n\n".join((prompt.rstrip(), *notes))
-        prompt = f"{whole}\n"
+        joined = "\n\n".join((prompt.rstrip(), *notes))
+        prompt = f"{joined}\n"
     attempt.prepared = replace(attempt.prepared, prompt=prompt)
     proceed(attempt)

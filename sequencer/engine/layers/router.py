@@ -1,4 +1,4 @@
-"""The router: an agent that chooses the prompt of a step, from an allowlist."""
+"""The layer for the router, an agent that chooses the prompt of a step from an allowlist."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from sequencer.workflows.router import (
 
 
 def choose_prompt(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Ask the router which prompt runs.
+    """Ask the router which prompt to run, and run it.
 
     Raises:
-        RouterRefused: it names nothing that may run.
-        ConfigurationError: what it has chosen can't run.
+        RouterRefused: its answer names no allowed prompt.
+        ConfigurationError: the chosen prompt can't run.
     """
     if (router := performer.router) is None:
         proceed(attempt)
         return
     prepared = attempt.prepared
-    asked = _asked(performer, attempt, router)
-    answer = _answer(performer, attempt, asked, router)
+    question = _question(performer, attempt, router)
+    answer = _answer(performer, attempt, question, router)
     if not answer.is_accepted:
-        # The step's own agent was not started, so nothing of this is its.
-        attempt.outcome, attempt.prepared = answer, replace(prepared, agent=asked.agent)
+        # The step's own agent was not started, so the record must name the router's agent.
+        attempt.outcome, attempt.prepared = answer, replace(prepared, agent=question.agent)
         return
     chosen = _chosen(performer, attempt, answer, router)
     words = f"[router] {route_words(prepared, chosen)}\n".encode()
@@ -50,29 +50,29 @@ def choose_prompt(performer: Performer, attempt: Attempt, proceed: Next) -> None
     attempt.outcome = attempt.outcome.replace(usage=usage)
 
 
-def _asked(performer: Performer, attempt: Attempt, router: RouterSettings) -> PreparedStep:
-    """Return the question to the router, prepared."""
+def _question(performer: Performer, attempt: Attempt, router: RouterSettings) -> PreparedStep:
+    """Return the question to the router as a step that is ready to start."""
     step, step_index = performer.router_step(router), attempt.step_index
-    here = StepRef(step_index, "router", step.prompt_name)
-    asked = performer.prepare_step(step, "router", here)
+    place = StepRef(step_index, "router", step.prompt_name)
+    question = performer.prepare_step(step, "router", place)
     allowed = allowed_prompts(attempt.workflow, router)
     state = router_input(attempt.head, describe(attempt.workflow, step_index), allowed)
-    return replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
+    return replace(question, prompt=f"{question.prompt.rstrip()}\n\n{state}")
 
 
 def _answer(
-    performer: Performer, attempt: Attempt, asked: PreparedStep, router: RouterSettings
+    performer: Performer, attempt: Attempt, question: PreparedStep, router: RouterSettings
 ) -> Outcome:
-    """Return the router's answer; one that is late is none, where it may give none."""
+    """Return the router's answer; if the router may be silent, a late answer counts as empty."""
     started = time.monotonic()
     with attempt.with_own_result():
-        perform_by_agent(performer, attempt, asked, "router")
+        perform_by_agent(performer, attempt, question, "router")
     outcome = judge_turn(attempt.outcome)
     if outcome.is_put_off:
         return outcome.replace(error=f"the router: {outcome.error or 'its usage limit is reached'}")
     if outcome.status is not OutcomeStatus.FAILED:
         return outcome
-    # An exit code is the router's, and no verdict of a step that judges by its own.
+    # The exit code of the router must not be taken for the verdict of a step that judges.
     failed = outcome.replace(error=f"the router failed: {outcome.error}", exit_code=None)
     if time.monotonic() - started < router.timeout_s:
         return failed
@@ -85,7 +85,7 @@ def _answer(
 def _chosen(
     performer: Performer, attempt: Attempt, answer: Outcome, router: RouterSettings
 ) -> PreparedStep:
-    """Return what runs: the step with the prompt that the router's *answer* names."""
+    """Return the step with the prompt that the router's *answer* names, ready to start."""
     prepared, note = attempt.prepared, None
     step = prepared.step
     if router.may_be_silent and not answer.output.strip():

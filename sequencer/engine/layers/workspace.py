@@ -1,4 +1,4 @@
-"""The layer that opens the folder of an attempt in its workspace, and closes it."""
+"""The layer that opens and closes the folder of an attempt in its workspace."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sequencer.model.outcome import OutcomeStatus
 
 
 def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> None:
-    """Let the agent work in the folder that the workspace opens, and take what it leaves there."""
+    """Let the agent work in the folder that the workspace opens, and close the folder."""
     if attempt.claim.attempt > 1 and attempt.lock_path is not None:
-        # Before the folder is made anew, where processes of the earlier one may work.
+        # The folder is created again, so processes of an earlier attempt must have ended.
         wait = AttemptLock(attempt.lock_path, lambda text: performer.emit(Waiting(text)))
         wait.settle(attempt.cancellation)
     folder = performer.workspace.open(attempt)
@@ -30,35 +30,35 @@ def work_in_folder(performer: Performer, attempt: Attempt, proceed: Next) -> Non
         listed = "\n".join(f"- {text}" for text in folder.notices)
         attempt.notes = (f"# Where you work\n\n{listed}", *folder.notes)
     if folder.is_own:
-        attempt.known = replace(attempt.known, is_shared=lambda: False)
+        attempt.prior = replace(attempt.prior, is_shared=lambda: False)
     try:
         proceed(attempt)
     except BaseException as error:
         status = OutcomeStatus.FAILED if _is_bug(error) else OutcomeStatus.INTERRUPTED
-        # What is there is not lost, whatever has happened; that is the news.
+        # Save the work if possible; *error* matters more to the caller than a failure to save it.
         with suppress(SequencerError, OSError):
-            folder.close(status, _at_once)
+            folder.close(status, _do_not_wait)
         raise
-    attempt.left = left = _closed(folder, attempt, performer)
-    for text in left.notices:
+    attempt.leftovers = leftovers = _closed(folder, attempt, performer)
+    for text in leftovers.notices:
         performer.emit(Noticed(text))
-    if left.error is not None:
-        _fail(attempt, left.error)
+    if leftovers.error is not None:
+        _fail(attempt, leftovers.error)
 
 
 def _is_bug(error: BaseException) -> bool:
     """Return whether *error* is a bug, not a condition of this machine or a deliberate refusal."""
-    is_meant = isinstance(error, SequencerError) or not isinstance(error, Exception)
-    return not is_meant and out_of_resources(error) is None and failed_disk(error) is None
+    is_deliberate = isinstance(error, SequencerError) or not isinstance(error, Exception)
+    return not is_deliberate and out_of_resources(error) is None and failed_disk(error) is None
 
 
 def _closed(folder: AttemptFolder, attempt: Attempt, performer: Performer) -> Leftovers:
     try:
         return folder.close(_status_of(attempt), attempt.wait_for_turn)
     except Interrupted:
-        # It repeats what it has said before: the branch that has the work.
-        left = folder.close(OutcomeStatus.INTERRUPTED, _at_once)
-        return replace(left, error="its claim was lost before its work was merged")
+        # A second close returns the first result: the branch with the work.
+        leftovers = folder.close(OutcomeStatus.INTERRUPTED, _do_not_wait)
+        return replace(leftovers, error="its claim was lost before its work was merged")
     except SequencerError as error:
         return Leftovers(error=performer.redact(str(error)))
 
@@ -86,5 +86,5 @@ def _fail(attempt: Attempt, error: str) -> None:
     attempt.ended = replace(ended, outcome=outcome)
 
 
-def _at_once() -> None:
-    """Wait for nobody."""
+def _do_not_wait() -> None:
+    """Return immediately: nothing has to be waited for."""

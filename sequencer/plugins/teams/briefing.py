@@ -13,10 +13,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.engine.composing import request_block, request_value, substitute
 from sequencer.engine.messages import Message, messages_block, messages_to, unread
-from sequencer.engine.recall import end_of, rounds_in_short
-from sequencer.engine.values import NodeValues
+from sequencer.engine.prompt_context.earlier_outputs import end_of, rounds_in_short
+from sequencer.engine.prompt_context.node_values import NodeValues
+from sequencer.engine.prompt_context.sequence_prompts import (
+    request_block,
+    request_value,
+    substitute,
+)
 from sequencer.errors import StorageFailed
 from sequencer.model.graph.choices import shortened
 from sequencer.model.graph.graph import Node

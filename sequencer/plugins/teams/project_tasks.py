@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from sequencer.engine.prompt_context.node_values import NodeValues
 from sequencer.engine.tasks import TaskExecution
-from sequencer.engine.values import NodeValues
 from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.marking import Marking
 from sequencer.model.step import Step

@@ -253,7 +253,7 @@ class WorkOrder(ABC):
         Raises: see `_wait`.
         """
         self.until = move.until
-        if seen.own:
+        if seen.running:
             self._waiting_since = None
         # What the process before it has left, its own takes: that is no wait for others.
         elif move.is_for_others and (move.claim is None or move.claim.token not in self._untaken):
@@ -359,7 +359,13 @@ class SequenceWorkOrder(WorkOrder):
         self.budget.observe(head)
         gone = self._gone(head)
         return SequenceSeen(
-            head, self._at, self._changes.kind, self.budget, gone=gone, own=own, tried_at=tried_at
+            head,
+            self._at,
+            self._changes.kind,
+            self.budget,
+            expired_tokens=gone,
+            running=own,
+            tried_at=tried_at,
         )
 
     def _expire(self, move: RecordExpired) -> list[int]:
@@ -445,8 +451,8 @@ class GraphWorkOrder(WorkOrder):
             marking,
             self._nodes.graph_kind,
             self.budget,
-            gone=self._gone(head),
-            own=self._busy,
+            expired_tokens=self._gone(head),
+            running=self._busy,
             is_stopped=self._is_leaving,
             tried_at=tried_at,
         )
@@ -474,8 +480,8 @@ class GraphWorkOrder(WorkOrder):
             slots_at(head, limits, free, gone, self._at),
             gone,
             limits,
-            closed=partial(self._shares.closed, gone=gone),
-            share=partial(self._shares.of, gone=gone),
+            closed=partial(self._shares.closed, expired=gone),
+            share=partial(self._shares.of, expired=gone),
         )
 
     def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:

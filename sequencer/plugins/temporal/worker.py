@@ -342,7 +342,7 @@ def work_on(
         # The last attempt may still be publishing an older head.
         worker.code.publish(now, wait=True)
     if now is not None and now.status is Status.COMPLETE and head.status is not Status.COMPLETE:
-        worker.performer.tell_completed(max(now.step_index - 1, 0), now)
+        worker.performer.report_completed(max(now.step_index - 1, 0), now)
     if "error" in end:
         raise error_of(end["error"])
     return summary

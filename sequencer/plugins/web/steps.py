@@ -17,7 +17,7 @@ from sequencer.cli.views.states import LOOKS
 from sequencer.cli.views.step_logs import LOG_NAME, AskedLogs, open_log, written_at
 from sequencer.cli.views.text import file_size, one_line, plain
 from sequencer.engine.logs import sent_texts, token_of
-from sequencer.engine.recall import read_output
+from sequencer.engine.prompt_context.earlier_outputs import read_output
 from sequencer.errors import SequencerError, UnknownName, typed
 from sequencer.history.story import Try
 from sequencer.model.head import Head

@@ -97,7 +97,9 @@ class SharedPlace(AttemptFolder):
             status = OutcomeStatus.FAILED
         after = self._outer.close(status, wait_for_turn)
         notices = (*left.notices, *after.notices)
-        return replace(left, notices=notices, told=(*left.told, *after.told))
+        return replace(
+            left, notices=notices, journal_fields=(*left.journal_fields, *after.journal_fields)
+        )
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
         """Return what has changed, if nothing should have; there is nothing to merge."""

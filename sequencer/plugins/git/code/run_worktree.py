@@ -152,7 +152,7 @@ class RunWorktree(InnerWorkspace):
         except SequencerError as error:
             attempt.notice(f"the files before this attempt can't be kept: {error}")
             return None
-        kept = AttemptFiles(files, attempt, attempt.known.is_shared, attempt.notice, note)
+        kept = AttemptFiles(files, attempt, attempt.prior.is_shared, attempt.notice, note)
         kept.begin()
         return kept
 
@@ -426,7 +426,7 @@ class RunFolder(AttemptFolder):
             return Leftovers()
         if not self._files.set_aside():
             return Leftovers()
-        return Leftovers(told=(("set_aside", self._files.ref),))
+        return Leftovers(journal_fields=(("set_aside", self._files.ref),))
 
 
 class _Tail:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sequencer.engine.values import values_of
+from sequencer.engine.prompt_context.node_values import values_of
 from sequencer.errors import StorageFailed
 from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.graph.marking import Marking

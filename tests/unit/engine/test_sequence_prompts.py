@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.composing import Composer, request_block, substitute
-from sequencer.engine.recall import Memory, recall
+from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs, earlier_outputs_of
+from sequencer.engine.prompt_context.sequence_prompts import Composer, request_block, substitute
 from sequencer.model.head import Gate, Head, Loop
 from sequencer.model.request import Request
 from sequencer.workflows.prompts import MissingValue
@@ -23,8 +23,8 @@ AT = "2026-01-01T00:00:00Z"
 FED_BACK = Gate(step="ask", step_index=1, token=1, opened_at=AT, decision="feedback")
 
 
-def memory(*facts: dict[str, Any]) -> Memory:
-    return recall(Path("/nowhere"), facts)
+def memory(*facts: dict[str, Any]) -> EarlierOutputs:
+    return earlier_outputs_of(Path("/nowhere"), facts)
 
 
 def said(step: str, output: str, event: str = "succeeded") -> dict[str, Any]:
@@ -90,7 +90,7 @@ def no(number: int, reason: str) -> dict[str, Any]:
 
 
 def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
-    def recalled() -> Memory:
+    def recalled() -> EarlierOutputs:
         raise AssertionError
 
     head = new_head(loop=Loop(stage="fix", round=1, reason="1 fails"))

@@ -1,8 +1,8 @@
-"""From a prompt file to the text that an agent gets.
+"""Turns the prompt file of a sequence's step into the prompt that the agent gets.
 
 In order: literal substitutions in the file, templates, then the blocks that the file did
-not ask for itself: the request, a person's feedback, what a judgement found. Everything
-that is inserted is a quotation; none of it is looked at again.
+not ask for itself: the request, a person's feedback, the result of a check. Inserted text
+is a quotation: templates in it are not filled in.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sequencer.engine.recall import Memory
+from sequencer.engine.prompt_context.earlier_outputs import EarlierOutputs
 from sequencer.engine.records import wanted_form
 from sequencer.model.head import Head
 from sequencer.model.request import Definition, Request
@@ -24,20 +24,20 @@ from sequencer.model.workflow import Workflow
 from sequencer.workflows import prompts as templates
 
 Compose = Callable[[str], str]
-"""Makes a prompt out of what its file says."""
+"""A function from the text of a prompt file to the prompt."""
 
 
 def request_block(request: Request) -> str:
-    """Return *request* as it stands in a prompt."""
+    """Return *request* as a prompt shows it."""
     parts = [f"# Request: {request.title}"]
-    known = (
+    details = (
         ("Identifier", request.identifier),
         ("Address", request.url),
         ("Priority", request.priority),
         ("Assigned to", ", ".join(request.assignees)),
     )
-    if facts := [f"{name}: {value}" for name, value in known if value]:
-        parts.append("\n".join(facts))
+    if lines := [f"{name}: {value}" for name, value in details if value]:
+        parts.append("\n".join(lines))
     if request.text.strip():
         parts.append(request.text.strip())
     if request.labels:
@@ -45,20 +45,20 @@ def request_block(request: Request) -> str:
     for number, comment in enumerate(request.comments, start=1):
         parts.append(f"## Comment {number}\n\n{comment.strip()}")
     if request.attachments:
-        parts.append("Attachments:\n" + "\n".join(f"- {one}" for one in request.attachments))
+        parts.append("Attachments:\n" + "\n".join(f"- {link}" for link in request.attachments))
     return "\n\n".join(parts)
 
 
 def form_block(form: str) -> str:
-    """Return what a prompt says of the *form* of an answer, after an attempt that has failed."""
+    """Return the block that asks for the *form* of an answer after a failed attempt."""
     return f"# How the answer has to end\n\nAn earlier attempt failed. This time, {form}."
 
 
 def request_value(request: Request | None, path: tuple[str, ...]) -> Any:
-    """Return what a prompt gets that asks for *path* of *request*; lists as people write them.
+    """Return the value at *path* of *request*, for a template; lists become text.
 
     Raises:
-        KeyError: there is no request, or nothing of that name in it.
+        KeyError: there is no request, or it has no such field.
     """
     if request is None:
         raise KeyError(
@@ -79,7 +79,7 @@ def substitute(text: str, substitutions: Mapping[str, str]) -> str:
         return text
     longest_first = sorted(substitutions, key=len, reverse=True)
     pattern = re.compile("|".join(map(re.escape, longest_first)))
-    return pattern.sub(lambda found: substitutions[found[0]], text)
+    return pattern.sub(lambda match: substitutions[match[0]], text)
 
 
 class Composer(Struct, frozen=True, dict=True):
@@ -88,51 +88,52 @@ class Composer(Struct, frozen=True, dict=True):
     head: Head
     request: Request | None
     substitutions: Mapping[str, str]
-    recall: Callable[[], Memory]
-    told: Collection[tuple[str, int]] = ()
-    """Which messages the attempt reads, see `gates.read_by`."""
+    read_outputs: Callable[[], EarlierOutputs]
+    message_ids: Collection[tuple[str, int]] = ()
+    """The messages that the attempt reads, see `gates.read_by`."""
     form: str | None = None
-    """What the answer has to end with, where an earlier attempt has failed."""
+    """How the answer has to end; None: no earlier attempt has failed."""
 
     @cached_property
-    def memory(self) -> Memory:
-        """Return what the run has said; read when it is first asked for."""
-        return self.recall()
+    def earlier(self) -> EarlierOutputs:
+        """Return the earlier outputs of the run; the journal is read on first use."""
+        return self.read_outputs()
 
     def with_blocks(self, text: str) -> str:
-        """Return *text*, which has no templates, with what the run has to say about it."""
+        """Return *text*, which has no templates, with all blocks of the run after it."""
         return _joined(text, [block for _, block in self._blocks()])
 
     def compose(self, text: str) -> str:
-        """Return the prompt that the file's *text* makes.
+        """Return the prompt for the *text* of the file.
 
         Raises:
-            MissingValue: a template names something that is not there.
+            MissingValue: a template names a value that does not exist.
         """
         text = substitute(text, self.substitutions)
         asked = {path[0] for path in templates.names(text)}
-        more = [block for root, block in self._blocks() if root not in asked]
-        return _joined(templates.render(text, self._value), more)
+        blocks = [block for root, block in self._blocks() if root not in asked]
+        return _joined(templates.render(text, self._value), blocks)
 
     def _blocks(self) -> list[tuple[str, str]]:
-        """Return what a prompt gets if it does not ask for it, by root."""
-        found = []
+        """Return (root, block) for all that a prompt gets if it does not ask for it."""
+        blocks = []
         if self.request is not None:
-            found.append(("request", request_block(self.request)))
-        if self._is_after_feedback and (said := self._feedback()):
-            found.append(("feedback", f"# What a person said about the last result\n\n{said}"))
-        if self.told:
-            messages = [text for to, text in self.memory.said.messages if to in self.told]
-            found.append(("messages", "# Messages to you\n\n" + "\n\n".join(messages)))
+            blocks.append(("request", request_block(self.request)))
+        if self._is_after_feedback and (feedback := self._feedback()):
+            block = f"# What a person said about the last result\n\n{feedback}"
+            blocks.append(("feedback", block))
+        if self.message_ids:
+            messages = [text for to, text in self.earlier.said.messages if to in self.message_ids]
+            blocks.append(("messages", "# Messages to you\n\n" + "\n\n".join(messages)))
         loop = self.head.loop
         if loop is not None and loop.reason:
             block = f"# What the check found (round {loop.round})\n\n{loop.reason}"
             if earlier := self._earlier_rounds():
                 block += f"\n\n## What the rounds before found and tried\n\n{earlier}"
-            found.append(("validation", block))
+            blocks.append(("validation", block))
         if self.form is not None:
-            found.append(("form", form_block(self.form)))
-        return found
+            blocks.append(("form", form_block(self.form)))
+        return blocks
 
     @property
     def _is_after_feedback(self) -> bool:
@@ -143,16 +144,16 @@ class Composer(Struct, frozen=True, dict=True):
         gate = self.head.gate
         if gate is None or not self._is_after_feedback:
             return ""
-        said = [note for note in self.memory.said.feedback if note.gate == gate.step]
-        if len(said) == 1:
-            return said[0].text
-        return "\n\n".join(f"Round {note.round}: {note.text}" for note in said)
+        notes = [note for note in self.earlier.said.feedback if note.gate == gate.step]
+        if len(notes) == 1:
+            return notes[0].text
+        return "\n\n".join(f"Round {note.round}: {note.text}" for note in notes)
 
     def _earlier_rounds(self) -> str:
         loop = self.head.loop
-        # In the first round there is nothing to read the journal for.
+        # The first round has none, so the journal need not be read.
         has_some = loop is not None and (loop.round > 1 or loop.exhausted)
-        return self.memory.earlier_rounds() if has_some else ""
+        return self.earlier.earlier_rounds() if has_some else ""
 
     def _value(self, path: tuple[str, ...]) -> Any:
         root, rest = path[0], path[1:]
@@ -162,12 +163,12 @@ class Composer(Struct, frozen=True, dict=True):
         return request_value(self.request, path)
 
     def _root_output(self, path: tuple[str, ...]) -> Any:
-        return templates.look_up(self.memory.last(), path)
+        return templates.look_up(self.earlier.last(), path)
 
     def _root_steps(self, path: tuple[str, ...]) -> Any:
         if len(path) < 2 or path[1] != "output":  # noqa: PLR2004 - a name and "output"
             raise KeyError("write {{steps.NAME.output}}")
-        return templates.look_up(self.memory.output(path[0]), path[2:])
+        return templates.look_up(self.earlier.output(path[0]), path[2:])
 
     def _root_feedback(self, path: tuple[str, ...]) -> Any:
         if path:
@@ -178,48 +179,50 @@ class Composer(Struct, frozen=True, dict=True):
         loop = self.head.loop
         if path == ("earlier",):
             return self._earlier_rounds()
-        known = {
+        values = {
             "reason": loop.reason if loop else "",
             "round": loop.round if loop else 1,
             "earlier": "",
         }
-        return templates.look_up(known, path)
+        return templates.look_up(values, path)
 
     def _root_run(self, path: tuple[str, ...]) -> Any:
         head = self.head
-        known = {
+        values = {
             "id": head.run_id,
             "name": head.run_name,
             "workflow": head.workflow_name,
             "step_index": head.step_index,
             "iteration": head.iteration,
         }
-        return templates.look_up(known, path)
+        return templates.look_up(values, path)
 
 
-def compose_along(
+def prompt_composer(
     workflow: Workflow,
     definition: Definition | None,
     head: Head,
-    recall: Callable[[], Memory],
+    read_outputs: Callable[[], EarlierOutputs],
 ) -> Compose | None:
-    """Return what makes the prompt of the step of *head* out of its file; None: nothing to add.
+    """Return the function that makes the prompt of the step of *head*.
 
-    *recall* reads what the run has said.
+    None: the prompt is the text of the file. *read_outputs* reads the journal, and is called
+    only if the prompt needs it.
     """
     is_template = workflow.kind == "procedure"
-    told, form = head.told, None
+    messages, form = head.told, None
     if head.failures_in_row:
-        here = present(workflow, head)
-        form = wanted_form(workflow, step_at(workflow, here), here.stage)
-    if not is_template and head.loop is None and head.gate is None and not told and form is None:
+        place = present(workflow, head)
+        form = wanted_form(workflow, step_at(workflow, place), place.stage)
+    is_plain = head.loop is None and head.gate is None and not messages and form is None
+    if is_plain and not is_template:
         return None
-    if told:
-        told = read_by(head, workflow, present(workflow, head), head.token)
-    made_from, substitutions = None, dict[str, str]()
+    if messages:
+        messages = read_by(head, workflow, present(workflow, head), head.token)
+    request, substitutions = None, dict[str, str]()
     if definition is not None:
-        made_from, substitutions = definition.request, dict(definition.substitutions)
-    composer = Composer(head, made_from, substitutions, recall, told, form)
+        request, substitutions = definition.request, dict(definition.substitutions)
+    composer = Composer(head, request, substitutions, read_outputs, messages, form)
     return composer.compose if is_template else composer.with_blocks
 
 

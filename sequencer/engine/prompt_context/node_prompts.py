@@ -1,4 +1,4 @@
-"""The prompt of a node: its file, with what the run has for it when its attempt begins."""
+"""Turns the prompt file of a node into the prompt that the agent gets when an attempt starts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 from sequencer.engine.attempt import PreparedStep
-from sequencer.engine.composing import Compose, form_block
 from sequencer.engine.graph_changes import GraphChanges
 from sequencer.engine.messages import messages_block, unread
 from sequencer.engine.performing import Performer
+from sequencer.engine.prompt_context.node_values import NodeValues, values_of
+from sequencer.engine.prompt_context.sequence_prompts import Compose, form_block
 from sequencer.engine.records import wanted_form
 from sequencer.engine.tasks import TaskExecution
-from sequencer.engine.values import NodeValues, values_of
 from sequencer.model.graph.marking import Marking
 from sequencer.model.head import Head
 
@@ -22,7 +22,7 @@ class NodePrompts:
     """Makes the prompts of the nodes of one run."""
 
     def __init__(self, changes: GraphChanges, performer: Performer) -> None:
-        """Look which outputs the run keeps as JSON."""
+        """Note which nodes have JSON outputs; *changes* reads the outputs."""
         self._changes, self._performer = changes, performer
         self._json_nodes = frozenset(
             step.name
@@ -31,9 +31,10 @@ class NodePrompts:
         )
 
     def of(self, prepared: PreparedStep, name: str, head: Head, marking: Marking) -> Compose | None:
-        """Return what makes the prompt of node *name* of its file; None: that is the prompt.
+        """Return the function that makes the prompt of node *name*.
 
-        What it needs of *marking* is taken now.
+        None: the prompt is the text of the file. *marking* is read now, not when the function
+        is called.
         """
         graph = marking.graph
         values = values_of(
@@ -54,29 +55,29 @@ class NodePrompts:
             compose = (
                 compose if form is None else partial(_with_block, compose or str, form_block(form))
             )
-        if told := tuple(unread(marking, name)):
-            block = messages_block(told, self._changes.read_output)
+        if messages := tuple(unread(marking, name)):
+            block = messages_block(messages, self._changes.read_output)
             return partial(_with_block, compose or str, block)
         return compose
 
     def _context(
         self, tasks: TaskExecution, values: NodeValues, marking: Marking
     ) -> Callable[[str], str]:
-        made_from = self._performer.definition
+        definition = self._performer.definition
         return tasks.context(
             values,
             marking,
-            request=made_from.request if made_from else None,
-            substitutions=made_from.substitutions if made_from else {},
+            request=definition.request if definition else None,
+            substitutions=definition.substitutions if definition else {},
             path_of=self._changes.output_path,
         )
 
 
 def _with_block(compose: Callable[[str], str], block: str, text: str) -> str:
-    """Return the prompt that *text* makes, with *block* after it."""
+    """Return the prompt that *compose* makes of *text*, with *block* after it."""
     return f"{compose(text).rstrip()}\n\n{block}\n"
 
 
-def _texts(prepared: PreparedStep, given: Mapping[str, Any]) -> str:
-    """Return everything of a node in which a template may stand."""
-    return f"{prepared.prompt}\n{given}" if given else prepared.prompt
+def _texts(prepared: PreparedStep, inputs: Mapping[str, Any]) -> str:
+    """Return all texts of a node that may have templates, as one."""
+    return f"{prepared.prompt}\n{inputs}" if inputs else prepared.prompt

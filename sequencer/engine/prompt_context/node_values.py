@@ -1,7 +1,8 @@
-"""What a node's prompt may ask for: the state, what reached the node, what others said.
+"""The values that templates in a node's prompt can name: the state, the inputs, the outputs.
 
-References are taken when the node starts, texts are read when a prompt asks for them; a
-prompt that asks for nothing costs nothing. What is inserted is never looked at again.
+References to outputs are copied when the node starts, and their texts are read when a prompt
+asks for them. A prompt that asks for nothing costs nothing. Inserted text is a quotation:
+templates in it are not filled in.
 """
 
 from __future__ import annotations
@@ -18,36 +19,38 @@ from sequencer.model.head import Head
 from sequencer.workflows import prompts as templates
 
 Read = Callable[[str], str]
-"""The text of one output, by its reference."""
+"""A function from the reference of an output to its text."""
 
 
 class NodeValues(Struct, frozen=True):
-    """The values of one execution, as they were when it started."""
+    """The values of one execution of a node, as they were when it started."""
 
     graph: Graph
     node: Node
     read: Read
     reached: Reference | None
-    """Where the output is that reached the node."""
+    """The output that came to the node over its edge; None: there is none."""
     outputs: Mapping[str, Reference]
+    """By node."""
     keys: Mapping[str, str]
-    own: Mapping[str, Any]
-    """What the program keeps in the state itself."""
+    """Key of the state -> the node whose output it holds."""
+    run_values: Mapping[str, Any]
+    """The values that the program itself keeps in the state."""
     json_nodes: frozenset[str] = frozenset()
-    """Nodes whose output goes into the state as what its JSON means."""
+    """Nodes whose output is parsed as JSON before it goes into the state."""
 
     def compose(self, text: str) -> str:
         """Return *text* with its templates filled in.
 
         Raises:
-            MissingValue: one names something that is not there.
+            MissingValue: a template names a value that does not exist.
         """
         return templates.render(text, self.value, templates.GRAPH_ROOTS)
 
     def compose_prompt(self, text: str) -> str:
-        """Return the prompt that *text* makes, with the inputs that it does not have behind it.
+        """Return the prompt for *text*, followed by the inputs that it does not name.
 
-        An author who writes an input down wants the agent to have it, asked for or not.
+        An author who declares an input wants the agent to get it, whether the prompt asks or not.
 
         Raises: see `compose`.
         """
@@ -62,10 +65,10 @@ class NodeValues(Struct, frozen=True):
         return "\n\n".join(blocks)
 
     def value(self, path: tuple[str, ...]) -> Any:
-        """Return what is at *path*, whose first part is a root.
+        """Return the value at *path*, whose first part is a root.
 
         Raises:
-            KeyError: there is nothing; the message says what there is.
+            KeyError: there is no such value; the message says which there are.
         """
         root, rest = path[0], path[1:]
         if root == "output":
@@ -77,6 +80,7 @@ class NodeValues(Struct, frozen=True):
         return templates.look_up(self._state(rest), rest) if rest else self._state(())
 
     def _of_node(self, path: tuple[str, ...]) -> Any:
+        # The id of a node may have dots, so the longest id that matches counts.
         for length in range(len(path), 0, -1):
             name = ".".join(path[:length])
             if name in self.graph.by_id:
@@ -99,16 +103,16 @@ class NodeValues(Struct, frozen=True):
         return value
 
     def _state(self, asked: tuple[str, ...]) -> dict[str, Any]:
-        """Return the state as far as *asked* needs it; outputs of other keys are not read."""
+        """Return the part of the state that *asked* needs; outputs of other keys are not read."""
         state = copied(self.graph.state)
         for key, name in self.keys.items():
             parts = tuple(key.split("."))
             shorter = min(len(parts), len(asked))
             if parts[:shorter] == asked[:shorter]:
-                put(state, key, self._said(name))
-        return {**state, **self.own}
+                put(state, key, self._output(name))
+        return {**state, **self.run_values}
 
-    def _said(self, name: str) -> Any:
+    def _output(self, name: str) -> Any:
         text = value_of(self.outputs.get(name), self.read)
         if name in self.json_nodes and isinstance(text, str):
             return templates.parsed(text)
@@ -116,12 +120,13 @@ class NodeValues(Struct, frozen=True):
 
 
 def _has_input(asked: Collection[tuple[str, ...]], key: str, value: Any) -> bool:
-    """Return whether a prompt that asks for the paths *asked* has the input *key* already."""
-    own = ("input", *key.split("."))
-    if ("input",) in asked or any(path[: len(own)] == own for path in asked):
+    """Return whether a prompt that asks for the paths *asked* already has the input *key*."""
+    input_path = ("input", *key.split("."))
+    if ("input",) in asked or any(path[: len(input_path)] == input_path for path in asked):
         return True
-    found = set(templates.names(value, templates.GRAPH_ROOTS)) if isinstance(value, str) else set()
-    return bool(found) and found <= set(asked)
+    # The prompt also has it if it names everything that the input's own templates name.
+    names = set(templates.names(value, templates.GRAPH_ROOTS)) if isinstance(value, str) else set()
+    return bool(names) and names <= set(asked)
 
 
 def values_of(
@@ -134,9 +139,9 @@ def values_of(
     json_nodes: frozenset[str] = frozenset(),
     head: Head | None = None,
 ) -> NodeValues | None:
-    """Return the values for the execution of *name* that has begun; None: *text* asks for none.
+    """Return the values for the execution of node *name* that has started.
 
-    *head* is the run's, for what the state tells of the run itself.
+    None: *text* asks for none. *head* provides the facts about the run itself.
     """
     node = graph.by_id[name]
     asked = {path[0] for path in templates.names(text, templates.GRAPH_ROOTS)}
@@ -148,34 +153,34 @@ def values_of(
         node,
         read,
         reached=carried(marking, name),
-        # Copies: the marking goes on while the prompt is composed.
+        # Copies: the marking changes while the prompt is composed.
         outputs=dict(marking.outputs) if needs_outputs else {},
         keys=dict(marking.keys) if needs_outputs else {},
-        own=_own(name, marking, head) if needs_outputs else {},
+        run_values=_run_values(name, marking, head) if needs_outputs else {},
         json_nodes=json_nodes,
     )
 
 
-def _at_once(name: str, marking: Marking) -> list[str]:
-    """Return the nodes that are worked on with *name*, itself included; none if it is alone.
+def _in_parallel(name: str, marking: Marking) -> list[str]:
+    """Return the nodes that run together with *name*, itself included; none if it is alone.
 
-    Those that may start count as well: how many do at once is for each process to say.
+    Nodes that may start count too: each process decides itself how many of them it starts.
     """
     graph = marking.graph
-    ready = [one for one in marking.waiting if marking.may_start(one)]
-    found = {name, *marking.active, *ready}
-    names = sorted((one for one in found if graph.by_id[one].works), key=graph.order.__getitem__)
+    ready = [node for node in marking.waiting if marking.may_start(node)]
+    nodes = {name, *marking.active, *ready}
+    names = sorted((node for node in nodes if graph.by_id[node].works), key=graph.order.__getitem__)
     return names if len(names) > 1 else []
 
 
-def _own(name: str, marking: Marking, head: Head | None) -> dict[str, Any]:
-    """Return what a run keeps in the state under names of its own."""
-    found: dict[str, Any] = {
+def _run_values(name: str, marking: Marking, head: Head | None) -> dict[str, Any]:
+    """Return the values that the program itself keeps in the state."""
+    values: dict[str, Any] = {
         "_workflow_id": "" if head is None else head.workflow_name,
         "_started_at": None if head is None else head.begun_at,
         "_iteration_count": marking.iterations,
         "_current_node": name,
         "_completed_nodes": list(marking.done),
-        "_pending_parallel": _at_once(name, marking),
+        "_pending_parallel": _in_parallel(name, marking),
     }
-    return found if marking.error is None else {**found, "_error": marking.error}
+    return values if marking.error is None else {**values, "_error": marking.error}

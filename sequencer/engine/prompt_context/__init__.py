@@ -1,0 +1,1 @@
+"""The context of a prompt: what a run adds to the text of a prompt file."""
