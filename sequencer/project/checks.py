@@ -157,8 +157,8 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
             yield from found
         except ConfigurationError as error:
             broken.append(error)
-    for error in broken:
-        yield from of_error(Area.CONFIGURATION, error)
+    for failure in broken:
+        yield from of_error(Area.CONFIGURATION, failure)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Diagnostic]:

@@ -348,10 +348,8 @@ def lost_steps(
     if not settings.store_kind.is_local or head.moved_to is not None:
         return None
     records = tuple(HighWaterMark(state_path).traces(head.run_id))
-    if records:
-        in_logs = later_logs(folders_of_logs, head)
-    else:
-        in_logs = _progress_in_logs(settings, state_path)(head.run_id)
+    all_logs = _progress_in_logs(settings, state_path)
+    in_logs = later_logs(folders_of_logs, head) if records else all_logs(head.run_id)
     evidence = beyond(head, head.revision, (*records, *in_logs))
     return None if evidence is None else missing(state_path, head, head.revision, evidence)
 
