@@ -194,17 +194,17 @@ def _settle(
 def _straighten(found: Rows, column: list[int]) -> None:
     """Put each chain of items into one column where its neighbors leave room."""
     items = found.items
-    beside: dict[int, tuple[int | None, int | None]] = {}
+    neighbors: dict[int, tuple[int | None, int | None]] = {}
     for row in found.rows:
         ends = [None, *row, None]
         for place, number in enumerate(row, start=1):
-            beside[number] = (ends[place - 1], ends[place + 1])
+            neighbors[number] = (ends[place - 1], ends[place + 1])
     far = 10**9
     for run in _straight_runs(items):
         low, high = -far, far
         group: list[int] = []
         for number in run:
-            left, right = beside[number]
+            left, right = neighbors[number]
             at_least = -far if left is None else column[left] + _apart(items[left], items[number])
             at_most = far if right is None else column[right] - _apart(items[number], items[right])
             if group and max(low, at_least) > min(high, at_most):

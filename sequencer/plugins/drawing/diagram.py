@@ -65,10 +65,10 @@ class Drawing(Struct, frozen=True):
         """Return its width in columns."""
         return max((width("".join(text for text, _ in row)) for row in self.rows), default=0)
 
-    def text(self, *, has_colours: bool = False) -> str:
+    def text(self, *, has_colors: bool = False) -> str:
         """Return it as text, with colors as terminal sequences."""
         return "\n".join(
-            "".join(_coloured(text, style) if has_colours else text for text, style in row).rstrip()
+            "".join(_colored(text, style) if has_colors else text for text, style in row).rstrip()
             for row in self.rows
         )
 
@@ -81,7 +81,7 @@ def pieces(cells: Iterable[tuple[str, str]]) -> Pieces:
     )
 
 
-def _coloured(text: str, style: str) -> str:
+def _colored(text: str, style: str) -> str:
     codes, ground = [], 38
     for word in style.split():
         if word.startswith("#"):
@@ -232,7 +232,7 @@ class Drawn:
         return list(found.values())
 
     def colors(self, name: str) -> dict[str, str]:
-        """Return fill, stroke and color of a node or a group, as far as they can be told."""
+        """Return fill, stroke and color of a node or a group, as far as the chart sets them."""
         found = dict(self._chart.colors.get(name, {}))
         if "fill" in found and "color" not in found:
             red, green, blue = bytes.fromhex(found["fill"][1:])
@@ -421,7 +421,7 @@ def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
 
     Raises: see `print_diagram`.
     """
-    text = drawing.text(has_colours=has_color(stream))
+    text = drawing.text(has_colors=has_color(stream))
     # Even an encoding with line characters may lack letters of a name.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = text.encode(encoding, "replace").decode(encoding)

@@ -37,7 +37,7 @@ SHORTEST_SHOWN_S = 0.05
 LEAST_BASE_S = 1.0
 """Shorter times are not meaningful: starting a process takes about as long."""
 LEAST_OVERHEAD, MOST_OVERHEAD = 0.005, 10.0
-"""Of the critical path: what rounds to nothing, and what no decimal is told of."""
+"""Ratios to the critical path: a smaller one rounds to 0, and a larger factor has no decimals."""
 STEPS_S = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),

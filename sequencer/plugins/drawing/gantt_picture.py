@@ -127,8 +127,8 @@ class GanttPicture:
     def _row(self, number: int, row: Row) -> Iterator[str]:
         y = self._top + ROW * number
         base = y + ROW / 2 + 5
-        colour = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
-        yield words(self._names[number], MARGIN, base, colour)
+        color = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
+        yield words(self._names[number], MARGIN, base, color)
         if row.role:
             yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
         # Draw waits first, so that attempts are on top.

@@ -78,11 +78,11 @@ def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
 
 
 def words(
-    text: str, x: float, y: float, colour: str, *, size: int = TEXT, anchor: str = "start"
+    text: str, x: float, y: float, color: str, *, size: int = TEXT, anchor: str = "start"
 ) -> str:
     """Return the element for *text*."""
     return (
-        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" '
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" '
         f'text-anchor="{anchor}">{escape(text, quote=False)}</text>'
     )
 
@@ -315,24 +315,24 @@ class FlowPicture:
         edge = self._view.graph.edges[line.place]
         stroke = self._drawn.stroke(edge)
         was_followed = line.place in self._view.followed
-        colour = _LOOP if line.is_loop else PALE_INK
+        color = _LOOP if line.is_loop else PALE_INK
         if self._has_run and not was_followed:
-            colour = FAINT
+            color = FAINT
         dashes = ' stroke-dasharray="5 4"' if line.is_loop else _DOTS.get(stroke, "")
         heavy = 2.4 if self._has_run and was_followed else 1.6
         heavy += 1.6 if stroke == "thick" else 0
         corners, (x, y) = self._way(line)
         yield (
-            f'<path d="{_rounded(corners)}" fill="none" stroke="{colour}" '
+            f'<path d="{_rounded(corners)}" fill="none" stroke="{color}" '
             f'stroke-width="{heavy:g}"{dashes}/>'
         )
         right, down = self._layout.way
         back_x, back_y = x - 9 * right, y - 9 * down
         one = f"{back_x - 5 * down:g} {back_y - 5 * right:g}"
         other = f"{back_x + 5 * down:g} {back_y + 5 * right:g}"
-        yield f'<path d="M{one}L{other}L{x:g} {y:g}Z" fill="{colour}"/>'
+        yield f'<path d="M{one}L{other}L{x:g} {y:g}Z" fill="{color}"/>'
         if line.label is not None:
-            yield from self._label(line.label, colour, is_beside=line.is_loop)
+            yield from self._label(line.label, color, is_beside=line.is_loop)
 
     def _way(self, line: EdgeLine) -> tuple[list[tuple[float, float]], tuple[float, float]]:
         """Return the corners of a line, from inside its box to its arrow head, and the tip."""
@@ -360,9 +360,9 @@ class FlowPicture:
             return wide * abs(y - box.y * CELL_ROW - high) / high
         return high * abs(x - box.x * CELL - wide) / wide
 
-    def _label(self, label: Label, colour: str, *, is_beside: bool) -> Iterator[str]:
+    def _label(self, label: Label, color: str, *, is_beside: bool) -> Iterator[str]:
         """Yield the text on a line, over a gap in it, or next to the line."""
-        ink = PALE_INK if colour == FAINT else colour
+        ink = PALE_INK if color == FAINT else color
         x, y = label.x * CELL, label.y * CELL_ROW
         rows = label.height * CELL_ROW / len(label.lines)
         if self._layout.way[0] and not is_beside:

@@ -70,9 +70,9 @@ class WaitingLine(NamedTuple):
         unmoved = sorted((run for run in ranks if run not in moved), key=ranks.__getitem__)
         return WaitingLine(_without([*unmoved, *moved], name), (name,))
 
-    def returned(self, name: str, behind: Iterable[str]) -> WaitingLine:
-        """Return the line with *name*, which has not moved, back before the runs *behind* it."""
-        waits, later = list(_without(self.waits, name)), {*behind}
+    def returned(self, name: str, later_runs: Iterable[str]) -> WaitingLine:
+        """Return the line with *name*, which has not moved, back before *later_runs*."""
+        waits, later = list(_without(self.waits, name)), {*later_runs}
         position = next((at for at, run in enumerate(waits) if run in later), len(waits))
         waits.insert(position, name)
         return WaitingLine(tuple(waits), _without(self.moved, name))
@@ -157,7 +157,7 @@ class KeptLine:
             ClaimHeld: see `take`.
         """
         with self._lock:
-            self._write(self._read().returned(turn.name, turn.behind))
+            self._write(self._read().returned(turn.name, turn.later_runs))
 
     def clear(self) -> None:
         """End the round: no run can move.
@@ -193,7 +193,7 @@ class Turn(NamedTuple):
     """The turn of one run."""
 
     name: str
-    behind: tuple[str, ...]
+    later_runs: tuple[str, ...]
     """The runs after it in the line."""
 
 
