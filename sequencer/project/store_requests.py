@@ -55,7 +55,7 @@ class CodeRequest(Struct, frozen=True):
     store: Store
     redaction: Redaction
     allowed: Callable[[], Mapping[str, str] | None]
-    """See `StoreRequest`."""
+    """Returns the repository settings that git may act on, as in `StoreRequest`."""
     emit: Emit
 
 

@@ -138,7 +138,7 @@ class TaskContext(Struct, frozen=True):
         try:
             return self.values.read(name)
         except StorageFailed as error:
-            return f"(it can't be read: {error.message}; it is in {self.path_of(name)})"
+            return f"(it can't be read here: {error.message}; it is in {self.path_of(name)})"
 
 
 def _inert(text: str) -> str:
