@@ -169,8 +169,7 @@ def plan_request(
 ) -> None:
     """Show the run that `start` would create for a request, and why; nothing is created.
 
-    If an agent is the caller, the rules classify: an agent may call this often, and each question
-    to a model costs money.
+    If an agent calls it, the rules classify: it may call this often, and questions cost money.
     """
     draw = {"mermaid": mermaid, "diagram": diagram}
     _ensure_drawable(invocation, draw)
