@@ -1,4 +1,4 @@
-"""What `check` says about the agents of a project: what is missing, what acts, which wall."""
+"""The checks of a project's agents: missing programs, files that act, and walls."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
 
 MAX_CLIENT_FILES, MAX_STEPS = 8, 4
-"""How many files of one client, and steps without a time limit, are named."""
+"""Maximum number of listed files per client, and of listed steps without a time limit."""
 MAX_VARIABLES = 12
-"""How many variables of one agent are named."""
+"""Maximum number of listed variables per agent."""
 _PROGRAM_OPTIONS = ("program", "argv", "extra_args", "allowed_tools")
 
 
 def check_agents(project: Project, level: Level) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the configured agents, even if no step uses them."""
+    """Yield the problems of the configured agents, even if no step uses them."""
     for name in project.settings.agents:
         try:
             found = agent_problems(project.agents.build(name))
@@ -44,7 +44,7 @@ def check_agents(project: Project, level: Level) -> Iterator[Diagnostic]:
 
 
 def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield the clients that nothing ends if they hang in a step of *workflow*."""
+    """Yield the clients that no time limit stops if they hang in a step of *workflow*."""
     found = without_time_limit(project.settings, project.agents, workflow)
     for name, names in found.items():
         shown, more = ", ".join(names[:MAX_STEPS]), len(names) - MAX_STEPS
@@ -55,14 +55,14 @@ def check_time_limits(project: Project, workflow: Workflow) -> Iterator[Diagnost
 
 
 def check_evidence(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield the steps that say what they expect of a command, whose exit code is its evidence."""
+    """Yield the command steps that set fields for evidence: only a command's exit code counts."""
     for step in performed(project.settings, workflow):
-        own = sorted({"expects", "stagnation"} & step.model_fields_set)
-        whole = with_defaults(step, project.settings.step_defaults)
+        fields = sorted({"expects", "stagnation"} & step.model_fields_set)
+        complete = with_defaults(step, project.settings.step_defaults)
         with suppress(ConfigurationError):  # another check reports it
-            _, executor = project.agents.choose(whole, step.name)
-            if own and executor.kind == "command":
-                message = f"{' and '.join(own)} of a command says nothing: its exit code counts"
+            _, executor = project.agents.choose(complete, step.name)
+            if fields and executor.kind == "command":
+                message = f"{' and '.join(fields)} of a command says nothing: its exit code counts"
                 where = f"workflow {workflow.name}, step {step.name!r}"
                 yield Diagnostic(Level.NOTICE, Area.AGENT, message, where, "leave it out")
 
@@ -70,7 +70,7 @@ def check_evidence(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
 def check_client_files(project: Project) -> Iterator[Diagnostic]:
     """Yield the files of the project that act because an agent's client reads them."""
     read: list[tuple[str, list[str], bool]] = []
-    with suppress(ConfigurationError):  # a record that can't be believed: `_check_code` says so
+    with suppress(ConfigurationError):  # `_check_code` reports an unsafe record
         read += project.trust.client_files()
     for client, found, is_trusted in read:
         more = len(found) - MAX_CLIENT_FILES
@@ -94,14 +94,14 @@ def _check_privileges(project: Project, name: str) -> Iterator[Diagnostic]:
 
 
 def check_variables(project: Project, steps: Iterable[Step] | None = None) -> Iterator[Diagnostic]:
-    """Yield which variables look like a provider's and don't reach the agents of *steps*.
+    """Yield the variables that look like a provider's but don't reach the agents of *steps*.
 
-    None: the agents of the configuration, whether a step uses them or not.
+    Without *steps*, all agents of the configuration are checked, even unused ones.
     """
     if steps is None:
         chosen = project.settings.agent
-        asked = {*project.settings.agents, chosen.default, *chosen.fallback}
-        steps = [Step(name="check", agent=name) for name in asked]
+        names = {*project.settings.agents, chosen.default, *chosen.fallback}
+        steps = [Step(name="check", agent=name) for name in names]
     executors = dict[str, HasPermissions]()
     for step in steps:
         with suppress(ConfigurationError):
@@ -119,7 +119,7 @@ def check_variables(project: Project, steps: Iterable[Step] | None = None) -> It
 
 
 def check_walls(project: Project) -> Iterator[Diagnostic]:
-    """Yield what keeps this project's agents from each other less than it should."""
+    """Yield each way in which this project's agents are less isolated than they could be."""
     names = {*project.settings.agents, project.settings.agent.default}
     walls = dict[str, Wall]()
     for name in sorted(names):
@@ -131,13 +131,13 @@ def check_walls(project: Project) -> Iterator[Diagnostic]:
         if wall is Wall.SCOPES and unavailable_reason() is None:
             yield from _check_privileges(project, name)
         if wall is Wall.NONE:
-            message = "wall: none: nothing keeps it from the other processes of this user"
+            message = "wall: none: nothing isolates it from the other processes of this user"
             hint = f"leave wall out, unless it needs what the wall ends: {NEEDS_PRIVILEGES}"
             yield Diagnostic(Level.NOTICE, Area.AGENT, message, f"agent {name}", hint)
     if Wall.SCOPES not in walls.values():
         return
     if (why := unavailable_reason()) is not None:
-        hint = "a node whose answer decides the way does not run beside other agents here"
+        hint = "a node whose answer decides the path does not run in parallel with others here"
         message = f"there is no wall around agents on this machine ({why}): {WITHOUT_WALL}"
         yield Diagnostic(Level.NOTICE, Area.AGENT, message, None, hint)
     elif os.geteuid() == 0:

@@ -1,7 +1,7 @@
-"""The executors of a project: the class of each agent, and how it is made.
+"""The executors of a project: the class of each agent, and how it is created.
 
-A new one is one module and one line in `EXECUTORS`. Other packages add theirs through entry
-points. Executors are imported when a step needs them, so that looking at a run loads none.
+A new executor is one module and one line in `EXECUTORS`. Other packages add theirs through entry
+points. Executors are imported when a step needs them, so commands that only read load none.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from sequencer.workflows.router import allowed_prompts
 
 
 class Recipe(NamedTuple):
-    """Where the two classes of an executor are, and whether it starts processes."""
+    """The module and the two classes of an executor, and whether it starts processes."""
 
     module: str
     executor: str
@@ -75,23 +75,23 @@ EXECUTORS: Mapping[str, Recipe] = {
     "rehearsal": _stand_in("rehearsal"),
     "scripted": _stand_in("scripted"),
 }
-"""Kind of agent -> how it is made. An entry point of ``sequencer.executors`` is a function
-``(name, options, core) -> Executor`` that takes the options as they were written."""
+"""Kind of agent -> its recipe. An entry point of ``sequencer.executors`` is a function
+``(name, options, core) -> Executor`` that takes the options as written."""
 
 
 REHEARSAL = "rehearsal"
 MODELLESS = frozenset({"command", "rehearsal", "scripted"})
-"""Kinds that answer without a model, so they are never asked to classify a request."""
+"""Kinds that answer without a model, so they never classify a request."""
 
 STEADY = frozenset({"command", "rehearsal"})
-"""Kinds without a stand-in: no prompt tells a model what a program does."""
+"""Kinds without a fallback: a model can't replace a program, whose work no prompt describes."""
 
 PROVIDERS: Mapping[str, tuple[str, ...]] = {
     "anthropic": ("claude", "anthropic"),
     "google": ("gemini",),
     "openai": ("codex",),
 }
-"""Provider -> kinds of agent that have only its models; opencode has models of all."""
+"""Provider -> kinds of agent that have only its models; opencode has models of all providers."""
 
 
 class ConfiguredAgents(Struct, frozen=True, dict=True):
@@ -105,7 +105,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     """No agent runs, no matter which one is named."""
 
     def __repr__(self) -> str:
-        """Return whose agents they are; the environment holds secrets."""
+        """Return only the folder: the environment holds secrets."""
         return f"<ConfiguredAgents of {self.settings.project_dir}>"
 
     @cached_property
@@ -118,7 +118,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return {}
 
     @cached_property
-    def _there(self) -> set[str]:
+    def _installed(self) -> set[str]:
         return set()
 
     @cached_property
@@ -127,7 +127,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
 
     @cached_property
     def _away(self) -> dict[str, str]:
-        """Agent's name -> when its usage limit ends."""
+        """Agent's name -> time when its usage limit ends."""
         return {}
 
     @cached_property
@@ -146,7 +146,7 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def _built_for(self, step: Step, name: str) -> Executor:
         executor = self.build(name)
         ensure_supported(step, name, executor)
-        # In the meantime an agent may have changed what the next one would run, or its client read.
+        # The previous agent may have changed files that this one runs, or that its client reads.
         if name in self.settings.agents:
             self.trust.ensure_files(f"agents.{name}", self._looks)
         if executor.kind in CLIENTS:
@@ -171,8 +171,8 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         if self._away and self._is_away(name) and (other := self.instead(step, name)) is not None:
             return *other, f"{other[0]} instead of {name}: its usage limit ends {self._away[name]}"
         try:
-            if name not in self._there:
-                self._ensure_there(name, executor)
+            if name not in self._installed:
+                self._ensure_installed(name, executor)
         except AgentMissing as missing:
             if (other := self.instead(step, name)) is None:
                 raise
@@ -207,23 +207,23 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
         return [(name, why) for name, why in found if isinstance(why, ConfigurationError)]
 
     def _after(self, agent: str) -> list[str]:
-        """Return who performs the steps of *agent* while it can't be had, the first one first."""
+        """Return the fallback agents for *agent*, in the order in which they are tried."""
         names = self.settings.agent.fallback
         later = names[names.index(agent) + 1 if agent in names else 0 :]
         return [name for name in later if name != agent]
 
     def _fallback(self, step: Step, name: str) -> Executor | ConfigurationError:
-        """Return the executor of the agent *name* for *step*, or why it can't perform it."""
+        """Return the executor of the agent *name* for *step*, or the error if it can't run it."""
         try:
             executor = self._built_for(step, name)
-            if name not in self._there:
-                self._ensure_there(name, executor)
+            if name not in self._installed:
+                self._ensure_installed(name, executor)
         except ConfigurationError as error:
             return error
         return executor
 
     def fallbacks(self, step: Step, agent: str) -> Iterator[tuple[str, Executor]]:
-        """Yield who may perform *step* in place of *agent*, installed or not."""
+        """Yield the agents that may perform *step* in place of *agent*, installed or not."""
         if not self.rehearses and self.build(agent).kind not in STEADY:
             for name in self._after(agent):
                 with suppress(ConfigurationError):  # `unfit` says why
@@ -232,25 +232,25 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
     def _is_away(self, name: str) -> bool:
         return self._away.get(name, "") > utc_milliseconds()
 
-    def _ensure_there(self, name: str, executor: Executor) -> None:
+    def _ensure_installed(self, name: str, executor: Executor) -> None:
         if not isinstance(executor, ChecksInstallation):
             return
-        # The code of the next step may come with its claim.
-        moves = self.settings.store_kind.carries_code
-        missing = executor.missing(None if moves else self.settings.project_dir)
+        # The claim may bring the step's code, so a program of the project may be missing now.
+        carries_code = self.settings.store_kind.carries_code
+        missing = executor.missing(None if carries_code else self.settings.project_dir)
         if missing is not None:
             hint = "no step was claimed; install it or set it, and start again"
             raise AgentMissing(missing, hint=hint)
-        self._there.add(name)
+        self._installed.add(name)
 
     def _stand_in(self, name: str) -> Executor:
-        """Return the stand-in for the agent called *name* in a rehearsal."""
+        """Return the fake agent that replaces the agent called *name* in a rehearsal."""
         agent = self.settings.agents.get(name)
         is_command = agent is not None and agent.kind == "command"
         return RehearsalExecutor(REHEARSAL, RehearsalOptions(), is_for_command=is_command)
 
     def _auto(self, step: Step) -> str:
-        """Return the agent that `auto` means for *step*; PATH is searched once per provider."""
+        """Return the agent that `auto` means for *step*; searches PATH once per provider."""
         found = self._autos.get(step.provider)
         if found is None:
             suits = partial(_has_models_of, step)
@@ -298,16 +298,18 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             module = import_module(recipe.module)
             form = getattr(module, recipe.options)
             if "prices" in form.model_fields and self.settings.prices:
-                own = written.get("prices", {})
-                is_mapping = isinstance(own, dict)
-                written["prices"] = {**self.settings.prices, **own} if is_mapping else own
+                prices = written.get("prices", {})
+                is_mapping = isinstance(prices, dict)
+                written["prices"] = {**self.settings.prices, **prices} if is_mapping else prices
             options = form.model_validate(written)
         except ValidationError as error:
             _refuse_options(agent, name, kind, form, error)
             raise
         cls = getattr(module, recipe.executor)
-        made: Executor = cls(name, options, self.core) if recipe.needs_core else cls(name, options)
-        return made
+        executor: Executor = (
+            cls(name, options, self.core) if recipe.needs_core else cls(name, options)
+        )
+        return executor
 
     def _make_plugin(
         self, name: str, kind: str, agent: Agent | None, written: dict[str, Any]
@@ -319,19 +321,19 @@ class ConfiguredAgents(Struct, frozen=True, dict=True):
             known=EXECUTORS,
             where=agent.locate(()) if agent else "",
         )
-        made: Executor = extensions.create(
+        executor: Executor = extensions.create(
             extensions.EXECUTORS, kind, Executor, make, name, written, self.core
         )
         with extensions.package_code(extensions.EXECUTORS, kind):
-            ensure_fields(made, kind=str, supported_fields=(frozenset, set))
-        return made
+            ensure_fields(executor, kind=str, supported_fields=(frozenset, set))
+        return executor
 
 
 def agent_problems(executor: Executor) -> list[str]:
-    """Return what is missing before *executor* could start.
+    """Return the problems that keep *executor* from starting.
 
     Raises:
-        ConfigurationError: the agent comes from a package, and it failed.
+        ConfigurationError: the agent comes from a package, and the package failed.
     """
     kind = executor.kind
     found: list[str] = extensions.create(extensions.EXECUTORS, kind, list, executor.problems)
@@ -346,7 +348,7 @@ def _has_models_of(step: Step, kind: str) -> bool:
 def _refuse_options(
     agent: Agent | None, name: str, kind: str, form: type[Frozen], error: ValidationError
 ) -> None:
-    """Raise everything that *form* has found wrong with the options of an agent."""
+    """Raise every problem that *form* has found in the options of an agent."""
     raise_all(
         [
             ConfigurationError(
@@ -379,26 +381,26 @@ def ensure_supported(step: Step, name: str, executor: Executor) -> None:
             hint = f"only agent: claude has subagents; {hint}"
         found.insert(0, Objection(", ".join(ignored), hint))
     if found:
-        reasons = "; ".join(each.reason for each in found)
+        reasons = "; ".join(objection.reason for objection in found)
         raise ConfigurationError(
             f"agent {name!r} (kind {executor.kind}) does not support {reasons}",
             where=f"step {step.name!r}",
-            hint="; ".join(dict.fromkeys(each.hint for each in found)),
+            hint="; ".join(dict.fromkeys(objection.hint for objection in found)),
         )
 
 
 def _objections(step: Step, executor: Executor) -> list[Objection]:
-    wanting = cannot_write(step, executor) if step.expects == "change" else None
-    if wanting is not None and executor.kind not in OWN_WORD:
-        return [wanting]
+    no_write = cannot_write(step, executor) if step.expects == "change" else None
+    if no_write is not None and executor.kind not in OWN_WORD:
+        return [no_write]
     if not isinstance(executor, ValidatesSteps):
         return []
     found = executor.objections(step)
-    has = executor.providers
-    if step.provider is None or has is None or step.provider in has:
+    providers = executor.providers
+    if step.provider is None or providers is None or step.provider in providers:
         return found
     kinds = " or ".join((*PROVIDERS.get(step.provider, ()), "opencode"))
-    reason = f"provider: {step.provider}, it has only models of {', '.join(sorted(has))}"
+    reason = f"provider: {step.provider}, it has only models of {', '.join(sorted(providers))}"
     return [Objection(reason, f"write agent: {kinds}, or name another model"), *found]
 
 
@@ -407,7 +409,7 @@ CLIENTS = tuple(project_files.CLIENTS)
 
 
 class ChosenAgent(NamedTuple):
-    """An agent's name and what chose it."""
+    """An agent's name and the key or option that chose it."""
 
     name: str
     source: str
@@ -423,10 +425,10 @@ class AgentOverrides(Struct, frozen=True):
 def choose_agent(
     settings: Settings, step: Step, position: str, overrides: AgentOverrides | None = None
 ) -> ChosenAgent:
-    """Return the agent for *step*, which runs at *position* (another name in a review).
+    """Return the agent for *step* at *position* (in a review, not the step's name).
 
-    The first one that is set: ``--agent-prompt``, ``--agent-step``, ``agent`` of the step,
-    ``agent.prompts``, ``agent.roles`` by position and then by step, ``agent.default``.
+    The first of these that is set wins: ``--agent-prompt``, ``--agent-step``, ``agent`` of the
+    step, ``agent.prompts``, ``agent.roles`` by position and then by step, ``agent.default``.
 
     Raises:
         UnknownName: the agent is neither built in nor configured.
@@ -449,7 +451,7 @@ def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: 
     """Return if *workflow* has the names in ``--agent-step`` and ``--agent-prompt``.
 
     Raises:
-        UnknownName: it lacks one, so the option would silently do nothing.
+        UnknownName: a name is missing, so the option would silently do nothing.
     """
     known = {step.name for step in workflow.own_steps}
     for name in overrides.by_step:
@@ -459,7 +461,8 @@ def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: 
         return
     folder = settings.prompts_dir
     prompts = set(prompt_files(settings, workflow).values())
-    prompts |= {relative_name(folder, one) for one in allowed_prompts(workflow, settings.router)}
+    allowed = allowed_prompts(workflow, settings.router)
+    prompts |= {relative_name(folder, name) for name in allowed}
     for prompt in overrides.by_prompt:
         if relative_name(folder, prompt) not in prompts:
             raise UnknownName("prompt", prompt, prompts, where="--agent-prompt")
@@ -468,8 +471,8 @@ def ensure_known_names(settings: Settings, overrides: AgentOverrides, workflow: 
 def prompt_files(settings: Settings, workflow: Workflow) -> dict[str, str]:
     """Return the prompt file of each step of *workflow* that has one, by the step's name."""
     folder = settings.prompts_dir
-    own = (step for step in workflow.own_steps if step.text is None)
-    return {step.name: relative_name(folder, step.prompt_name) for step in own}
+    with_file = (step for step in workflow.own_steps if step.text is None)
+    return {step.name: relative_name(folder, step.prompt_name) for step in with_file}
 
 
 def resolve_auto(
@@ -484,11 +487,11 @@ def resolve_auto(
     Raises:
         ConfigurationError: no client is on PATH and no key is set.
     """
-    there = [client for client in CLIENTS if which(client) is not None]
+    installed = [client for client in CLIENTS if which(client) is not None]
     if env.get("ANTHROPIC_API_KEY"):
-        there.append("anthropic")
-    if there:
-        return next(filter(suits, there), there[0])
+        installed.append("anthropic")
+    if installed:
+        return next(filter(suits, installed), installed[0])
     raise ConfigurationError(
         "agent 'auto': none of claude, codex, gemini, opencode is on PATH, and no "
         "ANTHROPIC_API_KEY is set",
@@ -524,7 +527,7 @@ def _by_prompt(table: Mapping[str, str], prompt: str | None, prompts_dir: Path) 
 def _by_role(table: Mapping[str, str], name: str) -> str | None:
     if name in table:
         return table[name]
-    # A step that is really called "loop" was found above; here it is the old word.
+    # A step that is really called "loop" matched above; "loop" as an old role matches here.
     return next((agent for old, agent in table.items() if OLD_ROLES.get(old) == name), None)
 
 
@@ -539,9 +542,9 @@ def performed(settings: Settings, workflow: Workflow) -> Iterator[Step]:
 def without_time_limit(
     settings: Settings, agents: ConfiguredAgents, workflow: Workflow
 ) -> dict[str, list[str]]:
-    """Return the clients that nothing ends if they hang, each with its steps in *workflow*.
+    """Return the clients that no time limit stops if they hang, with their steps in *workflow*.
 
-    A program of your own ends by itself; a client waits for a service.
+    Only clients are listed: a client waits for a service, and a program ends by itself.
     """
     whole_run = (settings.run.step_timeout_s, settings.limits.seconds)
     flow_ms = workflow.whole_graph.timeout_ms if workflow.nodes else None
@@ -549,11 +552,10 @@ def without_time_limit(
     if any(limit is not None for limit in (*whole_run, flow_ms)):
         return steps
     for step in performed(settings, workflow):
-        whole = with_defaults(step, settings.step_defaults)
+        complete = with_defaults(step, settings.step_defaults)
+        has_limit = complete.timeout_s or complete.idle_timeout_s
         with suppress(ConfigurationError):  # another check reports it
-            name, executor = agents.choose(whole, step.name)
-            if isinstance(executor, HasPermissions) and not (
-                whole.timeout_s or whole.idle_timeout_s
-            ):
+            name, executor = agents.choose(complete, step.name)
+            if isinstance(executor, HasPermissions) and not has_limit:
                 steps.setdefault(name, []).append(step.name)
     return steps

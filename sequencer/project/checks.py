@@ -1,7 +1,7 @@
-"""Everything that is wrong with a project, found before a step runs.
+"""The problems of a project, found before a step runs.
 
-Looks at configuration, workflows, prompts, agents, state, journal and folders, and continues
-after each problem. It changes nothing, takes no lock, and starts no agent.
+Checks configuration, workflows, prompts, agents, state, journal and folders, and continues after
+each problem. It changes nothing, takes no lock, and starts no agent.
 
 Not promised: that an agent's account works, or that its model exists. Only a step shows that.
 """
@@ -62,13 +62,13 @@ if TYPE_CHECKING:
     from sequencer.workflows.finding import GraphFile
 
 MAX_BAD_LINES = 20
-"""How many bad lines of one journal file are listed one by one."""
+"""Maximum number of bad lines that are listed for one journal file."""
 
 
 def check_project(project: Project, run: str | None) -> list[Diagnostic]:
-    """Return what is wrong with *project* and its run called *run*, most basic first."""
+    """Return the problems of *project* and of its run called *run*, the most basic first."""
     parts = (
-        # First: this loads what is checked below.
+        # Must be first: it loads the workflows that the other parts check.
         _check_opened(project, run),
         check_flows(project),
         check_agents(project, Level.NOTICE),
@@ -85,25 +85,25 @@ def check_project(project: Project, run: str | None) -> list[Diagnostic]:
     notices = [
         Diagnostic(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices
     ]
-    return deduplicated([*notices, *(one for part in parts for one in _guarded(part))])
+    return deduplicated([*notices, *(finding for part in parts for finding in _guarded(part))])
 
 
 def deduplicated(found: Iterable[Diagnostic]) -> list[Diagnostic]:
     """Return *found* without repetitions.
 
-    An agent that a step names is found twice, and the first time is the worse one.
+    An agent that a step names is found twice; the first finding has the more severe level.
     """
-    kept: dict[tuple[str, str | None], Diagnostic] = {}
+    unique: dict[tuple[str, str | None], Diagnostic] = {}
     for finding in found:
-        kept.setdefault((finding.message, finding.where), finding)
-    return list(kept.values())
+        unique.setdefault((finding.message, finding.where), finding)
+    return list(unique.values())
 
 
 def _guarded(part: Iterator[Diagnostic]) -> Iterator[Diagnostic]:
-    """Yield the findings of *part*; if a package fails in it, yield that and go on.
+    """Yield the findings of *part*; if a package fails in it, yield that failure and return.
 
     Raises:
-        Exception: something else failed.
+        Exception: code of this program failed.
     """
     try:
         yield from part
@@ -119,7 +119,7 @@ def _check_opened(project: Project, run: str | None) -> Iterator[Diagnostic]:
 
 
 def check_by_looking(project: Project) -> Iterator[Diagnostic]:
-    """Yield what is wrong with *project*, as far as reading shows: none of its code runs."""
+    """Yield the problems that reading *project* shows, without running any of its code."""
     try:
         yield from _guarded(_by_looking(project))
     except SequencerError as error:
@@ -145,7 +145,7 @@ def _finding(found: Any) -> Diagnostic:
 
 
 def _contributed(project: Project, run: str | None, *, looks: bool = False) -> Iterator[Diagnostic]:
-    """Yield what plug-ins find; see `extensions.CHECKS`."""
+    """Yield the findings of plug-ins; see `extensions.CHECKS`."""
     for _, find in extensions.ours(extensions.CHECKS):
         yield from find(project, run, looks=looks)
     broken: list[ConfigurationError] = []
@@ -153,21 +153,21 @@ def _contributed(project: Project, run: str | None, *, looks: bool = False) -> I
     for point, find in extensions.from_packages(extensions.CHECKS, broken.append):
         try:
             with extensions.package_code(extensions.CHECKS, point.name, point):
-                found = [_finding(one) for one in find(project, run, looks=only_looks)]
+                found = [_finding(item) for item in find(project, run, looks=only_looks)]
             yield from found
         except ConfigurationError as error:
             broken.append(error)
-    for one in broken:
-        yield from of_error(Area.CONFIGURATION, one)
+    for failure in broken:
+        yield from of_error(Area.CONFIGURATION, failure)
 
 
 def _check_store(project: Project, store: Store, *, acts: bool) -> Iterator[Diagnostic]:
-    """Yield what the kind of *store* finds; *acts*: whether its remote may be reached."""
+    """Yield the findings of the kind of *store*; *acts*: whether its remote may be reached."""
     kind = project.settings.store_kind
     if kind.checks is not None:
         request = CheckRequest(project.settings, store, acts)
         with extensions.package_code(extensions.STORES, kind.name):
-            found = [_finding(one) for one in extensions.loaded(kind.checks)(request)]
+            found = [_finding(item) for item in extensions.loaded(kind.checks)(request)]
         yield from found
 
 
@@ -175,10 +175,10 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
     """Yield findings about the workflow of *run* and about its files."""
     settings = project.settings
     path = run.store.state_path
-    # A run on a server leaves outputs in the folder, but no files of its head.
-    is_here = settings.store_kind.has_files
+    # A run on a server leaves outputs in the folder, but no head or journal files.
+    has_files = settings.store_kind.has_files
     state_findings = (
-        list(check_state(path, progress_evidence_for(settings, path))) if is_here else []
+        list(check_state(path, progress_evidence_for(settings, path))) if has_files else []
     )
     head = None
     try:
@@ -215,7 +215,7 @@ def _check_run(project: Project, run: Run) -> Iterator[Diagnostic]:
 
 
 def _check_kind(store: Store, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield why the kind of *workflow*, which a package may have, can't be used."""
+    """Yield the reason if the kind of *workflow*, perhaps from a package, can't be used."""
     try:
         changes_of(store, workflow)
     except ConfigurationError as error:
@@ -223,9 +223,9 @@ def _check_kind(store: Store, workflow: Workflow) -> Iterator[Diagnostic]:
 
 
 def _is_asked_for(project: Project, head: Head | None) -> bool:
-    """Return whether anyone needs the workflow of the default run.
+    """Return whether the workflow of the default run is used.
 
-    A project that has flowcharts, teams or named runs may need no other.
+    A project with flowcharts, teams or named runs may not need it.
     """
     was_named = project.settings.source_of("workflow", "name").kind != "default"
     has_others = project.run_names() or project.settings.registry.lists or own_flows(project)
@@ -233,7 +233,7 @@ def _is_asked_for(project: Project, head: Head | None) -> bool:
 
 
 def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield what would stop *workflow*: prompts, agents, fields that its agents don't support."""
+    """Yield the problems that would stop *workflow*, such as a missing prompt or agent."""
     where = f"workflow {workflow.name}"
     yield from check_prompts(project, workflow, Level.ERROR)
     if workflow.review is not None and not workflow.review_every:
@@ -265,7 +265,7 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Diagnostic]
 
 
 def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield what each agent may do, and which agents can't edit although you never said so."""
+    """Yield the permissions of each agent, and a warning if it can't edit by default."""
     for permission in permissions(project.agents, workflow):
         where, message = f"agent {permission.agent}", permission.warning
         if message is None:
@@ -275,7 +275,7 @@ def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Diagnos
 
 
 def _check_decisions(workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield, if *workflow* waits for people, what lets an agent pass for one."""
+    """Yield a notice if *workflow* waits for people, because an agent could pass for one."""
     asks = any(step.requires_approval for step in workflow.steps)
     if asks or any(node.kind is NodeKind.HUMAN for node in workflow.nodes):
         message = (
@@ -286,16 +286,16 @@ def _check_decisions(workflow: Workflow) -> Iterator[Diagnostic]:
 
 
 def _check_costs(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
-    """Yield the agents that a cost cap can't stop, and those that can't stand in for others."""
+    """Yield the agents that a cost cap can't stop, and those that can't replace others."""
     caps = project.settings.cost_caps(workflow)
     for message, hint in agent_warnings(project, workflow, caps):
         yield Diagnostic(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
 
 
 def check_flows(project: Project) -> Iterator[Diagnostic]:
-    """Yield everything that is wrong with each flowchart, and which nodes no agent can run.
+    """Yield every problem of each flowchart, including nodes that no agent can run.
 
-    Files next to the configuration are left out: a README with a chart is not a workflow.
+    Skips files next to the configuration: a README with a chart is not a workflow.
     """
     registry = project.settings.registry
     names = {path.resolve(): name for name, path in registry.flows.items()}
@@ -306,8 +306,8 @@ def check_flows(project: Project) -> Iterator[Diagnostic]:
             yield from of_error(Area.WORKFLOW, error)
             continue
         yield from _check_graph(project, flow)
-    for made in registry.lists.values():
-        yield from _check_graph(project, made)
+    for task_list in registry.lists.values():
+        yield from _check_graph(project, task_list)
 
 
 def _check_worktrees(project: Project) -> Iterator[Diagnostic]:
@@ -319,7 +319,7 @@ def _check_worktrees(project: Project) -> Iterator[Diagnostic]:
 
 
 def _check_graph(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
-    """Yield the warnings about *flow*, and what its agents lack."""
+    """Yield the warnings about *flow*, and the fields that its agents don't support."""
     for warning in flow.warnings:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
     if flow.workflow.tasks:
@@ -334,14 +334,14 @@ def _check_graph(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
     optional = optional_of(flow.workflow)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:
-        whole = with_defaults(step, project.settings.step_defaults)
+        complete = with_defaults(step, project.settings.step_defaults)
         try:
-            fit, lost = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
+            fit, lost = fitted(project.agents, complete, step.name, optional.get(step.name, ()))
             name, executor = project.agents.choose(fit, step.name)
             missing = agent_problems(executor)
         except ConfigurationError as error:
             where = flow.where(step.name)
-            yield from [replace(one, where=where) for one in of_error(Area.AGENT, error)]
+            yield from [replace(item, where=where) for item in of_error(Area.AGENT, error)]
             continue
         left_out.setdefault(name, set()).update(lost)
         for problem in missing:
@@ -396,8 +396,8 @@ def _check_router(project: Project, workflow: Workflow) -> Iterator[Diagnostic]:
         yield Diagnostic(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
     if not router.allowlist:
         return
-    own = {*(step.prompt_name for step in workflow.steps)}
-    for name in sorted(allowed_prompts(workflow, router) - own):
+    checked = {*(step.prompt_name for step in workflow.steps)}
+    for name in sorted(allowed_prompts(workflow, router) - checked):
         error = unreadable(project, name)
         if error is not None:
             yield Diagnostic(
@@ -412,7 +412,7 @@ def editors_schema() -> str:
 
 
 def _check_schema(project: Project) -> Iterator[Diagnostic]:
-    """Yield that editors are told the keys of another release."""
+    """Yield a notice if the schema file for editors is from another release."""
     config = project.settings.config_path
     if config is None:
         return
@@ -425,9 +425,9 @@ def _check_schema(project: Project) -> Iterator[Diagnostic]:
 
 
 def _check_code(project: Project, run: str | None) -> Iterator[Diagnostic]:
-    """Yield why the project's hooks can't be loaded, and what its sinks lack.
+    """Yield why the project's hooks can't be loaded, and the problems of its sinks.
 
-    An untrusted project is not loaded; the findings say what it could do.
+    Hooks of an untrusted project are not loaded; a warning says so.
     """
     try:
         refused = project.trust.refusal()
@@ -452,7 +452,7 @@ def check_state(
 ) -> Iterator[Diagnostic]:
     """Yield findings about the files of the run at *state_path*, without changing any.
 
-    The *progress* says what the step logs show.
+    *progress* gives the evidence in the step logs.
     """
     try:
         found = diagnose(state_path, progress)

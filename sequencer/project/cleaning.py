@@ -1,11 +1,11 @@
 """What a project no longer needs: old logs of steps and ticks, and runs that ended long ago.
 
-Of this user's own records, what ticks remember of runs and logs that are gone goes too, of any
-project; and the dates of schedules of projects whose folder is gone.
+This user's records of any project are covered too: those of ticks whose runs or logs are gone,
+and the dates of schedules of projects whose folder is gone.
 
-Of a run that may continue only old logs go, and the newest stay: they show how far it came
-(`logs.progress_evidence_of`). A run that has ended goes whole. Its folder is renamed first,
-under the run's lock, so that a kill in between leaves no half of a run.
+A run that may continue loses only its old logs. The newest logs stay: they show how far the run
+came (`logs.progress_evidence_of`). A run that has ended is removed completely. Its folder is
+renamed first, under the run's lock, so that a kill never leaves half of a run.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from sequencer.store.user_state import own_state
 
 _GOING = re.compile(r"removed-[0-9a-f]{16}")
 _TICKS = re.compile(r"tick\.(?P<run>.+)\.log(?:\.told)?")
-"""What `tick --log` writes for a named run in a timer's entry."""
+"""The files that ``tick --log`` writes for a named run that a timer starts."""
 _WORKTREES = "worktrees"
 RECORDS = ("ticks", "schedules", "posted", "runs")
-"""Of this user's own records: what the program writes again where it is needed."""
+"""Folders of this user's records that the program writes again if it needs them."""
 RECORD_BYTES = 64 * 1024
 
 
 class Size(NamedTuple):
-    """How much there is."""
+    """The number and the size of some files."""
 
     files: int = 0
     bytes: int = 0
@@ -51,25 +51,25 @@ class Size(NamedTuple):
     """Unix time of the last change of any file."""
 
     def plus(self, other: Size) -> Size:
-        """Return both together."""
+        """Return the sum of both."""
         newest = max(self.newest, other.newest)
         return Size(self.files + other.files, self.bytes + other.bytes, newest)
 
 
 class Unneeded(NamedTuple):
-    """What can go: a run that has ended, or step logs of one that may continue."""
+    """Something to remove: a run that has ended, or step logs of a run that may continue."""
 
     run: Run | None
-    """None: what an interrupted removal left behind, or records and logs about nothing."""
+    """None: the rest of an interrupted removal, or records and logs of runs that are gone."""
     folder: Path | None
-    """The folder of a run that goes whole."""
+    """The folder of a run that is removed completely."""
     logs: tuple[Path, ...]
     size: Size
     forget: Callable[[], None] | None = None
-    """Removes what git has of the run's attempts."""
+    """Removes the git refs of the run's attempts."""
 
     def remove(self) -> bool:
-        """Remove it; return whether it is gone. A run that has changed since stays."""
+        """Remove it and return True; return False for a run that has changed meanwhile."""
         for path in self.logs:
             folders.remove(path)
         if self.folder is None:
@@ -81,10 +81,10 @@ class Unneeded(NamedTuple):
 
 
 def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Iterator[Unneeded]:
-    """Yield what was last changed *before* a time (Unix).
+    """Yield each unneeded part that was last changed *before* a time (Unix).
 
-    What can't be read is left out, `check` speaks of it; so is a run with worktrees, with work
-    that nobody has merged, or with results that are still to be posted.
+    Unreadable runs are skipped: `check` reports them. A run is also skipped if it has worktrees,
+    unmerged work, or results that are not posted yet.
 
     Raises:
         UnsafeFolder: a folder of the project's state or logs is a link.
@@ -93,43 +93,41 @@ def unneeded(project: Project, before: float, *, only_logs: bool = False) -> Ite
     for path in (root / name for name in folders.names(root) if _GOING.fullmatch(name)):
         if not path.is_symlink():
             yield Unneeded(None, path, (), _size_of([path]))
-    held = {one.run for one in project.unmerged()}
+    held = {work.run for work in project.unmerged()}
     for run_name in (None, *project.run_names()):
-        run, places = (
-            project.run(run_name),
-            run_folders(project.settings.logs_dir, run_name, has_links=True),
-        )
+        run = project.run(run_name)
+        log_folders = run_folders(project.settings.logs_dir, run_name, has_links=True)
         folder = run.store.state_path.parent
         if run_name not in {None, *held} and not only_logs and _is_over(project, run):
-            logs = [path for place in places for path in old_logs(place, float("inf"), 0)]
+            logs = [path for logged in log_folders for path in old_logs(logged, float("inf"), 0)]
             size = _size_of([folder, *logs])
             if size.newest < before:
-                # A timer may still call ticks of it, which say in their log that it is over.
-                told = [*_told_by_ticks(project, {slug(run_name)})]
-                whole = size.plus(_size_of(told))
+                # A timer may still tick for this run; each tick logs that the run is complete.
+                tick_logs = [*_tick_logs(project, {slug(run_name)})]
+                total = size.plus(_size_of(tick_logs))
                 has_git = (folder / _WORKTREES).is_dir()
                 forget = partial(project.forget_attempts, run_name) if has_git else None
-                yield Unneeded(run, folder, (*logs, *told), whole, forget)
+                yield Unneeded(run, folder, (*logs, *tick_logs), total, forget)
                 continue
-        logs = [path for place in places for path in old_logs(place, before)]
+        logs = [path for logged in log_folders for path in old_logs(logged, before)]
         if logs:
             yield Unneeded(run, None, tuple(logs), _size_of(logs))
     yield from _of_no_run(project, before)
 
 
 def _of_no_run(project: Project, before: float) -> Iterator[Unneeded]:
-    """Yield what ticks have logged of runs that are gone, last changed *before* a time."""
+    """Yield the logs of ticks for runs that are gone, last changed *before* a time."""
     known = {slug(name) for name in (*project.run_names(), *starts_of(project).workflows(project))}
-    paths = _told_by_ticks(project, known, is_other=True)
+    paths = _tick_logs(project, known, is_other=True)
     old = [path for path in paths if _measured(path).newest < before]
     if old:
         yield Unneeded(None, None, tuple(old), _size_of(old))
 
 
-def _told_by_ticks(
+def _tick_logs(
     project: Project, slugs: Collection[str], *, is_other: bool = False
 ) -> Iterator[Path]:
-    """Yield the logs of timers' ticks of the runs *slugs*; if *is_other*, of all but these."""
+    """Yield the tick logs of the runs *slugs*; with *is_other*, those of all other runs."""
     logs_dir = project.settings.logs_dir
     for name in folders.names(logs_dir):
         found = _TICKS.fullmatch(name)
@@ -138,9 +136,9 @@ def _told_by_ticks(
 
 
 def lost_records(before: float) -> Iterator[Unneeded]:
-    """Yield this user's own records that are about nothing any more, last changed *before* a time.
+    """Yield this user's records about files that are gone, last changed *before* a time.
 
-    Where they can't be read there are none.
+    Yields nothing if the records can't be read.
     """
     found: list[Path] = []
     with suppress(SequencerError, OSError):
@@ -152,25 +150,26 @@ def lost_records(before: float) -> Iterator[Unneeded]:
 
 
 def _is_lost(record: Path) -> bool:
-    """Return whether *record* is about files or a folder that are gone, or is half of one."""
+    """Return whether *record* is about files that are gone, or was never completed."""
     if record.suffix == ".tmp":
         return True  # its writer was killed
     try:
-        kept = json.loads(folders.read_regular(record, max_bytes=RECORD_BYTES))
-        if "log" in kept:
-            # A log that nothing was written to is not there.
-            return not Path(kept["log"]).parent.exists()
-        if "next" in kept:
-            return True  # another run has taken its place
-        return not Path(kept["state_file"] if "state_file" in kept else kept["project"]).exists()
+        content = json.loads(folders.read_regular(record, max_bytes=RECORD_BYTES))
+        if "log" in content:
+            # Check the folder: a log file exists only after the first line.
+            return not Path(content["log"]).parent.exists()
+        if "next" in content:
+            return True  # another run has replaced this one
+        subject = content["state_file"] if "state_file" in content else content["project"]
+        return not Path(subject).exists()
     except (SequencerError, OSError, ValueError, TypeError, LookupError):
         return False
 
 
 def _is_over(project: Project, run: Run) -> bool:
-    """Return whether *run* is complete, in files of its own, and nobody waits for it.
+    """Return whether *run* is complete, is kept in files, and is no longer needed.
 
-    A schedule does: without the run's end, its newest date would start it again.
+    A schedule needs it: without the completed run, its newest date would start it again.
     """
     if run.name in starts_of(project).workflows(project):
         return False
@@ -184,7 +183,7 @@ def _is_over(project: Project, run: Run) -> bool:
     if any((trees / name).is_dir() for name in folders.names(trees)):
         return False
     posting = project.posting
-    return posting is None or not any(one.is_behind for one in posting.pending(run, head))
+    return posting is None or not any(sink.is_behind for sink in posting.pending(run, head))
 
 
 def _size_of(paths: Sequence[Path]) -> Size:
@@ -192,24 +191,25 @@ def _size_of(paths: Sequence[Path]) -> Size:
 
 
 def _measured(path: Path) -> Size:
-    """Return how much there is at *path*, a file or a folder; no link is followed."""
+    """Return the size of the file or folder *path*; no link is followed."""
     try:
-        found = (about for _, _, about in folders.walked(path) if not stat.S_ISDIR(about.st_mode))
-        return reduce(Size.plus, (Size(1, one.st_size, one.st_mtime) for one in found), Size())
+        stats = (about for _, _, about in folders.walked(path) if not stat.S_ISDIR(about.st_mode))
+        sizes = (Size(1, about.st_size, about.st_mtime) for about in stats)
+        return reduce(Size.plus, sizes, Size())
     except FileNotFoundError:
-        return Size()  # somebody was faster
+        return Size()  # another process has removed it
 
 
 def _remove_run(run: Run, folder: Path, forget: Callable[[], None] | None) -> bool:
-    """Remove the *folder* of *run*, unless the run has changed since it was looked at."""
+    """Remove the *folder* of *run*, unless the run has changed since it was checked."""
     store = run.store
-    assert isinstance(store, FileStore)  # noqa: S101 - `_is_over` has seen it
+    assert isinstance(store, FileStore)  # noqa: S101 - `_is_over` has checked it
     seen, head = signature(store.state_path), store.view().head
     if head is None or head.status != "complete":
         return False
     going = folder.parents[1] / f"removed-{secrets.token_hex(8)}"
     with store.locked():
-        # Whoever starts this run over waits for the lock, or has changed the file before.
+        # A process that restarts this run waits for the lock, or has already changed the file.
         if signature(store.state_path) != seen:
             return False
         if forget is not None:

@@ -1,10 +1,10 @@
-"""What the clients of a project's agents would read of it, as facts to compare.
+"""Facts about the files of a project that its agents' clients read, to compare with a record.
 
-A link is shown as one and not followed out of the repository; nothing waits for a fifo. Values
-that may be secrets are hidden, with a digest to compare them by.
+A link is listed as a link and is not followed out of the repository. Reading never blocks on a
+fifo. Values that may be secrets are replaced by a digest.
 
-Not covered: folders above the repository's root; without a repository, above the project's
-folder; what a plug-in, a hook or a server loads by itself (``node_modules``, a module).
+Not covered: folders above the repository's root (without a repository: above the project's
+folder), and files that a plug-in, a hook or a server loads by itself (``node_modules``, a module).
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from sequencer.project.step_facts import ascii_of, hidden, text_of
 from sequencer.project.trust import fingerprint
 
 MAX_FILES = 500
-"""Of one folder, each with a line of its own; of more there is one line for all."""
+"""Up to this number, each file of a folder has its own line; more files share one line."""
 MAX_LISTED = 50_000
-"""What that line is about at most."""
+"""Maximum number of files that this one line covers."""
 MAX_DEPTH = 32
-"""Folders within one another that are entered."""
+"""Maximum depth of nested folders."""
 MAX_KEYS = 400
-"""Of one file of settings; a file with more counts as a whole."""
+"""Maximum number of keys in a settings file; in a larger one, any change counts."""
 MAX_TEXT = 400
-"""Letters of one value that are shown; of a longer one the rest is a digest."""
+"""Maximum length of a value that is shown; a digest replaces the rest."""
 MAX_NAMED = 500
-"""Words of one file of settings that may name a file."""
+"""Maximum number of words in a settings file that are checked for names of files."""
 _NOT_ENTERED = frozenset({"node_modules", "__pycache__", ".git"})
 _SECRET = re.compile(
     r"(?i)env|environment|(?:http_?)?headers|.*(?:key|token|secret|password|authorization)"
 )
-"""Names of keys whose value, or what is below them, is not shown."""
+"""Names of keys whose values, including nested ones, are not shown."""
 _RULES = frozenset({"permission", "permissions"})
-"""Keys whose words are patterns, and no commands."""
+"""Keys whose words are patterns, not commands."""
 _AUTO = "auto"
 _WORDS = re.compile(rf"(?<![\w-])(?:{'|'.join((*CLIENTS, _AUTO))})(?![\w-])".encode())
 _BLANK = Redaction.of({})
@@ -65,22 +65,22 @@ Look = tuple[int, ...] | None
 
 
 class ClientFacts(Struct, frozen=True):
-    """What one client would read of one folder."""
+    """The files that one client would read in one folder."""
 
     lines: frozenset[str]
-    """The facts, each beginning with the client's name."""
+    """The facts, each starting with the client's name."""
     files: frozenset[str]
-    """The files that are there, as the facts name them."""
+    """The existing files, as the facts name them."""
     looks: Mapping[str, Look]
-    """How every path looked where something could appear, change or go; None: nothing there."""
+    """The `look_of` value of every path that could appear, change or be removed; None: missing."""
 
     def is_current(self) -> bool:
-        """Return whether everything looks as it did; one `stat` for each path."""
+        """Return whether nothing has changed since the scan; costs one `stat` per path."""
         return all(look_of(path) == look for path, look in self.looks.items())
 
 
 def look_of(path: str) -> Look:
-    """Return what tells whether the file or folder *path* is another one, or None."""
+    """Return a value that differs after the file or folder *path* has changed; None: missing."""
     try:
         facts = os.stat(path)  # noqa: PTH116 - before each attempt
     except (OSError, ValueError):
@@ -90,27 +90,27 @@ def look_of(path: str) -> Look:
 
 
 def clients_of(settings: Settings, texts: Iterable[bytes]) -> dict[str, ProjectFiles]:
-    """Return the clients that agents of a project may be, and what each reads of it.
+    """Return the clients that a project's agents may use, and the files that each one reads.
 
-    *texts* are its workflows. Which agent performs a step is free, so whatever a file says
-    where an agent could be named counts; ``auto`` may be any of them.
+    *texts* are its workflows. The choice of a step's agent needs no trust, so every word that
+    could name an agent counts; ``auto`` may be any client.
     """
-    said = _strings([value for key, value in settings.written.items() if key != "agents"])
+    words = _strings([value for key, value in settings.written.items() if key != "agents"])
     choice = settings.agent
-    said |= {choice.default, *choice.roles.values(), *choice.prompts.values(), *choice.fallback}
-    for text in texts if _AUTO not in said else ():
-        # A backslash may spell a name in another way.
-        said |= {*CLIENTS} if b"\\" in text else {word.decode() for word in _WORDS.findall(text)}
-    is_any = _AUTO in said and _AUTO not in settings.agents
-    found: dict[str, ProjectFiles] = {}
+    words |= {choice.default, *choice.roles.values(), *choice.prompts.values(), *choice.fallback}
+    for text in texts if _AUTO not in words else ():
+        # An escape sequence may spell any name.
+        words |= {*CLIENTS} if b"\\" in text else {word.decode() for word in _WORDS.findall(text)}
+    is_any = _AUTO in words and _AUTO not in settings.agents
+    clients: dict[str, ProjectFiles] = {}
     for kind in CLIENTS:
         entries = [agent.options for agent in settings.agents.values() if agent.kind == kind]
-        if kind not in settings.agents and (is_any or kind in said):
+        if kind not in settings.agents and (is_any or kind in words):
             entries.append({})
         for options in entries:
             if (reads := files_for(kind, options)) is not None:
-                found[kind] = reads
-    return found
+                clients[kind] = reads
+    return clients
 
 
 def _strings(value: Any) -> set[str]:
@@ -121,7 +121,7 @@ def _strings(value: Any) -> set[str]:
 
 
 def client_of(line: str) -> str | None:
-    """Return the client that the fact *line* is about; None: none.
+    """Return the client that the fact *line* is about, or None.
 
     >>> client_of("claude, file .mcp.json: sha256 00"), client_of("limits.cost_usd: 5")
     ('claude', None)
@@ -140,10 +140,10 @@ def file_of(line: str) -> str:
 
 
 def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = None) -> ClientFacts:
-    """Return what *client* would read of *folder*, and of those above it.
+    """Return the facts about the files that *client* would read in *folder* and its parents.
 
-    In a work tree that is *below* the project's folder these end before that one, whether or
-    not the repository does: claude looks for ``.mcp.json`` in all of them.
+    In a work tree inside the project's folder (*below*), the search ends before that folder, even
+    if the repository's root is elsewhere: claude looks for ``.mcp.json`` in all parents.
     """
     scanner = _Scanner(client, reads, folder, below)
     scanner.look_at_everything()
@@ -151,15 +151,15 @@ def scan(client: str, reads: ProjectFiles, folder: Path, below: Path | None = No
 
 
 def folders_upward(folder: Path) -> list[Path]:
-    """Return *folder* and those above it up to the root of its repository.
+    """Return *folder* and its parents up to the root of its repository.
 
-    The user's home folder is left out: what is there is the user's own, repository or not.
+    The user's home folder is left out: its files belong to the user, even in a repository.
     """
-    found = [folder, *folder.parents]
+    candidates = [folder, *folder.parents]
     home = Path(os.path.realpath(expand_home("~")))
-    for number, each in enumerate(found):
-        if os.path.lexists(each / ".git"):
-            return [folder, *(above for above in found[1 : number + 1] if above != home)]
+    for number, candidate in enumerate(candidates):
+        if os.path.lexists(candidate / ".git"):
+            return [folder, *(above for above in candidates[1 : number + 1] if above != home)]
     return [folder]
 
 
@@ -169,30 +169,31 @@ class _Scanner:
     ) -> None:
         self._client = client
         self._reads = reads
-        self._folder = here = Path(os.path.realpath(folder))
-        self._folders = folders_upward(here)
-        if below is not None and (top := Path(os.path.realpath(below))) in here.parents:
-            self._folders = [here, *here.parents[: here.parents.index(top)]]
+        self._folder = real = Path(os.path.realpath(folder))
+        self._folders = folders_upward(real)
+        if below is not None and (top := Path(os.path.realpath(below))) in real.parents:
+            self._folders = [real, *real.parents[: real.parents.index(top)]]
         self._top = self._folders[-1]
         self.lines: set[str] = set()
         self.files: set[str] = set()
         self.looks: dict[str, Look] = {}
 
     def look_at_everything(self) -> None:
-        for here in self._folders:
+        for folder in self._folders:
             for name, reader in self._reads.files.items():
-                if self._is_there(here, name):
-                    self._file(here / name, reader)
+                if self._exists(folder, name):
+                    self._file(folder / name, reader)
             for name in self._reads.folders:
-                if self._is_there(here, name):
-                    self._tree(here / name)
+                if self._exists(folder, name):
+                    self._tree(folder / name)
 
-    def _is_there(self, here: Path, name: str) -> bool:
-        """Return whether *name* is in *here*.
+    def _exists(self, folder: Path, name: str) -> bool:
+        """Return whether *name* exists in *folder*, and record the looks along its path.
 
-        A folder that is there tells by its own look when something appears in it.
+        A folder's own look changes when something appears in it, so recording the folder is
+        enough for a missing file.
         """
-        path = here
+        path = folder
         for depth, part in enumerate(name.split("/")):
             path /= part
             look = self.looks.get(str(path)) or look_of(str(path))
@@ -202,19 +203,19 @@ class _Scanner:
                 return False
         return True
 
-    def _tell(self, path: Path, text: str, key: str = "", *, what: str = "file") -> None:
-        self.lines.add(f"{self._client}, {what} {self._shown(path)}{key}: {text}")
+    def _add(self, path: Path, text: str, key: str = "", *, kind: str = "file") -> None:
+        self.lines.add(f"{self._client}, {kind} {self._shown(path)}{key}: {text}")
 
     def _shown(self, path: Path) -> str:
         return _short(ascii_of(os.path.relpath(path, self._folder)))
 
     def _inside(self, path: Path) -> Path | None:
-        """Return what is read for *path*; None: it is outside of the repository."""
+        """Return the real path of *path*; None: it is outside the repository."""
         real = Path(os.path.realpath(path))
         if real != path:
             is_inside = real.is_relative_to(self._top)
             shown = os.path.relpath(real, self._folder) if is_inside else str(real)
-            self._tell(path, f"leads to {text_of(shown)}")
+            self._add(path, f"leads to {text_of(shown)}")
             return real if is_inside else None
         return path
 
@@ -228,26 +229,26 @@ class _Scanner:
             self._whole(path, real)
 
     def _settings(self, path: Path, real: Path, reader: Reader) -> bool:
-        """Tell each acting key of a file; return False where it has to count as a whole."""
+        """Add a fact for each acting key of a file; return False if any change must count."""
         try:
             keys = reader(read_bytes(real, MAX_SETTINGS_BYTES))
             found = list(islice(self._acting(keys), MAX_KEYS + 1))
-            told = {_short(ascii_of(key)): _short(text_of(value)) for key, value, _ in found}
+            facts = {_short(ascii_of(key)): _short(text_of(value)) for key, value, _ in found}
         except (ConfigurationError, ValueError, RecursionError):
             return False
-        # Of two keys that are written alike one would hide the other.
-        if len(told) != len(found) or len(told) > MAX_KEYS:
+        # Two keys with the same text would hide each other.
+        if len(facts) != len(found) or len(facts) > MAX_KEYS:
             return False
-        for key, text in told.items():
-            self._tell(path, text, f", {key}")
+        for key, text in facts.items():
+            self._add(path, text, f", {key}")
         self._named(set().union(*(words for _, _, words in found)))
         return True
 
     def _whole(self, path: Path, real: Path) -> None:
-        self._tell(path, fingerprint(real) or "no regular file that can be read")
+        self._add(path, fingerprint(real) or "no regular file that can be read")
 
     def _acting(self, keys: Mapping[str, Any]) -> Iterator[tuple[str, Any, set[str]]]:
-        """Yield key, value without secrets, and texts that may be commands, of all that acts."""
+        """Yield (key, value without secrets, texts that may be commands) for each acting key."""
         for path, value in flatten(dict(keys), ()):
             names = [str(part) for part in path]
             prefixes = {".".join(names[:length]) for length in range(1, len(names) + 1)}
@@ -256,11 +257,11 @@ class _Scanner:
                 is_secret = any(map(_SECRET.fullmatch, names))
                 yield dotted(path), _hidden(value, is_secret=is_secret), commands
 
-    def _named(self, said: set[str]) -> None:
-        """Tell the files of the repository that the commands in *said* name."""
-        candidates = sorted(set(named(sorted(said))))
+    def _named(self, commands: set[str]) -> None:
+        """Add facts for the files of the repository that *commands* name."""
+        candidates = sorted(set(named(sorted(commands))))
         if len(candidates) > MAX_NAMED:
-            self._tell(self._folder, f"more than {MAX_NAMED} words, which are not looked for")
+            self._add(self._folder, f"more than {MAX_NAMED} words, which are not looked for")
             return
         for word in candidates:
             if not word or "\0" in word or word.endswith("/"):
@@ -272,7 +273,7 @@ class _Scanner:
             if look is not None and stat.S_ISDIR(look[2]):
                 continue
             if look is not None or ("/" in word and not word.startswith("-")):
-                # Also one that is not there yet: a command would run it once it is.
+                # Record a missing file too: a command would run it once it exists.
                 self.looks[str(path)] = look
             if look is not None and (real := self._inside(path)) is not None:
                 self._whole(path, real)
@@ -296,10 +297,10 @@ class _Scanner:
         is_whole = len(found) <= MAX_LISTED
         text = f"{len(found)} files" if is_whole else f"the first {MAX_LISTED} files"
         text += f" by names, sizes and times: sha256 {digest.hexdigest()}"
-        self._tell(folder, text, what="folder")
+        self._add(folder, text, kind="folder")
 
     def _entries(self, folder: Path, seen: set[str], depth: int = 0) -> Iterator[Path]:
-        """Yield the files below *folder*; each folder is entered once, so that links end."""
+        """Yield the files below *folder*; each folder is entered once, so link cycles end."""
         real = os.path.realpath(folder)
         if real in seen or not Path(real).is_relative_to(self._top):
             if real not in seen:
@@ -307,7 +308,7 @@ class _Scanner:
             return
         if depth > MAX_DEPTH:
             text = f"more than {MAX_DEPTH} folders deep, and not compared"
-            self._tell(folder, text, what="folder")
+            self._add(folder, text, kind="folder")
             return
         seen.add(real)
         self.looks.setdefault(str(folder), look_of(str(folder)))
@@ -327,8 +328,8 @@ class _Scanner:
 
 
 def _hidden(value: Any, *, is_secret: bool) -> Any:
-    """Return *value* with a digest in the place of whatever may be a secret in it."""
-    # Looked at once, all together, since there may be thousands of items.
+    """Return *value* with each part that may be a secret replaced by a digest."""
+    # One check of all items together, because there may be thousands of them.
     text = "\n".join(_strings(value))
     looks_secret = _BLANK.hide_text(text) != text
     return _covered(value, is_secret=is_secret, looks_secret=looks_secret)
@@ -345,7 +346,7 @@ def _covered(value: Any, *, is_secret: bool, looks_secret: bool) -> Any:
             for key, below in value.items()
         }
     if isinstance(value, list):
-        return [_covered(each, is_secret=is_secret, looks_secret=looks_secret) for each in value]
+        return [_covered(item, is_secret=is_secret, looks_secret=looks_secret) for item in value]
     text = value if isinstance(value, str) else text_of(value)
     if is_secret or (looks_secret and _BLANK.hide_text(text) != text):
         return hidden(text)

@@ -1,8 +1,8 @@
-"""What a workflow's agents, and those that stand in for them, can't do once they are needed.
+"""Warnings about agents and fallback agents that would fail silently when they are needed.
 
-A cap on costs counts what is known. With an agent that tells nothing it holds nothing back,
-and nobody would notice before the bill. An agent of ``agent.fallback`` that does not support a
-field of a step never performs it, and nobody would notice before the night it is needed.
+A cost cap counts only reported costs. If an agent reports none, the cap never applies, and a
+person notices only with the bill. A fallback agent that does not support a field of a step never
+performs that step, and a person notices only on the night when the fallback is needed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from sequencer.project.agents import performed
 from sequencer.project.project import Project
 from sequencer.workflows.registry import with_defaults
 
-TELLS_TOKENS = frozenset({"codex", "gemini"})
-"""Kinds whose clients tell tokens and no cost."""
+REPORTS_TOKENS = frozenset({"codex", "gemini"})
+"""Kinds whose clients report tokens but no cost."""
 MAX_STEPS = 4
-"""How many steps that an agent can't perform are named."""
+"""Maximum number of listed steps that an agent can't perform."""
 
 
 def agent_warnings(
     project: Project, workflow: Workflow, caps: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield what `fallback_warnings` yields and, if there are any *caps*, `cost_warnings`."""
+    """Yield the `fallback_warnings` and, if there are any *caps*, the `cost_warnings`."""
     yield from fallback_warnings(project, workflow)
     if caps := list(caps):
         yield from cost_warnings(project, workflow, caps)
@@ -37,15 +37,15 @@ def agent_warnings(
 def cost_warnings(
     project: Project, workflow: Workflow, caps: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield for each agent of *workflow* that may evade one of *caps*: the message, what helps.
+    """Yield (message, hint) for each agent of *workflow* whose cost *caps* may not count.
 
-    An agent that can't even be chosen is left out; who looks for that says it.
+    An agent that can't be chosen is skipped: another check reports it.
     """
     found: dict[str, tuple[str, str]] = {}
     for step, chosen, executor in _chosen(project, workflow):
         others = project.agents.fallbacks(step, chosen)
-        for name, each in ((chosen, executor), *others):
-            if (reason := _why_untold(step, name, each)) is not None:
+        for name, candidate in ((chosen, executor), *others):
+            if (reason := _why_unreported(step, name, candidate)) is not None:
                 found.setdefault(name, reason)
     named = ", ".join(dict.fromkeys(caps))
     for name, (why, hint) in found.items():
@@ -53,9 +53,9 @@ def cost_warnings(
 
 
 def fallback_warnings(project: Project, workflow: Workflow) -> Iterator[tuple[str, str]]:
-    """Yield each agent of ``agent.fallback`` that can't perform some steps of *workflow*.
+    """Yield (message, hint) for each fallback agent that can't perform some steps of *workflow*.
 
-    That is the message, which names the field in the way, and what helps.
+    The message names the field that the agent does not support.
     """
     found: dict[tuple[str, str, str], list[str]] = {}
     hints: dict[str, str] = {}
@@ -72,24 +72,25 @@ def fallback_warnings(project: Project, workflow: Workflow) -> Iterator[tuple[st
 
 
 def _chosen(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str, Executor]]:
-    """Yield each step of *workflow* as its agent gets it, the agent and its executor."""
+    """Yield (step as its agent gets it, agent's name, executor) for each step of *workflow*."""
     optional = optional_of(workflow)
     for step in performed(project.settings, workflow):
-        whole = with_defaults(step, project.settings.step_defaults)
+        complete = with_defaults(step, project.settings.step_defaults)
         try:
-            whole, _ = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
-            name, executor = project.agents.choose(whole, step.name)
+            fit, _ = fitted(project.agents, complete, step.name, optional.get(step.name, ()))
+            name, executor = project.agents.choose(fit, step.name)
         except ConfigurationError:
             continue
-        yield whole, name, executor
+        yield fit, name, executor
 
 
-def _why_untold(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
+def _why_unreported(step: Step, name: str, executor: Executor) -> tuple[str, str] | None:
+    """Return (reason, hint) if *executor* may never report the cost of *step*."""
     options = getattr(executor, "options", None)
     if executor.kind == "command" and not is_free(executor):
         reason = "a command's cost is known only if it writes it to its result file"
         return reason, f"write agents.{name}.free: true if it costs nothing"
-    if executor.kind in TELLS_TOKENS:
+    if executor.kind in REPORTS_TOKENS:
         model = step.model or getattr(options, "model", None)
         if model is None:
             reason = f"{executor.kind} reports tokens but no cost, and the entry names no model"

@@ -1,4 +1,4 @@
-"""What a check finds: how bad it is, what it is about, where, and what to do."""
+"""The findings of a check: level, area, place and hint."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from sequencer.project.settings import Settings
 
 
 class Level(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     ERROR = "error"
-    """A step could not run, or could not be trusted."""
+    """A step could not run, or its result could not be trusted."""
     WARNING = "warning"
     NOTICE = "notice"
 
 
 class Area(StrEnum):
-    """What a finding is about."""
+    """The subject of a finding."""
 
     CONFIGURATION = "configuration"
     WORKFLOW = "workflow"
     AGENT = "agent"
     REMOTE = "remote"
-    """What machines share a run through."""
+    """The server or git remote through which machines share a run."""
     STATE = "state"
     JOURNAL = "journal"
     FILES = "files"
 
 
 class Diagnostic(Struct, frozen=True):
-    """One thing that a person should know."""
+    """One finding that a person should know."""
 
     level: Level
     area: Area
@@ -45,7 +45,7 @@ class Diagnostic(Struct, frozen=True):
 
     @property
     def exit_code(self) -> int:
-        """Return what it makes of the program's exit code."""
+        """Return the exit code that this finding alone would cause."""
         if self.level is not Level.ERROR:
             return 0
         is_state = self.area in (Area.STATE, Area.JOURNAL)
@@ -59,11 +59,11 @@ def exit_code(diagnostics: Iterable[Diagnostic]) -> int:
 
 
 def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Diagnostic]:
-    """Return the findings that *error* stands for; it may hold several."""
-    return [Diagnostic(level, area, e.message, e.where, e.hint) for e in error.each]
+    """Return one finding for each problem in *error*."""
+    return [Diagnostic(level, area, part.message, part.where, part.hint) for part in error.each]
 
 
 def place_of(settings: Settings, *path: str) -> str:
-    """Return file, line and key of the setting at *path*; the key alone where nobody set it."""
+    """Return file, line and key of the setting at *path*, or only the key if it is a default."""
     source = settings.source_of(*path)
     return dotted(path) if source.kind == "default" else f"{source}: {dotted(path)}"

@@ -27,37 +27,37 @@ def remove_unavailable(layers: Layers) -> list[Found]:
     for path, error in _absent(layers):
         layers.unavailable[path] = error
         found.append((path, error))
-        # Without its tasks or its kind, an entry is of no use, so all of it goes.
+        # An entry without its tasks or its kind is useless, so remove the whole entry.
         values = _without(values, path[: max(1, len(path) - 1)])
     layers.values = values
     return found
 
 
 def set_aside(found: Iterable[Found], layers: Layers) -> list[Found]:
-    """Return those of *found* that are wrong whatever is installed; of each other make a notice.
+    """Return the problems of *found* that no package could fix; the others become notices.
 
-    A name that nobody knows may be that of a package which is not installed here, unless it looks
-    like a mistyped one.
+    An unknown name may belong to a package that is not installed on this machine, unless it looks
+    like a typo.
     """
-    kept: list[Found] = []
+    remaining: list[Found] = []
     for path, error in found:
         if isinstance(error, UnknownName) and not error.nearest:
             text = f"{error.where}: {error.message}; perhaps a package that adds it is missing"
         elif isinstance(error, (PluginUnavailable, PackageFailed)):
             text = error.in_one_line
         else:
-            kept.append((path, error))
+            remaining.append((path, error))
             continue
         layers.unavailable[path] = error
         is_store = path == STORE_KIND
         layers.notices.append(f"{text}; only a copy here can be shown" if is_store else text)
-    return kept
+    return remaining
 
 
 def _unknown(named: Mapping[str, bool], layers: Layers) -> Iterator[Found]:
     """Yield an error for each plug-in that is *named* and unknown.
 
-    To disable what is not installed changes nothing, but a mistyped name would.
+    Disabling a plug-in that is not installed has no effect, so it is no error, but a typo is.
     """
     for name in sorted(named.keys() - extensions.PLUGINS):
         if extensions.canonical(name) not in (added := extensions.installed_packages()):
@@ -108,7 +108,7 @@ def _if_missing(path: KeyPath, group: str, name: str, what: str, layers: Layers)
 
 
 def _entries(values: Any, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the mappings in the mapping at *path*, by name; there may be anything else."""
+    """Yield (name, entry) for each entry at *path* that is a mapping; the values are unchecked."""
     for key in path:
         values = values.get(key) if isinstance(values, Mapping) else None
     for name, entry in values.items() if isinstance(values, Mapping) else ():
@@ -117,8 +117,8 @@ def _entries(values: Any, *path: str) -> Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def _without(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
-    """Return a copy of *values* without what is at *path*."""
+    """Return a copy of *values* without the value at *path*."""
     key, *below = path
-    if below and isinstance(here := values.get(str(key)), dict):
-        return {**values, str(key): _without(here, tuple(below))}
+    if below and isinstance(entry := values.get(str(key)), dict):
+        return {**values, str(key): _without(entry, tuple(below))}
     return {name: value for name, value in values.items() if name != key}

@@ -18,7 +18,7 @@ from sequencer.files.textfile import find_config
 
 ON = frozenset({"on", "yes", "y", "true", "t", "1"})
 OFF = frozenset({"off", "no", "n", "false", "f", "0"})
-"""What a file or a variable may say; YAML turns some of these words into booleans."""
+"""The words that a file or a variable may use; YAML turns some of them into booleans."""
 _VARIABLE = "SEQUENCER_PLUGINS__"
 
 
@@ -37,7 +37,7 @@ def enabled(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _enabled_by_name(values: Mapping[str, Any]) -> dict[str, bool]:
-    """Return what *values* say, later layers last; a variable can't have the hyphen of a name."""
+    """Return canonical name -> is_enabled, because a variable can't contain a hyphen."""
     return {canonical(name): is_on for name, is_on in switches(values)}
 
 
@@ -55,13 +55,13 @@ def _is_on(word: Any) -> bool:
 def disabled_in(config: Path | None) -> frozenset[str]:
     """Return the names that *config*, or the configuration of this folder, disables.
 
-    What can't be read disables nothing; opening the project reports the error.
+    An unreadable file disables nothing; opening the project reports the error.
     """
     is_enabled: dict[str, bool] = {}
     with suppress(ConfigurationError, OSError):
         for values in _written(find_config(Path.cwd(), config)):
             is_enabled |= _enabled_by_name(values)
-    # As `sources.lay_environment` does; importing it takes too long here.
+    # The same rule as in `sources.lay_environment`, which takes too long to import here.
     for name, word in os.environ.items():
         if name.startswith(_VARIABLE):
             is_enabled[canonical(name.removeprefix(_VARIABLE))] = _is_on(word)

@@ -1,4 +1,4 @@
-"""What of this package and of those that it uses is installed, and how to add an extra."""
+"""The installed versions of this package's dependencies, and how to add an extra."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _DEVELOPMENT = re.compile(r"extra == .(?:docs|fuzz|test)\b")
-"""Extras that no run uses."""
+"""Matches extras that are only for development."""
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the versions of the packages that this one uses, by name; of what is there."""
+    """Return name -> version for each installed dependency of this package."""
     found: dict[str, str] = {}
     with suppress(Exception):
         for line in requires("step-sequencer") or ():
@@ -32,34 +32,34 @@ def installed_versions() -> dict[str, str]:
 
 
 def extra_hint(extra: str) -> str:
-    """Return the command that adds the *extra* to this installation, from where it came.
+    """Return the command that adds the *extra* to this installation, from the same origin.
 
-    Before a release an index does not have the package, and a tool's own environment is
-    changed by that tool alone.
+    The origin matters because an index may not have this version. The tool matters because only
+    the tool that created an environment should change it.
     """
-    found: dict[str, Any] = {}
+    origin: dict[str, Any] = {}
     with suppress(Exception):
-        # What an installer has written, if it has; any of it may be missing or damaged.
-        found = json.loads(distribution("step-sequencer").read_text("direct_url.json") or "{}")
-    return shlex.join([*_installer(found), _requirement(extra, found)])
+        # Installers write this file, but it may be missing or damaged.
+        origin = json.loads(distribution("step-sequencer").read_text("direct_url.json") or "{}")
+    return shlex.join([*_installer(origin), _requirement(extra, origin)])
 
 
-def _installer(found: Mapping[str, Any]) -> Iterator[str]:
+def _installer(origin: Mapping[str, Any]) -> Iterator[str]:
     if Path(sys.prefix, "uv-receipt.toml").exists():
         yield from ("uv", "tool", "install")
     elif Path(sys.prefix, "pipx_metadata.json").exists():
         yield from ("pipx", "install", "--force")
     else:
         yield from ("pip", "install") if find_spec("pip") else ("uv", "pip", "install")
-        if found.get("dir_info", {}).get("editable"):
+        if origin.get("dir_info", {}).get("editable"):
             yield "-e"
 
 
-def _requirement(extra: str, found: Mapping[str, Any]) -> str:
-    url, name = str(found.get("url", "")), f"step-sequencer[{extra}]"
+def _requirement(extra: str, origin: Mapping[str, Any]) -> str:
+    url, name = str(origin.get("url", "")), f"step-sequencer[{extra}]"
     if not url:
         return name
-    if url.startswith("file://") and "dir_info" in found:
+    if url.startswith("file://") and "dir_info" in origin:
         return f"{unquote(urlsplit(url).path)}[{extra}]"
-    vcs = found.get("vcs_info", {})
+    vcs = origin.get("vcs_info", {})
     return f"{name} @ {vcs['vcs']}+{url}" if vcs else f"{name} @ {url}"

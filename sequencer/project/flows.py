@@ -1,4 +1,4 @@
-"""Flowcharts of a project: from a name or a path to a run."""
+"""Flowcharts of a project: find one by name or path, and the run that belongs to it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sequencer.workflows.finding import GraphFile, find_flow, flow_files
 
 
 def path_of(project: Project, asked: str) -> Path:
-    """Return the file that *asked* means: a configured workflow, a path, or a name.
+    """Return the file for *asked*: the name of a configured workflow, a path, or a name.
 
     Raises:
         UnknownName: there is no such file.
@@ -51,7 +51,7 @@ def path_of(project: Project, asked: str) -> Path:
 
 
 def open_flow(project: Project, asked: str) -> GraphFile:
-    """Return the flowchart or the list of tasks that *asked* means; see `path_of`.
+    """Return the flowchart or the task list for *asked*; see `path_of`.
 
     Raises:
         ConfigurationError: see `path_of`; or the workflow can't be run.
@@ -66,9 +66,10 @@ def open_flow(project: Project, asked: str) -> GraphFile:
 def written_of(
     project: Project, run: Run, workflow: Workflow, source: FlowSource | None = None
 ) -> GraphFile | None:
-    """Return the present source of the graph *workflow* of *run*.
+    """Return the current source of the graph *workflow* of *run*, or None.
 
-    *source* is the source of a run that has not started. None: it was made from a request.
+    *source* is the source of a run that has not started. A run that was made from a request has
+    no file.
 
     Raises:
         ConfigurationError: see `open_flow`.
@@ -90,7 +91,7 @@ def locate(
     workflow: Workflow,
     source: FlowSource | None,
 ) -> None:
-    """Make *error* name file and line if it is about nodes of a graph, as `check` does."""
+    """Add file and line to *error* if it is about nodes of a graph, as `check` does."""
     if not isinstance(error, ConfigurationError):
         return
     nodes = {
@@ -98,15 +99,15 @@ def locate(
         for name in (node.id for node in workflow.nodes)
         for words in ("step", "agent of step")
     }
-    about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
+    about = [(part, nodes[part.where]) for part in error.each if part.where in nodes]
     if not about:
         return
-    # Report what is wrong in any case.
+    # If the file can't be read now, the caller still reports *error* without a line.
     with suppress(SequencerError):
         written = written_of(project, run, workflow, source)
-        for one, name in about:
+        for part, name in about:
             if written is not None and name in written.graph.by_id:
-                one.where = written.where(name)
+                part.where = written.where(name)
 
 
 def is_configured(project: Project, asked: str) -> bool:
@@ -116,7 +117,7 @@ def is_configured(project: Project, asked: str) -> bool:
 
 
 def all_flows(project: Project) -> dict[str, Path]:
-    """Return the files of every flowchart of the project, by the names for them."""
+    """Return the file of every flowchart of the project, by name."""
     settings = project.settings
     found = dict(settings.registry.flows)
     known = {path.resolve() for path in found.values()}
@@ -127,10 +128,10 @@ def all_flows(project: Project) -> dict[str, Path]:
 
 
 def own_flows(project: Project) -> list[Path]:
-    """Return the files that are meant to be workflows of this project, each once.
+    """Return the files that are workflows of this project, without repetitions.
 
-    They are the configured ones and those in its workflow folders, but not files next to the
-    configuration or in the home folder.
+    They are the configured files and the files in the project's workflow folders. Files next to
+    the configuration or in the home folder don't count: they may be any document.
     """
     folder, home = project.settings.project_dir.resolve(), project.home_folder
     found = {path.resolve(): path for path in project.settings.registry.flows.values()}
@@ -147,7 +148,7 @@ def _shown(path: Path, project_dir: Path) -> str:
 
 
 def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSource:
-    """Return what a run of the flowchart *asked* starts with; see `open_flow`.
+    """Return the source for a new run of the flowchart *asked*; see `open_flow`.
 
     Raises:
         ConfigurationError: see `open_flow`; or *state* has a key that the flow doesn't have.
@@ -160,7 +161,7 @@ def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSou
         state=dict(state),
         workflow=flow.workflow,
     )
-    # The state is applied here already, so that a wrong key fails before there is a run.
+    # Apply the state now, so that a wrong key fails before the run exists.
     checked = workflow_of_source(project.settings, source, None) if state else flow.workflow
     return source.replace(workflow=checked)
 
@@ -168,8 +169,8 @@ def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSou
 def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | None) -> str | None:
     """Return the name of the run for the flowchart *asked*.
 
-    Without *name* the run has the name of the *workflow*. It is None, the default run, if the
-    settings give the default run this workflow.
+    Without *name*, the run has the name of the *workflow*. It is None, the default run, if the
+    settings choose this workflow for the default run.
     """
     settings = project.settings
     is_default = settings.workflow.name == workflow.name and is_configured(project, asked)
@@ -181,11 +182,11 @@ def run_of(
 ) -> tuple[str | None, FlowSource | None]:
     """Return the name of the run for the flowchart *asked*, and its source.
 
-    *anew* starts another run next to the existing ones. Without a source the run continues.
+    *anew* starts another run next to the existing ones. Source None: the run exists and continues.
 
     Raises:
         TransitionRefused: a run of this name exists and has another workflow.
-        UsageRefused: *state* works only for a new run.
+        UsageRefused: the run exists, and *state* works only for a new run.
     """
     source = source_of(project, asked, state)
     called = source.workflow.name
@@ -214,7 +215,7 @@ def run_of(
 
 
 def _began(head: Head, before: FlowSource | None) -> str:
-    """Return what the run with *head* was started from."""
+    """Return a clause that names the source of the run with *head*."""
     if before is not None and before.file is not None:
         return f"it was started from {before.file}"
     return f"it was started with {head.workflow_name!r}"

@@ -1,4 +1,4 @@
-"""Whether the folders of a project can be written, and are no links."""
+"""Checks that the folders of a project are writable and are not links."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from sequencer.store.lock import is_network, type_of
 from sequencer.store.ownership import refused
 
 _LOG_FOLDERS = 4
-"""BRANCH/runs/NAME/steps: no log is in a deeper folder."""
+"""Maximum depth of logs: BRANCH/runs/NAME/steps."""
 _BELOW = ("beats", "results", "runs", "activity")
 """Folders of a run next to its head."""
 
 
 def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the folders that a run writes to."""
+    """Yield the problems of the folders that a run writes to."""
     settings = project.settings
     folder = state_path_of(settings, run).parent
     kind = type_of(folder)
@@ -43,8 +43,8 @@ def check_folders(project: Project, run: str | None) -> Iterator[Diagnostic]:
         yield from _check_link(path)
     yield from _check_links(settings.logs_dir)
     if (why := highwater.problem()) is not None:
-        message = "how far runs have come is remembered nowhere outside of the project, so older "
-        message += f"files in their place (git stash, a backup) may not be noticed: {why}"
+        message = "the progress of runs is recorded only inside the project, so older files "
+        message += f"(from git stash or a backup) may not be noticed: {why}"
         hint = "give this user a home folder, or name a folder in XDG_STATE_HOME"
         yield Diagnostic(Level.WARNING, Area.STATE, message, None, hint)
 
@@ -56,19 +56,19 @@ def _check_writable(folder: Path, name: str) -> Iterator[Diagnostic]:
     if not existing.is_dir():
         yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: is not a folder", str(existing))
     elif not os.access(existing, os.W_OK | os.X_OK):
-        # As the system says it: there was no call that failed.
+        # No call has failed yet, so create the error that the system would raise.
         why, hint = refused(PermissionError(errno.EACCES, "can't be written to"), existing, "")
         yield Diagnostic(Level.ERROR, Area.FILES, f"{name}: {why}", str(existing), hint or None)
 
 
 def _check_link(folder: Path) -> Iterator[Diagnostic]:
-    """Yield the run's finding about *folder* if a link leads to it."""
+    """Yield a finding if *folder* is reached through a link."""
     try:
         opened(folder)
     except UnsafeFolder as error:
         yield Diagnostic(Level.ERROR, Area.FILES, error.message, str(error.where), error.hint or "")
     except OSError:
-        return  # it is not there yet, or `_check_writable` has said why
+        return  # it does not exist yet, or `_check_writable` has reported it
 
 
 def _check_links(top: Path) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""Graphs that are written in orchestration.yaml itself, in entries of ``workflows:``."""
+"""Graphs that are written inside orchestration.yaml, in entries of ``workflows:``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from sequencer.workflows.finding import GraphFile, InlineFormat, Sections
 def inline_graphs(
     schema: Schema, sections: Sections, layers: Layers, file: Path, found: list[Found]
 ) -> dict[str, GraphFile]:
-    """Return the graphs in *schema*, by workflow; what is wrong is added to *found*.
+    """Return the graphs in *schema*, by workflow; problems are added to *found*.
 
-    *file* is the one in which settings are written.
+    *file* is the configuration file.
     """
-    made: dict[str, GraphFile] = {}
+    graphs: dict[str, GraphFile] = {}
     for name, inline, parts in _written(layers):
 
         def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
@@ -30,16 +30,16 @@ def inline_graphs(
 
         errors = inline.problems(parts, sections, where)
         found += [(("workflows", name, *path), error) for path, error in errors]
-        # Whatever is wrong with an entry itself was found before, and its graph is not here.
+        # An entry that is invalid by itself is missing from the schema, and was reported before.
         entry = schema.workflows.get(name)
         if entry is not None and getattr(entry, inline.key) and not errors:
             values = {key: getattr(entry, key) for key in inline.kinds}
-            made[name] = inline.load(name, values, sections, file=file, where=where)
-    return made
+            graphs[name] = inline.load(name, values, sections, file=file, where=where)
+    return graphs
 
 
 def _written(layers: Layers) -> Iterator[tuple[str, InlineFormat, list[Any]]]:
-    """Yield the parts of each graph as they were written, refused ones too."""
+    """Yield (workflow, format, parts as written) for each graph, including refused ones."""
     workflows = layers.values.get("workflows")
     keys = extensions.OURS[extensions.WORKFLOW_KEYS]
     for name, entry in workflows.items() if isinstance(workflows, dict) else ():

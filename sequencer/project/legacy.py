@@ -1,13 +1,12 @@
-"""Keys of hoidn/orchestration's orchestration.yaml that this program writes otherwise.
+"""Keys of hoidn/orchestration's orchestration.yaml that have other names in this program.
 
-They load as they are: flat keys mean the nested ones, and keys about its prompts' files
-and spec files mean nothing here and are named once. A nested key wins over its flat twin,
-as there. Its environment variables are named too, with what replaces each, and never obeyed:
-half of them have names that other programs use.
+Such files load unchanged. Flat keys set the nested ones; if both are set, the nested key wins, as
+in that program. Keys about its prompt files and spec files have no effect and cause one notice.
+Its environment variables are never used, because half of them have names that other programs
+use; a notice names the replacement of each.
 
-``enableAgentTeams`` and ``teamConfig``, which configurations of an issue tracker's agents have,
-mean keys of ``teams``. Neither wins over the other: whoever writes both down has made a
-mistake that a silent choice would hide.
+``enableAgentTeams`` and ``teamConfig``, from configurations of issue trackers' agents, set keys
+of ``teams``. Setting both spellings is an error: a silent choice would hide the mistake.
 """
 
 from __future__ import annotations
@@ -29,36 +28,36 @@ from sequencer.project.sources import OWN, RENAMED, Layers, Source, source_in
 
 
 class Tables(Struct):
-    """What ``builtin/hoidn.json`` says; the key that is written here stands with dots."""
+    """The content of ``builtin/hoidn.json``; keys of this program are written with dots."""
 
     commit_keys: dict[str, str]
-    """What is committed after a step; later ones win over earlier ones of the same meaning."""
+    """Keys about commits after a step -> our keys; a later key wins over an earlier synonym."""
     ignored_keys: frozenset[str]
     variables: dict[str, str | None]
-    """The variables that it reads, and what is written here instead; None: nothing is needed."""
+    """Variables that it reads -> the replacement in this program; None: not needed."""
     flat_keys: dict[str, str] = field(name="keys")
 
 
 @cache
 def tables() -> Tables:
-    """Return its keys and variables, which few projects have."""
+    """Return the tables, read on first use because few projects need them."""
     path = Path(__file__).parents[1].joinpath("builtin", "hoidn.json")
     return decode(path.read_bytes(), type=Tables)
 
 
 _REPORT_KEYS = ("report_extensions", "report_path_globs")
 _SCRATCH = "tmp/"
-"""There, reports below this folder are never committed, whatever else says so."""
+"""In that program, reports below this folder are never committed."""
 TOLERATING = "tolerate_doc_dirty"
 OWN_VARIABLES = ("ORCHESTRATION_", "ORCHESTRATOR_", "SUPERVISOR_", "LOOP_", "ROUTER_")
-"""How names begin that only that program has; the others (STATE_FILE) may be anybody's."""
+"""Prefixes that only that program uses; other names (STATE_FILE) may belong to any program."""
 OWN_KEYS = frozenset({"supervisor_prompt", "main_prompt", "reviewer_prompt"})
-"""Keys that both programs know."""
+"""Keys that both programs have."""
 _IGNORED_FAMILIES = re.compile(r"auto_?commit_[a-z_]+|max_[a-z_]+_bytes", re.ASCII)
 
 
 def lay_keys(layers: Layers, document: Document) -> Iterator[str]:
-    """Lay what *document* says in old spellings over *layers*; yield the keys that it knows."""
+    """Add the old keys of *document* to *layers*; yield each key that was handled."""
     known = tables()
     for key, dots in known.flat_keys.items():
         if key in document.data:
@@ -76,7 +75,7 @@ def lay_keys(layers: Layers, document: Document) -> Iterator[str]:
 
 
 def _lay_commits(layers: Layers, document: Document) -> None:
-    """Lay what the flat keys say about commits after a step."""
+    """Add the flat keys about commits to *layers*."""
     for key, dots in tables().commit_keys.items():
         if key in document.data:
             path, value = tuple(dots.split(".")), document.data[key]
@@ -92,10 +91,10 @@ def _lay_commits(layers: Layers, document: Document) -> None:
 
 
 def notice_variables(layers: Layers, env: Mapping[str, str]) -> None:
-    """Say of each variable of that program that it has no effect, and what has.
+    """Add a notice for each variable of that program: it has no effect, and what replaces it.
 
-    A name that anybody's program may have is spoken of only beside a sign of that program:
-    a variable that nobody else has, or a key of its file.
+    A common name gets a notice only if there is a sign of that program: a variable with one of
+    its prefixes, or a key of its file.
     """
     old = tables()
     known = sorted(name for name in old.variables if env.get(name))
@@ -121,7 +120,7 @@ TOP_KEYS = frozenset({"enableAgentTeams", CONFIG})
 
 
 def _lay_team_keys(layers: Layers, document: Document) -> None:
-    """Lay what *document* says about teams by their other names over *layers*."""
+    """Add the other spellings of team keys in *document* to *layers*."""
     for written, path in TEAM_KEYS.items():
         position = document.positions.get(written)
         if position is not None:
@@ -132,7 +131,7 @@ def _lay_team_keys(layers: Layers, document: Document) -> None:
 
 
 def key_problems(document: Document) -> Iterator[Found]:
-    """Yield what is wrong with the names themselves; their values are the schema's to judge."""
+    """Yield the problems of the key names; the schema checks their values."""
     config = document.data.get(CONFIG)
     if config is not None and not isinstance(config, dict):
         message = "expected a mapping ('key: value' lines)"

@@ -1,10 +1,9 @@
-"""The limits of a project's runs as they are in its file while a process works on one.
+"""The current limits of a project's runs, read again if the file changes while a process works.
 
-A limit that is lowered counts at once, whoever lowered it. One that is raised counts if what
-the file says now is trusted, so no agent gives itself more. A file that can't be read changes
-nothing; that is said once.
+A lowered limit counts immediately. A raised limit counts only if the changed file is trusted, so
+an agent can't raise its own limits. An unreadable file changes nothing and causes one notice.
 
-Not promised: other settings. A process keeps those that it started with.
+Not promised: other settings. A process keeps the settings that it started with.
 """
 
 from __future__ import annotations
@@ -21,43 +20,43 @@ from sequencer.project.trusting import Trust
 
 
 class LiveLimits:
-    """What one process knows of the limits in the file, read again where the file has changed."""
+    """The limits that one process uses; it reads the file again after a change."""
 
     def __init__(self, settings: Settings, trust: Trust, *, is_trusted: bool) -> None:
-        """Start with *settings*; where all *is_trusted*, nothing is compared."""
+        """Start with *settings*; if *is_trusted*, raised limits need no trust."""
         self._settings, self._trust, self._is_trusted = settings, trust, is_trusted
         self._limits = settings.limits
         self._seen = settings.config_looks
 
     def __call__(self) -> tuple[RunLimits, str]:
-        """Return the limits that count now, and what a person should know of a change."""
+        """Return the current limits, and a notice about a change (empty: no change)."""
         looks = looks_of(self._settings.config_path)
         if looks == self._seen or looks is None:
             return self._limits, ""
         self._seen = looks
         try:
-            found = self._read()
+            current = self._read()
         except (SequencerError, OSError) as error:
             return self._limits, f"the limits stay as they are: {error}"
-        was, self._limits = self._limits, found
+        before, self._limits = self._limits, current
         changed = [
-            f"limits.{name}: {_shown(getattr(was, name))} -> {_shown(getattr(found, name))}"
+            f"limits.{name}: {_shown(getattr(before, name))} -> {_shown(getattr(current, name))}"
             for name in RunLimits.model_fields
-            if getattr(was, name) != getattr(found, name)
+            if getattr(before, name) != getattr(current, name)
         ]
-        return found, "; ".join(changed)
+        return current, "; ".join(changed)
 
     def _read(self) -> RunLimits:
-        """Return the limits that the file sets now, as far as they may count.
+        """Return the file's current limits; without trust, only the lowered ones.
 
         Raises:
-            SequencerError: it can't be read, or raises a limit and is not trusted.
+            SequencerError: the file can't be read.
         """
-        own, config = self._settings, self._settings.config_path
-        now = load(own.project_dir, config=config, env=dict(os.environ))
+        started, config = self._settings, self._settings.config_path
+        now = load(started.project_dir, config=config, env=dict(os.environ))
         if self._is_trusted or self._trust.again(now).refusal() is None:
             return now.limits
-        return own.limits.replace(**_lower(self._limits, now.limits))
+        return started.limits.replace(**_lower(self._limits, now.limits))
 
 
 def _lower(one: RunLimits, other: RunLimits) -> Mapping[str, Any]:

@@ -1,11 +1,11 @@
-"""Which files of a project a command line may name, and which a program reads by itself.
+"""The files of a project that a command line may name, and those that a program reads by itself.
 
-Words are taken generously: one that names no file costs nothing, and one that names a file
-that is not run costs a question only when that file changes. Where a shell only writes a file
-(``>> notes.md``), that place does not count: such a file changes with each step.
+The search accepts too many words: a word that names no file costs nothing, and a file that is not
+run only costs a question when it changes. A file that a shell only writes (``>> notes.md``) does
+not count, because it changes with each step.
 
-Not promised: a name that a shell puts together while it runs, for example with a pattern or a
-variable in the middle of a word.
+Not found: a name that a shell builds while it runs, for example with a pattern or a variable in
+the middle of a word.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 
 _BREAKS = re.compile(r"[\s'\"`;|&()<>{},]+")
 _VARIABLE = re.compile(r"\$(?:\{\w+\}|\w+|\([^()]*\))/+")
-"""At the beginning of a word, as in ``$PWD/agent.sh``: nearly always the project's folder."""
+"""At the start of a word, as in ``$PWD/agent.sh``: nearly always the project's folder."""
 _WRITTEN = re.compile(
     r"""(?<![-=<>])>{1,2}\|?\s*(?:"[^"$`]*"|'[^']*'|[^\s'"`;|&()<>{}$]+)"""
     r"""|\|\s*tee\s+(?:-a\s+)?[^\s'"`;|&()<>{}$-][^\s'"`;|&()<>{}$]*"""
 )
-"""A file that a shell only writes, with what makes it one: ``>> notes.md``, ``| tee notes.md``."""
+"""A file that a shell only writes, with its operator: ``>> notes.md``, ``| tee notes.md``."""
 _IMPORT = re.compile(r"\b(?:import|from)\s+([\w.]+(?:\s*,\s*[\w.]+)*)")
 _MODULE = re.compile(r"[\w.]+")
 READ_UNNAMED = (
@@ -34,21 +34,21 @@ READ_UNNAMED = (
     *("build.gradle.kts", "Dockerfile", "compose.yaml", "docker-compose.yml"),
     *(".pre-commit-config.yaml", "tests", "test", "scripts"),
 )
-"""What builds and tests usually read of a project, whatever their command line says."""
+"""Files and folders that builds and tests usually read without naming them."""
 MAX_DEPTH = 4
-"""A command within a command within a command line."""
+"""Maximum nesting of commands inside a command line."""
 MAX_WORDS = 4096
-"""Of one command line; more are no command that a person has written."""
+"""Maximum number of words of one command line; no person writes a longer one."""
 
 
 def read_unnamed(folder: Path) -> list[str]:
-    """Return the entries of `READ_UNNAMED` that *folder* has; they are listed and not compared."""
+    """Return the entries of `READ_UNNAMED` in *folder*; they are listed but not compared."""
     paths = (folder / name for name in READ_UNNAMED)
     return [f"{path.name}/" if path.is_dir() else path.name for path in paths if path.exists()]
 
 
 def named(items: Sequence[object]) -> Iterator[str]:
-    """Yield what of a command line may be the path of a file, each once.
+    """Yield each part of a command line that may be the path of a file, without repetitions.
 
     >>> [word for word in named(["env", "-S", "sh -c '. ./a.sh'"]) if "a.sh" in word]
     ["sh -c '. ./a.sh'", '. ./a.sh', './a.sh']
@@ -57,7 +57,7 @@ def named(items: Sequence[object]) -> Iterator[str]:
 
 
 def modules(items: Sequence[object]) -> Iterator[str]:
-    """Yield the paths that Python modules of a command line would have, ``-m`` and ``-c`` alike.
+    """Yield the possible paths of the Python modules in a command line (``-m`` and ``-c``).
 
     >>> list(modules(["python3", "-c", "import a.b"]))
     ['a.py', 'a/__init__.py', 'a/__main__.py', 'a/b.py', 'a/b/__init__.py', 'a/b/__main__.py']
@@ -98,7 +98,7 @@ def _spellings(item: str) -> Iterator[str]:
     if ":" in item:
         yield from item.split(":")
     if "=" in item:
-        # Of --option=value, and of NAME=value before a command.
+        # From --option=value, and from NAME=value before a command.
         item = item.partition("=")[2]
         yield item
     without = _VARIABLE.sub("", item, count=1) if item.startswith("$") else item
@@ -107,7 +107,7 @@ def _spellings(item: str) -> Iterator[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Return the words of *text* as a shell has them, and as they stand there.
+    """Return the words of *text* as a shell splits them, and as they are written.
 
     >>> _split("sh a.sh > a.log")
     ['sh', 'a.sh', 'sh', 'a.sh']
@@ -116,6 +116,6 @@ def _split(text: str) -> list[str]:
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split, lexer.commenters = True, ""
     words: list[str] = []
-    with suppress(ValueError):  # a quote without an end; what stands there counts all the same
+    with suppress(ValueError):  # an unclosed quote; the plain split below still finds the words
         words += lexer
     return [*words, *filter(None, _BREAKS.split(text))]

@@ -1,7 +1,7 @@
-"""What `check` says about installed packages: what can't be loaded, and what is ignored.
+"""The checks of installed packages: entry points that can't be loaded, or are ignored.
 
-It loads every entry point, even those that the project does not use. That runs code of packages
-that the user has installed, and no code of the project.
+They load every entry point, even those that the project does not use. That runs code of installed
+packages, but no code of the project.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CORE_NAMES: Mapping[str, str] = {
     extensions.SECTIONS: "sequencer.project.schema:TAKEN",
     extensions.SINKS: "sequencer.plugins.posting.options:KINDS",
 }
-"""Where to find the names that Sequencer uses itself in a group, besides those of `OURS`."""
+"""Group -> the module and attribute with more names that Sequencer uses, in addition to `OURS`."""
 
 
 def check_packages() -> Iterator[Diagnostic]:
-    """Yield each entry point that can't be used, with its package and what to do."""
+    """Yield a finding for each entry point that can't be used, with its package and a hint."""
     for malformed in packages.malformed_packages():
         yield from of_error(Area.CONFIGURATION, malformed, Level.WARNING)
     seen: dict[tuple[str, str], EntryPoint] = {}
@@ -49,7 +49,7 @@ def check_packages() -> Iterator[Diagnostic]:
 
 
 def _load(point: EntryPoint) -> None:
-    """Load *point*; for hooks, look at each function.
+    """Load *point*; for hooks, check each function.
 
     Raises:
         ConfigurationError: it can't be used.
@@ -61,7 +61,7 @@ def _load(point: EntryPoint) -> None:
 
 
 def _level(point: EntryPoint) -> Level:
-    """Return the level: an error for what commands use by themselves, else a warning."""
+    """Return the level: an error if commands always use the entry point, else a warning."""
     is_asked = point.group in (extensions.STATUS_LINES, extensions.PAGES)
     is_always = point.group in (extensions.CHECKS, extensions.HOOKS)
     is_used = is_always or (is_asked and extensions.is_enabled_by_name(point))
@@ -102,12 +102,12 @@ def _ignored(point: EntryPoint, first: EntryPoint) -> ConfigurationError | None:
 
 @cache
 def _taken(group: str) -> Collection[str]:
-    """Return the names in *group* that the program itself has."""
+    """Return the names in *group* that the program itself uses."""
     place = _CORE_NAMES.get(group)
     try:
         names: Collection[str] = () if place is None else extensions.loaded(place)
     except ModuleNotFoundError:
-        # The plug-in that has them is not installed.
+        # The plug-in that defines them is not installed.
         return ()
     return names
 
@@ -115,7 +115,7 @@ def _taken(group: str) -> Collection[str]:
 def package_findings(error: BaseException) -> list[Diagnostic]:
     """Return the findings for *error*, which ended a check.
 
-    Raises: *error*, if it is a bug of ours.
+    Raises: *error*, if code of this program failed.
     """
     known = error if isinstance(error, ConfigurationError) else packages.package_error_of(error)
     if not isinstance(known, SequencerError):

@@ -1,4 +1,4 @@
-"""What each agent of a workflow may do, as people are told of it."""
+"""The permissions of each agent of a workflow, as text for people."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from sequencer.workflows.registry import with_defaults
 
 
 class Permission(NamedTuple):
-    """What one agent may do."""
+    """The permissions of one agent."""
 
     agent: str
     says: str
+    """The permissions in words."""
     idle_steps: tuple[str, ...] = ()
-    """Steps in which it can't edit although you never said so."""
+    """Steps in which it can't edit, although the user did not decide that."""
     hint: str = ""
     """The lines that would let it edit."""
 
     @property
     def warning(self) -> str | None:
-        """Return the warning about it; None: you decided this."""
+        """Return the warning about idle steps; None: the user decided all permissions."""
         if not self.idle_steps:
             return None
         steps = ", ".join(self.idle_steps)
@@ -34,24 +35,24 @@ class Permission(NamedTuple):
 
 
 def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission]:
-    """Return what each agent of *workflow* may do; your own programs have no permissions.
+    """Return the permissions of each agent of *workflow*; programs have none.
 
-    A client without file permissions refuses to edit if nobody is there to ask, so a loop would
-    cost money and change nothing. If you say what an agent may do, even if it may only read,
-    you have decided, and there is no warning. Not promised: what a client's settings add.
+    A client without file permissions can't ask a person in a loop, so it refuses to edit, and the
+    loop costs money and changes nothing. If the user sets any permissions, even read-only ones,
+    there is no warning. Permissions from the client's own settings are not included.
 
-    An agent that can't be chosen is left out: another check reports it.
+    An agent that can't be chosen is skipped: another check reports it.
     """
     settings, found = agents.settings, dict[str, tuple[Permissions, list[str]]]()
     for step in performed(settings, workflow):
-        whole = with_defaults(step, settings.step_defaults)
+        complete = with_defaults(step, settings.step_defaults)
         try:
-            name, executor = agents.choose(whole, step.name)
+            name, executor = agents.choose(complete, step.name)
         except ConfigurationError:
             continue
         if isinstance(executor, HasPermissions):
-            allowed, idle = found.setdefault(name, (executor.permissions(), []))
-            if allowed.to_edit and _is_left_to_the_entry(whole):
+            permits, idle = found.setdefault(name, (executor.permissions(), []))
+            if permits.to_edit and _is_left_to_the_entry(complete):
                 idle.append(step.name)
     return [
         Permission(
@@ -62,7 +63,7 @@ def permissions(agents: ConfiguredAgents, workflow: Workflow) -> list[Permission
 
 
 def _is_left_to_the_entry(step: Step) -> bool:
-    """Return whether *step* uses its agent's permissions and says nothing about edits itself."""
+    """Return whether *step* sets no permission to edit, so that its agent's entry decides."""
     words = step.tools or {}
     has_none = step.single_turn or step.disallow_all_tools
     return not has_none and step.allowed_tools is None and not words.keys() & {"write", "edit"}

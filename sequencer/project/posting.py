@@ -1,4 +1,4 @@
-"""What posts the results of runs elsewhere, and what it has not posted, as the core knows it."""
+"""The core's interface to posting the results of runs, and to results that are not posted yet."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 
 REFUSED_FILE = "activity/refused.jsonl"
-"""In the folder of a run: what a sink will never take."""
+"""In the folder of a run: the results that a sink has refused permanently."""
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """What one sink has not taken."""
+    """The results that one sink has not accepted."""
 
     sink: str
     pending: int = 0
-    """Results that wait; they are posted later, in order."""
+    """Number of results that wait; they are posted later, in order."""
     since: str | None = None
-    """When the oldest of them happened."""
+    """Time of the oldest waiting result."""
     tries: int = 0
     error: str | None = None
     """Why the last try failed; None: it was not tried."""
     refused: int = 0
-    """Results that it will never take."""
+    """Number of results that the sink has refused permanently."""
 
     @property
     def is_behind(self) -> bool:
-        """Return whether a later process has something to post here, or can't know."""
+        """Return whether results wait for this sink, or may wait (the state can't be read)."""
         return bool(self.pending or self.error)
 
     def as_json(self) -> dict[str, Any]:
@@ -42,25 +42,25 @@ class Pending(Struct, frozen=True, kw_only=True):
         return asdict(self)
 
     def text(self, words: Callable[[str], str]) -> str:
-        """Return it in a line; *words* says for how long something has lasted."""
+        """Return one line for people; *words* converts a time to the duration since then."""
         name = f"sink {self.sink!r}"
         if self.is_behind:
             waits = "1 post waits" if self.pending == 1 else f"{self.pending} posts wait"
-            told = f"{waits} for {name}" if self.pending else name
-            told += f" for {words(self.since)}" if self.since else ""
+            text = f"{waits} for {name}" if self.pending else name
+            text += f" for {words(self.since)}" if self.since else ""
             tries = {0: "", 1: ", tried once"}.get(self.tries, f", tried {self.tries} times")
-            return f"{told}: {self.error}{tries}" if self.error else f"{told}: not tried yet"
-        return f"{name} refused {self.refused} for good; see {REFUSED_FILE}, then remove it"
+            return f"{text}: {self.error}{tries}" if self.error else f"{text}: not tried yet"
+        return f"{name} refused {self.refused} permanently; see {REFUSED_FILE}, then remove it"
 
 
 class Posting(Protocol):
-    """Posts the results of a project's runs; each of `extensions.POSTING` makes one of a `Project`.
+    """Posts the results of a project's runs; an entry of `extensions.POSTING` creates it.
 
-    If the project names no sink, there is none.
+    A project without sinks has none.
     """
 
     def problems(self, run: str | None) -> Iterator[tuple[str, str]]:
-        """Yield where and what the sinks of the run called *run* lack."""
+        """Yield (place, problem) for each sink of the run called *run* that can't work."""
         ...
 
     def hear(
@@ -70,23 +70,24 @@ class Posting(Protocol):
         workflow: Workflow,
         on_signal: Callable[[], None],
     ) -> AbstractContextManager[Callable[[RunEvent], None]]:
-        """Return who posts what it hears of *run*, which works on *workflow*; it says *notice*.
+        """Return a context with the listener that posts the events of *run* on *workflow*.
 
-        *on_signal* is called when a signal ends the wait for the last posts.
+        *notice* gets messages for people. *on_signal* is called when a signal ends the wait for
+        the last posts.
 
         Raises:
-            ConfigurationError: a sink lacks something; nothing was begun.
-            NotTrusted: nobody has said that the project may post.
+            ConfigurationError: a sink can't work; nothing was started.
+            NotTrusted: no person has trusted the project to post.
         """
         ...
 
     def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
-        """Post what was decided by hand in the run called *run*; what can't be waits.
+        """Post the operator commands of the run called *run*; failed posts wait.
 
         Raises: see `hear`.
         """
         ...
 
     def pending(self, run: Run, head: Head) -> tuple[Pending, ...]:
-        """Return what the sinks of *run*, which is at *head*, have not taken."""
+        """Return, for each sink of *run* at *head*, the results that it has not accepted."""
         ...

@@ -1,6 +1,6 @@
-"""A project: its settings, and everything that is made from them.
+"""A project: its settings, and every object that is built from them.
 
-The modules next to this one choose the concrete classes; nothing else knows them.
+Only the modules in this folder choose concrete classes; the rest of the package sees protocols.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ if TYPE_CHECKING:
 
 
 class Project(Struct, frozen=True, dict=True):
-    """Settings and everything that is made from them.
+    """The settings and every object that is built from them.
 
-    What only a few commands need is imported where it is used: most of them look at one run.
+    Modules that only a few commands need are imported where they are used: most commands read
+    one run and should start fast.
     """
 
     settings: Settings
@@ -77,23 +78,23 @@ class Project(Struct, frozen=True, dict=True):
     redaction: Redaction
     trust: Trust
     acts: bool = True
-    """Whether it may run its code and reach remotes; otherwise it is only looked at."""
+    """Whether it may run its code and reach remotes; if not, it is only read."""
     due: set[str | None] = field(default_factory=set)
-    """Runs that a schedule starts now, whoever ticks: `Starts.start_due`."""
+    """Runs that a schedule starts now, even if an agent calls `tick`; see `Starts.start_due`."""
 
     def __repr__(self) -> str:
-        """Return where it is; its parts hold secrets."""
+        """Return only the folder: the other fields hold secrets."""
         return f"<Project {self.settings.project_dir}>"
 
     @property
     def rehearses(self) -> bool:
-        """Return whether none of its code runs: no agent, no hook, no router, no post."""
+        """Return whether this is a rehearsal: no agent, hook, router or sink runs."""
         return self.agents.rehearses
 
     def ensure_may_act(self, source: FlowSource | None = None, *, may_ask: bool = True) -> None:
-        """Return if this project may do here what it was opened for, and run *source*.
+        """Return if the user trusts this project to act on this machine and to run *source*.
 
-        A rehearsal needs no trust, unless its store reaches further than its files.
+        A rehearsal needs no trust, unless its store reaches beyond the project's files.
 
         Raises:
             NotTrusted: see `Trust.ensure`.
@@ -104,21 +105,21 @@ class Project(Struct, frozen=True, dict=True):
             self.trust.ensure(may_ask=may_ask)
 
     def ensure_may_decide(self, verb: str, what: str = "") -> None:
-        """Return if people call this, or agents may use *verb*, which is for people.
+        """Return if a person is the caller, or if agents may use *verb*, a command for people.
 
-        `RunCommands` asks the same. Commands ask before they do anything else.
+        `RunCommands` makes the same check. Commands call this before they do anything else.
 
         Raises: see `run_commands.ensure_may_decide`.
         """
         ensure_may_decide(verb, self.agents_may, what)
 
     def agents_may(self, verb: str) -> bool:
-        """Return whether the project lets agents use *verb*, which is for people.
+        """Return whether the project lets agents use *verb*, a command for people.
 
         Raises:
-            NotTrusted: nobody has trusted the list of verbs as it is.
+            NotTrusted: no person has trusted the current list of verbs.
         """
-        # Of the file and as it was trusted: the variables here are the agent's own.
+        # Only the trusted file counts: an agent controls the environment variables here.
         if verb not in (self.settings.written.get("agents_may_decide") or ()):
             return False
         if self.is_set_by_variables:
@@ -128,9 +129,9 @@ class Project(Struct, frozen=True, dict=True):
 
     @property
     def is_set_by_variables(self) -> bool:
-        """Return whether a variable sets something that needs trust in a file.
+        """Return whether an environment variable sets a key that would need trust in the file.
 
-        Inside of an agent, such a variable could lead to a run of another project, say.
+        Inside an agent, such a variable could point at the run of another project, for example.
         """
         sources = self.settings.sources.items()
         return any(
@@ -144,10 +145,10 @@ class Project(Struct, frozen=True, dict=True):
         return Path(self.agents.environment.get("HOME") or expand_home("~"))
 
     def ensure_is_one(self) -> None:
-        """Return if there is anything of a project, were it one flowchart.
+        """Return if the folder has any part of a project, even a single flowchart.
 
         Raises:
-            ConfigurationError: there is nothing, so nobody asked for the default settings.
+            ConfigurationError: there is none, so the default settings would run by accident.
         """
         settings = self.settings
         folders_of_it = settings.prompts_dir, settings.state_file.parent
@@ -162,7 +163,7 @@ class Project(Struct, frozen=True, dict=True):
 
     @cached_property
     def allowed(self) -> Mapping[str, str] | None:
-        """Return which settings of the repository git may act on; None: it only looks.
+        """Return the repository settings that git may act on; None: git may only read.
 
         Raises:
             NotTrusted: git would reach a remote or run filters, and you have not allowed it.
@@ -187,13 +188,14 @@ class Project(Struct, frozen=True, dict=True):
             name,
             store,
             self.settings.limits,
+            # The workflow may change with the head, so each command resolves it again.
             lambda head: ResolvedRun(self, name, store, head, definition, source),
             partial(LiveLimits, self.settings, self.trust, is_trusted=self.rehearses),
             redact=self._redact,
         )
 
     def store(self, run: str | None) -> Store:
-        """Return the store of the run called *run*, which reaches only what the project may."""
+        """Return the store of the run called *run*; it reaches only what the project may reach."""
         if self.settings.store_kind.needs_trust:
             self.trust.ensure()
         store = make_store(self.settings, run, lambda: self.allowed, self._redact)
@@ -202,29 +204,30 @@ class Project(Struct, frozen=True, dict=True):
         return store
 
     def _redact(self, text: str) -> str:
-        """Return *text* without secrets; what finds them is made when it is needed."""
+        """Return *text* without secrets; the patterns are compiled on the first call."""
         return self.redaction.hide_text(text)
 
     def kept_in(self, kind: str) -> Project:
-        """Return this project with its runs in the other *kind* of store."""
+        """Return a copy of this project that keeps its runs in a store of *kind*."""
         chosen = self.settings.store.replace(kind=kind)
         return replace(self, settings=replace(self.settings, store=chosen))
 
-    def _worker_of(self, run: str | None, tell: Emit) -> Worker:
-        """Return what runs attempts at *run*, with the project's files as they are now."""
+    def _worker_of(self, run: str | None, emit: Emit) -> Worker:
+        """Return the worker for attempts at *run*, built from the project's current files."""
         settings = self.settings
-        again = open_project(
+        # A worker lives for days: the project may have changed since it started.
+        reopened = open_project(
             settings.project_dir, config=settings.config_path, rehearses=self.rehearses
         )
-        ensure_covered(again.settings, run or "default", again.store(run))
-        return again.run(run).worker(tell)
+        ensure_covered(reopened.settings, run or "default", reopened.store(run))
+        return reopened.run(run).worker(emit)
 
     @cached_property
     def hooks(self) -> Hooks:
-        """Return the project's code, loaded when it is first needed.
+        """Return the project's hooks, loaded on first use.
 
         Raises:
-            NotTrusted: it may not run here, or has changed since you trusted it.
+            NotTrusted: the project may not run here, or has changed since you trusted it.
             ConfigurationError: see `load_hooks`.
         """
         if self.rehearses:
@@ -236,13 +239,14 @@ class Project(Struct, frozen=True, dict=True):
 
     @property
     def posting(self) -> Posting | None:
-        """Return what posts about its runs; None: nothing does."""
+        """Return the object that posts about the project's runs; None: no sink is set."""
         if self.rehearses:
             return None
         for name in extensions.OURS[extensions.POSTING]:
             if name in self.settings.sections:
-                made: Posting | None = extensions.needed(extensions.POSTING, name, "posting")(self)
-                return made
+                make = extensions.needed(extensions.POSTING, name, "posting")
+                posting: Posting | None = make(self)
+                return posting
         return None
 
     def performer(
@@ -253,9 +257,9 @@ class Project(Struct, frozen=True, dict=True):
         definition: Definition | None = None,
         store: Store | None = None,
     ) -> Performer:
-        """Return what performs the steps of *workflow* in the run called *run*.
+        """Return the performer for the steps of *workflow* in the run called *run*.
 
-        *store* keeps the run; None: nobody does, so that its code does not move.
+        *store* keeps the run; None: no store does, so its code is not synced.
 
         Raises:
             NotTrusted: you have not allowed the project to act here.
@@ -302,7 +306,7 @@ class Project(Struct, frozen=True, dict=True):
         )
 
     def obstacle(self, run: Run, head: Head, workflow: Workflow | None) -> SequencerError | None:
-        """Return which plug-in or setting *run* needs to continue from *head*; None: none."""
+        """Return why *run* can't continue from *head* with these plug-ins and settings, or None."""
         has_own = self.settings.worktree or self.rehearses
         missing = next(iter(self.settings.unavailable.values()), None)
         if missing is not None and head.status is not Status.COMPLETE:
@@ -316,7 +320,10 @@ class Project(Struct, frozen=True, dict=True):
         return None
 
     def unmerged(self) -> tuple[UnmergedWork, ...]:
-        """Return what its runs have done that is merged nowhere; git is asked if any may have."""
+        """Return the work of its runs that is merged nowhere.
+
+        Git starts only if a worktree may exist: most projects have none.
+        """
         root, has_any = self.settings.state_file.parent, self.settings.worktree
         if not (has_any or any(root.glob("worktrees")) or any(root.glob("runs/*/worktrees"))):
             return ()
@@ -324,7 +331,7 @@ class Project(Struct, frozen=True, dict=True):
         return () if provider is None else provider.unmerged_in(self)
 
     def forget_attempts(self, run: str | None) -> None:
-        """Remove what was set aside of failed attempts in worktrees of *run*, which goes."""
+        """Remove the saved work of failed attempts in worktrees of *run*, which is removed."""
         if (provider := WORKTREES.get()) is not None:
             provider.forget_attempts(self, run)
 
@@ -339,7 +346,7 @@ class Project(Struct, frozen=True, dict=True):
 
 
 class ResolvedRun(Struct, frozen=True, dict=True):
-    """What one run consists of at one head; see `engine.run.Resolution`."""
+    """The parts of one run at one head; see `engine.run.Resolution`."""
 
     project: Project
     name: str | None
@@ -376,7 +383,7 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return settings.registry.is_as_read(path, name=source.workflow.name)
 
     def performer(self, emit: Emit) -> Performer:
-        """Return what performs the run's steps.
+        """Return the performer for the run's steps.
 
         Raises:
             NotTrusted: you have not allowed the project to act here.
@@ -389,9 +396,9 @@ class ResolvedRun(Struct, frozen=True, dict=True):
         return self.project.performer(self.workflow, emit, self.name, self.definition, self.store)
 
     def agents_may(self, verb: str) -> bool:
-        """Return whether agents may use *verb* too, as the project was trusted.
+        """Return whether agents may use *verb* too, in the project as it was trusted.
 
-        The date of a schedule has decided that its run starts, so agents may start it.
+        Agents may also start a run that is due: its schedule has already decided that.
         """
         is_due = self.name in self.project.due and verb in ("start", "reset")
         return (is_due and not self.project.is_set_by_variables) or self.project.agents_may(verb)
@@ -406,8 +413,8 @@ def load_hooks(
 
     Raises:
         NotTrusted: a file has another fingerprint; it was not run.
-        ConfigurationError: a file is missing, outside the project, or can't be loaded, or has
-            something that looks like a hook but isn't; with file and line.
+        ConfigurationError: a file is missing, is outside the project, can't be loaded, or has a
+            function that looks like a hook but isn't; with file and line.
     """
     entries = extensions.entries(extensions.HOOKS)
     if not files and not entries:
@@ -420,17 +427,17 @@ def load_hooks(
 def _workspace(
     project: Project, run: str | None, store: Store | None, tasks: TaskExecution | None, emit: Emit
 ) -> Workspace:
-    """Return where the agents of the run in *store* work, which has *tasks* or none."""
+    """Return the workspace for the agents of the run in *store*; *tasks*: those of a team."""
     settings = project.settings
     workspace = _checkout(project, run, store, emit) or guard_of(settings)
     workspace = workspace or Workspace(settings.project_dir)
     if project.rehearses:
-        # Nothing is written, and a work tree would run what the project's git is set to.
+        # A rehearsal writes nothing, and creating a worktree could run the repository's filters.
         return workspace
     if settings.worktree:
         hide = project.redaction.hide_text
-        tell = lambda text: emit(Noticed(hide(text)))  # noqa: E731
-        workspace = WORKTREES.required().run_worktree(project, run, workspace, tell)
+        notify = lambda text: emit(Noticed(hide(text)))  # noqa: E731
+        workspace = WORKTREES.required().run_worktree(project, run, workspace, notify)
     if tasks is not None and (trees := WORKTREES.get()) is not None:
         fails = tasks.fails_on_write
         workspace = trees.task_worktrees(project, run, workspace, fails_on_write=fails)
@@ -440,19 +447,19 @@ def _workspace(
 def _checkout(
     project: Project, run: str | None, store: Store | None, emit: Emit
 ) -> Workspace | None:
-    """Return the checkout whose code moves with the run in *store*; None: it does not move."""
-    way = project.settings.store_kind.code
-    if store is None or way is None:
+    """Return the checkout whose code is synced with the run in *store*; None: no sync."""
+    code_sync = project.settings.store_kind.code
+    if store is None or code_sync is None:
         return None
-    make = extensions.needed(extensions.CODE, way, "way to move code")
+    make = extensions.needed(extensions.CODE, code_sync, "way to move code")
     allowed = lambda: project.allowed  # noqa: E731
     request = CodeRequest(project.settings, run, store, project.redaction, allowed, emit)
-    made: Workspace | None = make(request)
-    return made
+    checkout: Workspace | None = make(request)
+    return checkout
 
 
 def guard_of(settings: Settings) -> BranchGuard | None:
-    """Return what lets steps start only on one branch; None: no branch was named."""
+    """Return the guard that lets steps start only on one branch; None: no branch was named."""
     branch = settings.store.work.branch
     if settings.store_kind.carries_code or branch in (CURRENT, NONE):
         return None
@@ -461,17 +468,17 @@ def guard_of(settings: Settings) -> BranchGuard | None:
 
 
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return every variable that an agent may see; secret ones must be hidden."""
-    found = dict(env)
+    """Return every variable that an agent may see, so that secret ones can be hidden."""
+    variables = dict(env)
     if (key := env.get(settings.store.api_key_env or "")) is not None:
-        # Its variable may have any name.
-        found["STORE_API_KEY"] = key
+        # People choose the variable's name, so the name may not look like one of a secret.
+        variables["STORE_API_KEY"] = key
     for agent in settings.agents.values():
         given = agent.options.get("env")
         if isinstance(given, dict):
-            # Two agents may give one name different values; both must be hidden.
-            found |= {f"{agent.name}_{name}": str(value) for name, value in given.items()}
-    return found
+            # Two agents may give the same name different values; both must be hidden.
+            variables |= {f"{agent.name}_{name}": str(value) for name, value in given.items()}
+    return variables
 
 
 def open_project(
@@ -489,14 +496,15 @@ def open_project(
     """Return the project that contains the folder *path*.
 
     With *acts* false, none of its code runs and no remote is reached; for *reads* see `load`. With
-    *rehearses*, every step is a rehearsal, no matter which agent is named. The user of this machine
+    *rehearses*, every step is a rehearsal, no matter which agent it names. The user of this machine
     must trust the project before it acts. With *trust*, your program vouches for it: for everything
-    (True), or for what the given error lists.
+    (True), or for the list in the error that the function gets.
 
     Raises:
-        ConfigurationError: its configuration is wrong (everything is listed), or no folder.
+        ConfigurationError: the configuration is wrong (all problems are listed), or *path* is
+            not a folder.
     """
-    if not os.path.isdir(path):  # noqa: PTH112 - no Path for a look
+    if not os.path.isdir(path):  # noqa: PTH112 - one check needs no Path
         raise ConfigurationError("there is no such folder", where=str(path))
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags, reads=reads)
@@ -527,8 +535,8 @@ def open_run(
 ) -> Run:
     """Return the run called *name* (None: the default run) of the project at *path*.
 
-    The other options, and what is raised, are those of `open_project`; where there is no
-    project at *path* or above it, that is a ConfigurationError too.
+    Options and errors are the same as for `open_project`. No project at *path* or above it is
+    a ConfigurationError too.
     """
     project = open_project(
         path,

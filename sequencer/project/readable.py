@@ -1,6 +1,6 @@
-"""Which prompts of a workflow can't be read: asked by `check`, and before a run's first step.
+"""Which prompts of a workflow can't be read: for `check`, and before a run's first step.
 
-Not promised: that they can be read later, when their turn comes.
+Not promised: that a prompt is still readable when its step runs.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ from sequencer.workflows.router import RouterMode
 
 
 def ensure_readable(project: Project, workflow: Workflow) -> None:
-    """Return if every step that *workflow* comes to has a prompt.
+    """Return if every step that *workflow* can reach has a readable prompt.
 
     Raises:
-        ConfigurationError: one has none, which would show only after the steps before it
-            were paid.
+        ConfigurationError: a prompt is missing or unreadable. Otherwise the run would fail only
+            after the earlier steps were paid.
     """
     router, review = project.settings.router, workflow.review
     if router.is_active and router.mode is RouterMode.ONLY:
         return
-    found = []
+    problems = []
     for step, name, error in unreadable_prompts(project, workflow):
         if review is None or step is not review.step or workflow.review_every:
             message = error.message if name in error.message else f"{name}: {error.message}"
             where = f"step {step.name!r}"
-            found.append(ConfigurationError(message, where=where, hint=error.hint))
-    raise_all(found)
+            problems.append(ConfigurationError(message, where=where, hint=error.hint))
+    raise_all(problems)
 
 
 def unreadable_prompts(
     project: Project, workflow: Workflow
 ) -> Iterator[tuple[Step, str, ConfigurationError]]:
-    """Yield each prompt and system prompt of *workflow* that can't be read, with its first step."""
+    """Yield (first step, prompt, error) for each unreadable prompt or system prompt."""
     seen: set[str] = set()
     for step in workflow.every_step:
-        whole = with_defaults(step, project.settings.step_defaults)
-        names = [whole.system_prompt, *whole.added_system_prompts]
-        if whole.system_from_labels:
-            for _, every in extensions.ours(extensions.SYSTEM_PROMPTS):
-                names += every(project.settings)
+        complete = with_defaults(step, project.settings.step_defaults)
+        names = [complete.system_prompt, *complete.added_system_prompts]
+        if complete.system_from_labels:
+            for _, prompts_of in extensions.ours(extensions.SYSTEM_PROMPTS):
+                names += prompts_of(project.settings)
         is_review = workflow.review is not None and step is workflow.review.step
-        positions = [one.name for one in workflow.steps] if is_review else [step.name]
-        if whole.text is None and not _needs_no_prompt(project, whole, positions):
-            names.append(whole.prompt_name)
+        # A review can run in place of any step, and the position may choose its agent.
+        positions = [other.name for other in workflow.steps] if is_review else [step.name]
+        if complete.text is None and not _needs_no_prompt(project, complete, positions):
+            names.append(complete.prompt_name)
         for name in names:
             if name is None or name in seen:
                 continue
@@ -60,27 +61,28 @@ def unreadable_prompts(
 
 
 def unprompted(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
-    """Yield the steps of *workflow* whose program gets no prompt, and why.
+    """Yield (step, reason) for each step of *workflow* whose program gets no prompt.
 
-    A program may need none, so that is no error. Who names it for one step means that.
+    This is not an error, because a program may need none. A step that names its agent is skipped
+    if the prompt file is missing: the person chose that program on purpose.
     """
     for step in workflow.every_step:
-        whole = with_defaults(step, project.settings.step_defaults)
-        if whole.text is not None or not _needs_no_prompt(project, whole, [step.name]):
+        complete = with_defaults(step, project.settings.step_defaults)
+        if complete.text is not None or not _needs_no_prompt(project, complete, [step.name]):
             continue
-        name = whole.prompt_name
+        name = complete.prompt_name
         try:
             if not project.prompts.read(name).strip():
                 yield step, f"its prompt {name!r} is empty"
         except UnknownName:
-            if whole.agent is None:
+            if complete.agent is None:
                 yield step, f"it has no prompt {name!r}"
         except ConfigurationError as error:
             yield step, f"its prompt {name!r} can't be read: {error.message}"
 
 
 def _needs_no_prompt(project: Project, step: Step, positions: Sequence[str]) -> bool:
-    """Return whether *step* is a program that needs no prompt, at one of *positions* at least."""
+    """Return whether *step* is a program that needs no prompt at any of *positions*."""
     if step.prompt is not None:
         return False
     chosen = (
@@ -92,7 +94,7 @@ def _needs_no_prompt(project: Project, step: Step, positions: Sequence[str]) -> 
 
 
 def unreadable(project: Project, name: str) -> ConfigurationError | None:
-    """Return why the prompt called *name* can't be used; None: it can."""
+    """Return the error if the prompt called *name* can't be used, or None."""
     try:
         text = project.prompts.read(name)
     except ConfigurationError as error:

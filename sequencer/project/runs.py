@@ -1,4 +1,4 @@
-"""The runs of a project: the workflow of each run, and its store."""
+"""The runs of a project: the workflow and the store of each run."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ from sequencer.store.recovery import beyond, missing
 
 
 def definition_of(store: Store) -> Definition | None:
-    """Return what the run in *store* was made from; None for a run without a request.
+    """Return the definition of the run in *store*; None for a run without a request.
 
     Raises:
-        CorruptState: the file is not a definition. The steps of a run are never guessed.
+        CorruptState: the file is not a definition. The program never guesses a run's steps.
     """
     data = store.document(DEFINITION_FILE)
     if data is None:
@@ -59,29 +59,28 @@ def definition_of(store: Store) -> Definition | None:
 
 
 def began_with(settings: Settings, store: Store, head: Head | None = None) -> FlowSource | None:
-    """Return what the run in *store* started with, unless another workflow is asked for.
+    """Return the source that the run in *store* started with, or None.
 
-    Without *head* the store is asked for it.
-
-    ``--workflow`` is the way out of a run whose workflow is gone.
+    Without *head*, the head is read from the store. The result is None if ``--workflow`` names
+    another workflow: that is how a person continues a run whose workflow file was removed.
 
     Raises:
         CorruptState: see `flow_source_of`.
     """
-    is_asked = _is_flag(settings, "name")
+    is_named = _is_flag(settings, "name")
     try:
         source = flow_source_of(store)
     except CorruptState:
-        if is_asked or _has_no_graph(store, head):
+        if is_named or _has_no_graph(store, head):
             return None
         raise
-    if source is None or (is_asked and source.file is not None) or _has_no_graph(store, head):
+    if source is None or (is_named and source.file is not None) or _has_no_graph(store, head):
         return None
     return source
 
 
 def _has_no_graph(store: Store, head: Head | None) -> bool:
-    """Return whether the run has no graph; one that was reset may have lost it."""
+    """Return whether the run has no graph; a reset may have removed it."""
     try:
         head = head or store.view().head
     except StateRefused:
@@ -90,10 +89,10 @@ def _has_no_graph(store: Store, head: Head | None) -> bool:
 
 
 def _without_source(settings: Settings, head: Head) -> Workflow:
-    """Return the workflow of the graph run with *head*, whose ``flow.json`` is gone.
+    """Return the workflow of the graph run with *head*, whose ``flow.json`` is missing.
 
     Raises:
-        CorruptState: nothing else says which workflow it has.
+        CorruptState: no option and no configured workflow has its name.
     """
     if _is_flag(settings, "name"):
         return workflow_for(settings, head)
@@ -103,7 +102,7 @@ def _without_source(settings: Settings, head: Head) -> Workflow:
 
 
 def missing_source(settings: Settings, head: Head) -> CorruptState:
-    """Return the error of a graph run whose source is missing."""
+    """Return the error for a graph run whose source is missing."""
     return CorruptState(
         f"is missing; the run of {head.workflow_name!r} can't continue without it",
         where=str(_folder(settings, head) / FLOW_DOCUMENT),
@@ -125,16 +124,16 @@ def _way_out(settings: Settings, head: Head) -> str:
 
 
 def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None) -> Workflow:
-    """Return the workflow that *source* names, as its file has it now.
+    """Return the workflow that *source* names, read from its current file.
 
     Raises:
-        ConfigurationError: the file is gone, or is no longer a workflow.
+        ConfigurationError: the file is missing, or is no longer a workflow.
     """
     if source.file is None:
-        # A named run has the flow that it started with, no matter what the default run has.
-        is_own = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
+        # A named run keeps its flow, even if the settings change the default run's workflow.
+        keeps = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
         name = source.workflow.name
-        workflow = settings.workflow_called(name) if is_own else workflow_for(settings, head)
+        workflow = settings.workflow_called(name) if keeps else workflow_for(settings, head)
     else:
         path = settings.project_dir / source.file
         if not path.is_file():
@@ -164,9 +163,9 @@ def workflow_of_run(
     """Return the workflow of the run with *head*; a run made from a request has its own.
 
     Raises:
-        ConfigurationError: ``--workflow`` asks for another one, or ``--review-every`` for a
-            review that it does not have.
-        CorruptState: its definition is gone.
+        ConfigurationError: ``--workflow`` names another workflow, or ``--review-every`` is set and
+            the workflow has no review.
+        CorruptState: the run's definition is missing.
     """
     workflow = _workflow_of_run(settings, head, definition, source)
     every = settings.workflow.review_every_n or 0
@@ -213,12 +212,12 @@ _GRANTS = frozenset({"allowed_tools", "tools", "agents"})
 
 
 def ensure_covered(settings: Settings, run: str, store: Store) -> None:
-    """Return if the project's files allow what the run in *store* says about itself.
+    """Return if the project's files allow the workflow and the tools of the run in *store*.
 
-    It may have been started on another machine, by anyone who can write to the server.
+    The run may have been started on another machine, by anyone who can write to the server.
 
     Raises:
-        UnsafePath: the file of its workflow is outside the project.
+        UnsafePath: the run's workflow file is outside the project.
         UsageRefused: its steps get tools that no workflow of the project gives.
     """
     source, definition = flow_source_of(store), definition_of(store)
@@ -237,7 +236,7 @@ def ensure_covered(settings: Settings, run: str, store: Store) -> None:
 def _own_grants(settings: Settings) -> set[str]:
     """Return the tools that the project, or a built-in workflow, gives to any step."""
     found = {*_granted(settings.step_defaults)}
-    found |= {one for part in settings.sections.values() for one in _granted(_dumped(part))}
+    found |= {grant for part in settings.sections.values() for grant in _granted(_dumped(part))}
     for name in settings.registry.names:
         with contextlib.suppress(ConfigurationError):
             found.update(_granted(_dumped(settings.registry.get(name))))
@@ -249,22 +248,22 @@ def _dumped(value: Any) -> Any:
 
 
 def _granted(value: Any) -> Iterator[str]:
-    """Yield what steps anywhere in *value* give to their agents, in a word or two each."""
+    """Yield a short text for each tool that a step anywhere in *value* gives its agent."""
     items = value.items() if isinstance(value, Mapping) else enumerate(value)
     for key, below in items:
         if key in _GRANTS and isinstance(below, dict):
-            yield from (f"{key} {name} {json.dumps(one)}" for name, one in below.items() if one)
+            yield from (f"{key} {name} {json.dumps(item)}" for name, item in below.items() if item)
         elif key in _GRANTS and isinstance(below, list):
-            yield from (f"{key} {one}" for one in below)
+            yield from (f"{key} {item}" for item in below)
         elif isinstance(below, (dict, list)):
             yield from _granted(below)
 
 
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
-    """Return the workflow of the run with *head*, or of one that has not started.
+    """Return the workflow of the run with *head*, or of a run that has not started.
 
-    What you ask for counts, and a run that started with something else refuses it. What you
-    don't ask for stays as the run has it; `_is_asked` says what counts as asking.
+    A workflow that the user asks for wins (see `_is_asked`); a run that started with another one
+    refuses it later. Otherwise the run keeps its workflow and its review interval.
     """
     name, where = settings.workflow.name, None
     if head is not None and not _is_asked(settings, "name", head):
@@ -284,10 +283,10 @@ def workflow_for(settings: Settings, head: Head | None) -> Workflow:
 
 
 def _is_asked(settings: Settings, key: str, head: Head | None) -> bool:
-    """Return whether you ask for *key* of `workflow` in the run with *head*.
+    """Return whether the user asks for *key* of `workflow` in the run with *head*.
 
     File and environment count for the default run, and for runs that have not started. A named
-    run may have started with something else, and only an option counts for it alone.
+    run may have started with another workflow, so only an option counts for it.
     """
     if head is not None and head.run_name is not None:
         return _is_flag(settings, key)
@@ -299,7 +298,7 @@ def _is_flag(settings: Settings, key: str) -> bool:
 
 
 def file_store(request: StoreRequest) -> Store:
-    """Return the store of a run in files of this machine."""
+    """Return the store of a run in files on this machine."""
     options, path = request.settings.store, request.state_path
     return FileStore(
         path,
@@ -315,10 +314,10 @@ def file_store(request: StoreRequest) -> Store:
 
 
 def copy_of_run(request: StoreRequest) -> Store:
-    """Return a store for reading a run's files if its own kind of store is unavailable.
+    """Return a store that reads a run's files because its own kind of store is unavailable.
 
     Raises:
-        PluginUnavailable: there are no files; the run is somewhere else.
+        PluginUnavailable: there are no files: the run is elsewhere.
     """
     missing = request.settings.missing_store
     if missing is not None and not request.state_path.exists():
@@ -327,9 +326,10 @@ def copy_of_run(request: StoreRequest) -> Store:
 
 
 def progress_evidence_for(settings: Settings, state_path: Path) -> ProgressEvidence:
-    """Return what asks step logs and own records of the run whose head is at *state_path*.
+    """Return the function that finds evidence of progress for the run at *state_path*.
 
-    A store that other machines share has the shared copy to compare with.
+    It searches step logs and this user's records. For a store that machines share it finds
+    nothing, because such a store compares with the shared copy.
     """
     if not settings.store_kind.is_local:
         return no_progress_evidence
@@ -339,18 +339,19 @@ def progress_evidence_for(settings: Settings, state_path: Path) -> ProgressEvide
 def lost_steps(
     settings: Settings, state_path: Path, head: Head, folders_of_logs: Iterable[Path]
 ) -> CorruptState | None:
-    """Return why no process continues the run of *head*; None: nothing shows that it should not.
+    """Return the error if *head* is older than the evidence of progress; None: it is not.
 
-    For those who only look: where this user has a record of the run, that record and the log of
-    the next attempt are read, and otherwise all that `progress_evidence_for` returns. What is
-    shown counts only if a newer head does not explain it.
+    For commands that only read. If this user has a record of the run, only that record and the
+    log of the next attempt are read; otherwise all evidence of `progress_evidence_for`. The error
+    counts only if *head* is still the newest: a worker may have continued meanwhile.
     """
     if not settings.store_kind.is_local or head.moved_to is not None:
         return None
-    own, logs = tuple(HighWaterMark(state_path).marks(head.run_id)), _progress_in_logs
-    more = later_logs(folders_of_logs, head) if own else logs(settings, state_path)(head.run_id)
-    shown = beyond(head, head.revision, (*own, *more))
-    return None if shown is None else missing(state_path, head, head.revision, shown)
+    records = tuple(HighWaterMark(state_path).marks(head.run_id))
+    all_logs = _progress_in_logs(settings, state_path)
+    in_logs = later_logs(folders_of_logs, head) if records else all_logs(head.run_id)
+    evidence = beyond(head, head.revision, (*records, *in_logs))
+    return None if evidence is None else missing(state_path, head, head.revision, evidence)
 
 
 def _progress_in_logs(settings: Settings, state_path: Path) -> ProgressEvidence:
@@ -380,14 +381,14 @@ def make_store(
     allowed: Callable[[], Mapping[str, str] | None] = lambda: None,
     redact: Callable[[str], str] = str,
 ) -> Store:
-    """Return the store of a run; *allowed* and *redact* are those of a `StoreRequest`.
+    """Return the store of a run; for *allowed* and *redact* see `StoreRequest`.
 
     Raises:
         ConfigurationError: the package that provides the kind returned no store.
     """
     for folder in (settings.state_file.parent, settings.logs_dir):
         if not any(
-            one.is_relative_to(folder) for one in (settings.project_dir, settings.prompts_dir)
+            path.is_relative_to(folder) for path in (settings.project_dir, settings.prompts_dir)
         ):
             keep_from_git(folder)
 

@@ -1,7 +1,7 @@
 """The keys of orchestration.yaml, their types and their defaults.
 
-The models say what one value may be. `checks` compares values with each other: a workflow's
-name with the definitions, an agent's name with the entries.
+The models decide whether a single value is valid. `checks` compares values with each other: a
+workflow's name with the definitions, an agent's name with the entries.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class WorkflowChoice(Section):
 
     name: Name = "standard"
     review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
-    """Every how many cycles a review takes the place of a cycle; 0 or less: never."""
+    """A review replaces every Nth cycle; 0 or less: never."""
 
 
 class AgentSelection(Section):
-    """``agent:``, the agent for steps that name none."""
+    """``agent:``, the agent for steps that don't name one."""
 
     default: Name = "auto"
     roles: dict[Name, Name] = Field(default_factory=dict)
@@ -157,10 +157,10 @@ class StepDefaults(Step):
 
 
 class JournalOptions(Section):
-    """``store.journal:``, how much of the journal is kept."""
+    """``store.journal:``, how much of the journal to keep."""
 
     rotate_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=1024 * MIB)
-    """At this size a journal file is closed and a new one started."""
+    """At this size, a journal file is closed and a new one starts."""
     keep: int = Field(default=8, ge=1, le=10_000)
     """Number of closed journal files to keep."""
 
@@ -216,7 +216,7 @@ class WorkOptions(Frozen):
 
 
 class CommitOptions(Frozen):
-    """``commit:``, what is committed after a step."""
+    """``commit:``, what to commit after a step."""
 
     paths: tuple[Pattern, ...] = ()
     """Commit all changes there, including removed files."""
@@ -245,7 +245,7 @@ class CommitOptions(Frozen):
     max_tracked_output_file_bytes: Bytes = 32 * MIB
     max_tracked_output_total_bytes: Bytes = 100 * MIB
     max_total_bytes: Bytes = 128 * MIB
-    """Limit for one whole commit."""
+    """Limit for one commit."""
     message: Message = MESSAGE
     """First line of the commit message."""
 
@@ -263,7 +263,7 @@ class CommitOptions(Frozen):
         )
 
     def first_line(self, facts: dict[str, str]) -> str:
-        """Return the message with *facts* in place of the words in braces, in one pass."""
+        """Return the message with the words in braces replaced by *facts*, in one pass."""
         return _WORD.sub(lambda found: facts[found[1]], self.message)
 
 
@@ -292,12 +292,12 @@ BranchPattern = Annotated[str, Field(max_length=150), AfterValidator(_is_branch_
 
 
 class PollOptions(Section):
-    """``store.poll:``, how often the remote is asked while a process waits (kind git)."""
+    """``store.poll:``, how often a waiting process polls the remote (kind git)."""
 
     fast_s: float = Field(default=0.5, ge=0.05, le=3600, allow_inf_nan=False)
-    """Right after something happened."""
+    """Seconds between polls right after something happened."""
     slow_s: float = Field(default=15.0, ge=0.05, le=86_400, allow_inf_nan=False)
-    """When nothing has happened for a long time."""
+    """Seconds between polls when nothing has happened for a long time."""
 
     @model_validator(mode="after")
     def _is_ordered(self) -> PollOptions:
@@ -310,11 +310,12 @@ class TlsOptions(Section):
     """``store.tls:``, files in PEM format."""
 
     ca: str | None = None
-    """Certificate of the authority that signed the server's; absent: those of this machine."""
+    """Certificate of the authority that signed the server's certificate; absent: the authorities
+    that this machine trusts."""
     cert: str | None = None
     """The client's certificate."""
     key: str | None = None
-    """The key of that certificate."""
+    """The private key of the client's certificate."""
 
 
 SHARED = "shared"
@@ -322,13 +323,13 @@ SHARED = "shared"
 
 
 class StoreOptions(Section):
-    """``store:``, where a run is kept."""
+    """``store:``, where the state of a run is kept."""
 
     kind: Name = "file"
     ttl_s: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)
     """Seconds that a claim is valid without a heartbeat."""
     allow_network_fs: bool = False
-    """Accept nfs, cifs and fuse, where locks and renames are not reliable."""
+    """Accept nfs, cifs and fuse, although locks and renames are not reliable there."""
     journal: JournalOptions = JournalOptions()
     remote: RemoteName = "origin"
     """Name or address of the remote that machines share (kind git)."""
@@ -373,7 +374,7 @@ class LogOptions(Section):
     """``logs:``, limits of step logs."""
 
     max_bytes: int = Field(default=64 * MIB, ge=4096, le=1024 * 1024 * MIB)
-    """Limit for one step's log; the rest is cut, with a marker."""
+    """Limit for one step's log; a marker replaces the rest."""
 
 
 class RunDefaults(Section):
@@ -381,16 +382,16 @@ class RunDefaults(Section):
 
     mode: Literal["combined", "sync", "async"] = "combined"
     max_steps: int = Field(default=20, ge=1)
-    """Most steps in one invocation."""
+    """Maximum number of steps in one invocation."""
     max_cycles: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Limit for one invocation; ``limits.cost_usd`` is for the run."""
+    """Limit for one invocation; ``limits.cost_usd`` is the limit for the run."""
     max_wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds to wait for a turn; absent: none in mode combined, no limit in mode sync."""
     step_timeout_s: PositiveSeconds | None = None
     """Time limit for steps without timeout_s."""
     max_parallel: int = Field(default=4, ge=1, le=1000)
-    """Most nodes of a graph that one process runs at the same time."""
+    """Maximum number of graph nodes that one process runs at the same time."""
 
 
 DecidingVerb = Literal[
@@ -419,12 +420,13 @@ class Schema(Section):
 
     agent: AgentSelection = AgentSelection()
     steps: tuple[StepEntry, ...] = ()
-    """The cycle that runs if nothing else is named: ``workflows.default``."""
+    """The default cycle, ``workflows.default``: it runs if you name no other workflow."""
     review: ReviewDefinition | None = None
     """The review of those steps; without steps, of a supervisor and a main step."""
     limits: RunLimits = RunLimits()
     retry: Retry = Retry()
-    """For steps without their own; a number alone: that many tries, with growing pauses."""
+    """For steps without their own ``retry``. A number alone means that many tries, with pauses
+    that grow."""
     workflow: WorkflowChoice = WorkflowChoice()
     prompts_dir: PathText = "prompts"
     supervisor_prompt: PromptName = "supervisor.md"
@@ -476,25 +478,26 @@ for _name in extensions.OURS[extensions.SECTIONS]:
 
 
 TAKEN = frozenset((*Schema.model_fields, *dir(Schema)))
-"""Names that no section of a package can have."""
+"""Names that a package can't use for its section."""
 
 
 def schema_with(keys: Iterable[str]) -> type[Schema]:
-    """Return the schema of a file that has *keys*: with the sections of packages among them."""
+    """Return the schema for a file with *keys*, including those that are sections of packages."""
     unknown = set(keys) - Schema.model_fields.keys()
-    provided = {one.name for one in extensions.entries(extensions.SECTIONS)} if unknown else set()
+    entries = extensions.entries(extensions.SECTIONS) if unknown else ()
+    provided = {entry.name for entry in entries}
     if wrong := sorted(provided & unknown & TAKEN):
         message = f"a package can't have a section called {wrong[0]!r}"
         raise ConfigurationError(message, where=extensions.SECTIONS, hint="choose another name")
-    # A key that nobody has is an error, which lists the sections of all packages.
+    # An unknown key is an error, and its message lists the sections of all packages.
     added = provided & unknown if unknown <= provided else provided
     added = added - TAKEN
     if not added:
         return Schema
-    made: type[Schema] = type(
+    extended: type[Schema] = type(
         "Schema", (Schema,), {"__annotations__": {}, "__doc__": Schema.__doc__}
     )
     for name in sorted(added):
-        # Of a section that the file has not, only the name is needed.
-        made.add(section_spec(name) if name in unknown else LazySpec(name, lambda: Any))
-    return made
+        # A section that the file doesn't have is needed only by name: its package stays unloaded.
+        extended.add(section_spec(name) if name in unknown else LazySpec(name, lambda: Any))
+    return extended

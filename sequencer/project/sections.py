@@ -1,6 +1,6 @@
-"""Sections of orchestration.yaml that plug-ins have: each is loaded only if a file has it.
+"""Sections of orchestration.yaml that plug-ins define: each is loaded only if a file has it.
 
-`Schema` knows the names of them all, so an unknown key is found as ever.
+`Schema` knows all their names, so an unknown key is still an error.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from sequencer.model.step import Step
 from sequencer.packages import ensure_fields
 
 Found = tuple[KeyPath, ConfigurationError]
-"""What is wrong, and with the value of which key."""
+"""The key with the wrong value, and the error."""
 
 
 class SectionSteps(Struct, frozen=True):
     """Step templates in a section, which workflows use by name."""
 
     key: str
-    """The key in the section that holds them, by name."""
+    """The key in the section that maps names to templates."""
     every: Callable[[Any], Mapping[str, tuple[Step, Any]]]
     """Called with the value of the section; returns name -> (step, object that contains it), the
     built-in templates included."""
 
 
 class ConfigSection(Struct, frozen=True):
-    """What one section may be."""
+    """The definition of one section."""
 
     kind: Any
-    """Its type: a class of `Section`, or a mapping of them."""
+    """The type: a subclass of `Section`, or a mapping of them."""
     default: Callable[[], Any]
-    """Returns its value where nobody wrote it."""
+    """Returns the value if the file doesn't set it."""
     problems: Callable[[Any, Any], Iterator[Found]] | None = None
-    """Yields what is wrong with a value beyond its type: called with it and the `Check` of all
+    """Yields the problems that the type can't show. Called with the value and the `Check` of all
     settings, which knows agents, workflows and prompts."""
     steps: SectionSteps | None = None
     """Trusting a project includes the permissions of these steps."""
 
     def __post_init__(self) -> None:
-        """Reject wrong types of fields where the package creates it."""
+        """Reject wrong types now, so that the traceback points into the package."""
         if not _may_be_set(self.kind):
             kind = getattr(self.kind, "__name__", None) or repr(self.kind)
             raise TypeError(f"{kind} is not a Section, nor another type that a setting may have")
@@ -64,10 +64,10 @@ def _may_be_set(kind: Any) -> bool:
 
 
 def section(name: str) -> ConfigSection:
-    """Return the section called *name*; of a disabled plug-in too, for its default.
+    """Return the section called *name*, even if its plug-in is disabled, for its default.
 
     Raises:
-        UnknownName: no plug-in has one.
+        UnknownName: no plug-in has such a section.
         ConfigurationError: it can't be loaded.
     """
     found = _named(name)
@@ -81,7 +81,7 @@ def _named(name: str) -> ConfigSection | None:
 
 
 def section_spec(name: str) -> LazySpec:
-    """Return the field of `Schema` for the section called *name*, whatever is disabled."""
+    """Return the field of `Schema` for the section called *name*, even if it is disabled."""
 
     def kind() -> Any:
         found = _named(name)
@@ -95,10 +95,10 @@ def section_spec(name: str) -> LazySpec:
 
 
 def section_value(holder: Any, name: str) -> Any:
-    """Return the section called *name* that *holder*, a `Schema`, has, or its default.
+    """Return the section called *name* of *holder*, a `Schema`, or its default.
 
     Raises:
-        UnknownName: no plug-in has one.
+        UnknownName: no plug-in has such a section.
     """
     found = getattr(holder, name, None)
     return _default_of(section(name), name) if found is None else found

@@ -1,6 +1,6 @@
-"""What two settings have to agree on: names that refer to each other, and safe paths.
+"""Checks of settings that depend on each other: references by name, and safe paths.
 
-Runs on settings whose single values are right. Every problem is reported, not the first.
+They run on settings whose single values are valid, and report every problem, not only the first.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from sequencer.workflows.router import RouterMode
 from sequencer.workflows.verdicts import ensure_schema
 
 
-def _found(one: Any) -> Found:
-    """Return *one*, which a package has found, if it is a path and an error."""
-    path, error = one
+def _found(problem: Any) -> Found:
+    """Return *problem*, which a package has found, if it is a path and an error."""
+    path, error = problem
     if not isinstance(path, tuple) or not isinstance(error, ConfigurationError):
         raise TypeError("a problem has to be a path (a tuple) and a ConfigurationError")
     return path, error
 
 
 class Check:
-    """One look at a whole set of settings."""
+    """One check of all settings together."""
 
     def __init__(
         self, layers: Layers, schema: Schema, registry: Registry, prompts_dir: Path
     ) -> None:
-        """Prepare to check *schema*, whose values *layers* holds the places of."""
+        """Prepare to check *schema*; *layers* has the places of its values, for messages."""
         self._layers, self._at = layers, layers.at
         self._schema = schema
         self._registry = registry
         self._prompts_dir = prompts_dir
-        # Entries that were refused are known by name; naming them twice would hide the cause.
+        # Refused entries count as known names: a second error would hide the cause.
         self._agents = frozenset(BUILTIN_AGENTS) | self._written("agents")
         self._definitions = self._written("workflows")
 
@@ -54,7 +54,7 @@ class Check:
         return frozenset((*(entries if isinstance(entries, dict) else ()), *map(str, absent)))
 
     def problems(self) -> list[Found]:
-        """Return what doesn't fit together."""
+        """Return the problems."""
         parts: tuple[Callable[[], Iterator[Found]], ...] = (
             self._workflow,
             self._sections,
@@ -79,14 +79,14 @@ class Check:
         cadence = ("workflow", "review_every_n")
         every = self._schema.workflow.review_every_n or 0
         source = self._layers.sources.get(cadence)
-        # What an option asks for is about one run, which may have another workflow.
+        # An option is about one run, which may have another workflow.
         is_option = source is not None and source.kind == "flag"
         if every > 0 and not is_option and self._registry.get(name).review is None:
             message = f"workflow {name!r} has no review step, so review_every_n has no effect"
             self._layers.notices.append(f"{self._at(cadence)}: {message}")
 
     def _sections(self) -> Iterator[Found]:
-        """Yield what is wrong with the sections of plug-ins that somebody has set."""
+        """Yield the problems of the plug-in sections that are set."""
         for name in self._schema.model_fields_set & {*self._schema.sections()}:
             value = getattr(self._schema, name)
             problems = None if value is None else section(name).problems
@@ -95,40 +95,41 @@ class Check:
             elif problems is not None:
                 try:
                     with extensions.package_code(extensions.SECTIONS, name):
-                        found = [_found(one) for one in problems(value, self)]
+                        # A generator of a package fails only when it runs: run it inside the block.
+                        found = [_found(problem) for problem in problems(value, self)]
                 except PackageFailed as error:
                     found = [((name,), error)]
                 yield from found
 
-    # --- what sections ask for ---------------------------------------------------------
+    # --- checks that sections call -----------------------------------------------------
 
     def at(self, path: KeyPath) -> str:
-        """Return where the value at *path* was set, with the path."""
+        """Return the place where the value at *path* was set, and the path."""
         return self._layers.at(path)
 
     def agent_named(self, name: str, path: KeyPath) -> Iterator[Found]:
-        """Yield that there is no agent *name*, which stands at *path*."""
+        """Yield an error if the agent *name*, written at *path*, does not exist."""
         if name not in self._agents:
             yield path, UnknownName("agent", name, self._agents, where=self._at(path))
 
     def workflow_named(self, name: str, path: KeyPath) -> Iterator[Found]:
-        """Yield that there is no workflow *name*, which stands at *path*."""
+        """Yield an error if the workflow *name*, written at *path*, does not exist."""
         known = self._registry.names
         if name not in known and name not in self._definitions:
             yield path, UnknownName("workflow", name, known, where=self._at(path))
 
     def procedure_named(self, name: str, path: KeyPath) -> Iterator[Found]:
-        """Yield that *name*, which somebody wrote at *path*, is no procedure.
+        """Yield an error if *name*, written at *path*, is not a procedure.
 
-        A default may name what the project has made a cycle of. A definition that was refused
-        makes no workflow, and was reported for what it is.
+        A default is not checked: the project may have redefined that workflow as a cycle. A
+        refused definition is not checked either: it has been reported.
         """
         is_refused = name in self._definitions - set(self._registry.names)
         if path in self._layers.sources and not is_refused:
             yield from ensure_procedure(name, path, self._registry, self._at(path))
 
     def prompt_named(self, name: str | None, path: KeyPath) -> Iterator[Found]:
-        """Yield that the prompt *name*, which stands at *path*, is outside of the folder."""
+        """Yield an error if the prompt *name*, written at *path*, is outside the prompts folder."""
         if name is None:
             return
         try:
@@ -137,17 +138,17 @@ class Check:
             yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
 
     def step(self, step: Step, path: KeyPath) -> Iterator[Found]:
-        """Yield what is wrong with *step*, which stands at *path*."""
+        """Yield the problems of *step*, written at *path*."""
         if step.agent is not None:
             yield from self.agent_named(step.agent, (*path, "agent"))
         yield from self._prompts_of(step, path)
         if step.output is not None and step.output.json_schema is not None:
-            # It would fail every attempt.
-            whole = (*path, "output", "schema")
+            # An invalid schema would fail every attempt, after the agent was paid.
+            schema_path = (*path, "output", "schema")
             try:
-                ensure_schema(step.output.json_schema, self._at(whole))
+                ensure_schema(step.output.json_schema, self._at(schema_path))
             except ConfigurationError as error:
-                yield whole, error
+                yield schema_path, error
 
     def _own_steps(self) -> Iterator[Found]:
         for name, definition in self._schema.workflows.items():
@@ -201,8 +202,8 @@ class Check:
 
     def _prompts_named(self) -> Iterator[Found]:
         schema = self._schema
-        own = ("supervisor_prompt", "main_prompt", "reviewer_prompt")
-        named: dict[KeyPath, str | None] = {(key,): getattr(schema, key) for key in own}
+        prompt_keys = ("supervisor_prompt", "main_prompt", "reviewer_prompt")
+        named: dict[KeyPath, str | None] = {(key,): getattr(schema, key) for key in prompt_keys}
         named["router", "prompt"] = schema.router.prompt
         named |= {("router", "allowlist", i): n for i, n in enumerate(schema.router.allowlist)}
         named |= {("agent", "prompts", name): name for name in schema.agent.prompts}
@@ -245,7 +246,7 @@ class Check:
 
 
 def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
-    """Yield what *definition* says about steps; a change is a step whose other fields are unset."""
+    """Yield (path, step) for each step in *definition*; a change is a step with few fields set."""
     found: list[tuple[KeyPath, Step]] = [
         *((("steps", index), step) for index, step in enumerate(definition.steps)),
         *definition.inline_steps(),
@@ -263,7 +264,7 @@ def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[K
 def ensure_procedure(
     name: str, path: KeyPath, registry: Registry, where: str
 ) -> Iterator[tuple[KeyPath, ConfigurationError]]:
-    """Yield what is wrong with *name*, which stands at *path*, as a procedure."""
+    """Yield an error if *name*, written at *path*, is not the name of a procedure."""
     known = registry.procedure_names
     if name in known:
         return

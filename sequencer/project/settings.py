@@ -1,8 +1,8 @@
 """The settings of a project: every value checked, resolved, and with its source.
 
-`load` either returns settings that fit together or raises with everything that is wrong.
-It reads the configuration file and nothing else: whether prompts exist, clients are
-installed or an agent's options suit its kind is found by those who use them.
+`load` returns consistent settings, or raises with every problem that it found. It reads only
+the configuration file. It does not check that prompts exist, that clients are installed, or
+that an agent's options suit its kind: the code that uses them does.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from sequencer.workflows.router import RouterSettings
 
 HIDDEN = "(hidden)"
 WITH_SECRETS = ("agents", "activity", "webhooks")
-"""Sections in which somebody may have written a secret, though none belongs there."""
+"""Sections where someone may have written a secret, although secrets don't belong there."""
 _AS_THEY_ARE = (
     *("workflow", "router", "agent", "hooks", "limits", "prices", "store", "commit"),
     *(
@@ -78,34 +78,34 @@ _AS_THEY_ARE = (
     ),
     "setup_timeout_s",
 )
-"""Sections that the settings have as the schema does."""
+"""Fields that the settings copy from the schema."""
 _OF_LAYERS = ("sources", "values", "unavailable")
-"""What they have as the layers do."""
+"""Fields that they copy from the layers."""
 
 
 class Agent(Struct, frozen=True):
-    """A named executor as the file has it; its kind says which options have a meaning."""
+    """A named executor as written in the file; its kind decides which options are valid."""
 
     name: str
     kind: str
     options: Mapping[str, Any]
-    """As written; may hold a key, so it is not shown."""
+    """As written; never shown, because a value may be an API key."""
     locate: Callable[[KeyPath], str]
     """From an option's path (``("argv", 0)``; empty: the entry) to file, line and key."""
 
     def __repr__(self) -> str:
-        """Return what is no secret."""
+        """Return the name and the kind: options may be secret."""
         return f"Agent(name={self.name!r}, kind={self.kind!r})"
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Everything that was configured; paths are absolute."""
+    """The configuration of a project; paths are absolute."""
 
     config_path: Path | None
     config_looks: tuple[int, ...] | None
-    """What `looks_of` said of that file before it was read."""
+    """The value of `looks_of` for that file before it was read."""
     project_dir: Path
-    """Folder of the file, or where the search began; agents work here."""
+    """Folder of the file, or where the search started; agents work here."""
     prompts_dir: Path
     state_file: Path
     logs_dir: Path
@@ -115,7 +115,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     builtin_prompts: BuiltinPrompts
     registry: Registry
     workflows: Mapping[str, Workflow]
-    """The configured ones; `registry` has the built-in ones too."""
+    """The configured workflows; `registry` has the built-in ones too."""
     router: RouterSettings
     agent: AgentSelection
     agents: Mapping[str, Agent]
@@ -132,32 +132,32 @@ class Settings(Struct, frozen=True, kw_only=True):
     setup_timeout_s: float
     logs: LogOptions
     sections: Mapping[str, Any]
-    """Those of plug-ins that somebody has set, by name; see `section`."""
+    """The sections of plug-ins that are set, by name; see `section`."""
     run: RunDefaults
     agents_may_decide: tuple[str, ...]
     notices: tuple[str, ...]
-    """What was accepted and has no effect, one line each."""
+    """One line for each key that was accepted but has no effect."""
     sources: Mapping[KeyPath, Source]
-    """Of each value that is set."""
+    """The source of each value that is set."""
     values: Mapping[str, Any]
-    """The values as they were written, all layers together."""
+    """The values as written, with all layers merged."""
     written: Mapping[str, Any]
-    """The values of the file alone, under the keys of today."""
+    """The values of the file alone, under the current keys."""
     unavailable: Mapping[KeyPath, ConfigurationError] = MappingProxyType({})
-    """If runs are only read: what was left out because nothing provides it here, by its key."""
+    """If runs are only read: the keys that were left out because no plug-in provides them."""
 
     def __repr__(self) -> str:
-        """Return whose they are; a value may be a secret."""
+        """Return only the paths: a value may be a secret."""
         return f"Settings(config_path={self.config_path!r}, project_dir={self.project_dir!r})"
 
     def section(self, name: str) -> Any:
-        """Return the section of a plug-in called *name*, or its default.
+        """Return the plug-in section called *name*, or its default.
 
         Raises:
-            UnknownName: no plug-in has one.
+            UnknownName: no plug-in has such a section.
         """
-        found = self.sections.get(name)
-        return section(name).default() if found is None else found
+        configured = self.sections.get(name)
+        return section(name).default() if configured is None else configured
 
     @property
     def store_kind(self) -> StoreKind:
@@ -166,11 +166,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def missing_store(self) -> ConfigurationError | None:
-        """Return why runs have no store of their kind, but only copies here; None: they have."""
+        """Return why the configured store is missing (runs are then read from copies), or None."""
         return self.unavailable.get(STORE_KIND)
 
     def chosen_workflow(self) -> Workflow:
-        """Return the workflow that `workflow` names, with its cadence of reviews."""
+        """Return the workflow that the key `workflow` names, with its review interval."""
         workflow = self.registry.get(self.workflow.name)
         every = self.workflow.review_every_n
         if every is None or workflow.review is None:
@@ -178,10 +178,10 @@ class Settings(Struct, frozen=True, kw_only=True):
         return workflow.with_review_every(every)
 
     def workflow_called(self, name: str, *, where: str | None = None) -> Workflow:
-        """Return the workflow called *name*, which *where* names.
+        """Return the workflow called *name*; *where*: the place that names it, for the error.
 
         Raises:
-            ConfigurationError: there is none, or it was left out; see `unavailable`.
+            ConfigurationError: there is no such workflow, or it was left out; see `unavailable`.
         """
         for path, error in self.unavailable.items():
             if path[:2] == ("workflows", name):
@@ -189,11 +189,11 @@ class Settings(Struct, frozen=True, kw_only=True):
         return self.registry.get(name, where=where)
 
     def source_of(self, *path: str) -> Source:
-        """Return who set the value of the key at *path*, which may hold its default."""
+        """Return the source of the value at *path*; `DEFAULT` if no layer sets it."""
         return self.sources.get(path, DEFAULT)
 
     def cost_caps(self, workflow: Workflow) -> Iterator[str]:
-        """Yield the keys of the caps on costs that are set for a run of *workflow*."""
+        """Yield the keys of the cost caps that apply to a run of *workflow*."""
         if self.limits.cost_usd is not None:
             yield "limits.cost_usd"
         if self.run.max_cost_usd is not None:
@@ -203,12 +203,12 @@ class Settings(Struct, frozen=True, kw_only=True):
             yield from graphs.cost_caps(self, workflow)
 
     def rows(self) -> Iterator[tuple[KeyPath, Any, Source]]:
-        """Yield path, value, and source, in the order of the schema.
+        """Yield (path, value, source) in the order of the schema.
 
-        Values are as written, but for what only says a boolean or a number.
+        Values are as written, except that text for a boolean or a number is converted.
 
-        What a free key called key, token, secret or password holds is hidden: the schema's
-        own keys hold names of variables and files instead.
+        The value of a free key called key, token, secret or password is hidden. The schema's
+        own keys need no hiding: they hold names of variables and files.
         """
         defaults = dict(leaves(Schema))
         order = {name: index for index, name in enumerate(schema_with(self.values).model_fields)}
@@ -234,7 +234,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def _is_known(key: str) -> bool:
-    """Return whether the plug-in that has the section *key*, if one has, is there."""
+    """Return whether *key* belongs to no plug-in, or to an available one."""
     plugin = extensions.plugin_of(extensions.SECTIONS, key)
     return plugin is None or extensions.is_available(plugin)
 
@@ -247,14 +247,14 @@ def load(
     flags: Mapping[KeyPath, Given] | None = None,
     reads: bool = False,
 ) -> Settings:
-    """Return the settings of the project that *start* lies in.
+    """Return the settings of the project that contains *start*.
 
-    *flags* are keyed by key path (``("limits", "steps")``); None was not given. If the
-    caller only *reads* runs, what is disabled or not installed is left out, with a notice.
+    *flags* are keyed by key path (``("limits", "steps")``); a value of None was not given. If
+    the caller only *reads* runs, disabled and missing plug-ins are left out, with a notice.
 
     Raises:
-        ConfigurationError: the file can't be read, or one thing is wrong with the settings.
-        ConfigurationErrors: several things are; all of them, in the order of the file.
+        ConfigurationError: the file can't be read, or the settings have one problem.
+        ConfigurationErrors: the settings have several problems, in the order of the file.
     """
     config_path = find_config(start, config)
     project_dir = config_path.parent if config_path else start.resolve()
@@ -267,7 +267,7 @@ def load(
     lists = inline_graphs(schema, sections, layers, config_path or project_dir, found)
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, sections=sections)
-    workflows |= {name: made.workflow for name, made in lists.items()}
+    workflows |= {name: graph.workflow for name, graph in lists.items()}
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     raise_all(_errors(found, layers, reads=reads))
     same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
@@ -292,7 +292,7 @@ def load(
 
 
 def _errors(found: list[Found], layers: Layers, *, reads: bool) -> list[ConfigurationError]:
-    """Return what is wrong, in the order of the file; for *reads* see `load`."""
+    """Return the problems in the order of the file; for *reads* see `load`."""
     if layers.document is not None:
         found += legacy.key_problems(layers.document)
     if reads:
@@ -305,14 +305,14 @@ def _builtin_prompts(schema: Schema) -> BuiltinPrompts:
 
 
 def _sections(schema: Schema) -> dict[str, Any]:
-    """Return the sections of plug-ins that somebody has set."""
+    """Return the sections of plug-ins that are set."""
     names = schema.model_fields_set & {*schema.sections()}
-    found = {name: getattr(schema, name) for name in names}
-    return {name: value for name, value in found.items() if value is not None}
+    sections = {name: getattr(schema, name) for name in names}
+    return {name: value for name, value in sections.items() if value is not None}
 
 
 def looks_of(path: Path | None) -> tuple[int, ...] | None:
-    """Return what is another value after somebody has changed the file at *path*."""
+    """Return a value that differs after the file at *path* has changed; None: no such file."""
     try:
         about = None if path is None else path.stat()
     except OSError:
@@ -325,11 +325,11 @@ def looks_of(path: Path | None) -> tuple[int, ...] | None:
 def _laid(
     config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, Given]
 ) -> tuple[Layers, dict[str, Any]]:
-    """Return the layers that `load` lays one over the other, and what the file alone says."""
+    """Return the merged layers of values for `load`, and the values of the file alone."""
     layers, is_old = Layers(), any(name.startswith(legacy.OWN_VARIABLES) for name in env)
     if config_path is not None:
         layers.document = document = reader.read(config_path)
-        # Whatever is not of this program alone may be hoidn/orchestration's.
+        # A key that hoidn/orchestration also has may come from a file of that program.
         is_old = is_old or not document.data.keys() <= Schema.model_fields.keys() - legacy.OWN_KEYS
         lay_file(layers, document, set(legacy.lay_keys(layers, document)) if is_old else ())
     in_file = cast("dict[str, Any]", _apart(layers.values))
@@ -347,14 +347,14 @@ def _laid(
 
 
 def _apart(value: Any) -> Any:
-    """Return *value* as mappings of its own; what they hold is replaced and never changed."""
+    """Return *value* with copied mappings; the values in them are never changed in place."""
     return {k: _apart(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def _resolved(
     project_dir: Path, schema: Schema, layers: Layers, found: list[Found]
 ) -> dict[str, Path]:
-    """Return the absolute paths; what is wrong with one is added to *found*."""
+    """Return the absolute paths; problems are added to *found*."""
     paths: dict[str, Path] = {}
     for key in ("prompts_dir", "state_file", "logs_dir"):
         where = layers.at((key,))
@@ -373,32 +373,32 @@ def _resolved(
 
 
 def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
-    """Return the settings without what is wrong with them, and what is wrong.
+    """Return the settings without the invalid values, and the problems.
 
-    The rest is still checked for names that don't fit, so that one run of ``check`` shows
-    every problem of a file.
+    Names in the other values are still checked, so that one run of ``check`` shows every
+    problem of a file.
     """
     extensions.configure(disabled(layers.values), enabled(layers.values))
     found = remove_unavailable(layers)
     values = layers.values
-    whole = schema_with(values)
+    schema = schema_with(values)
     is_first_round = True
     while True:
         try:
-            return whole.model_validate(values), found
+            return schema.model_validate(values), found
         except ValidationError as error:
-            for problem in problems_of(error, whole, layers.where, layers.origin):
-                # Missing in a later round: it was taken out, and reported for what it was.
+            for problem in problems_of(error, schema, layers.where, layers.origin):
+                # Missing in a later round: this function removed it, and has reported why.
                 if is_first_round or not problem.is_missing:
                     found.append((problem.path, problem.error))
-                # A run of a kind that is unknown here is none of another kind.
+                # Without its kind, a workflow would be checked as one of another kind.
                 is_kind = problem.path[:1] == ("workflows",) and problem.path[2:] == ("kind",)
                 values = _pruned(values, problem.path[:2] if is_kind else problem.path)
             is_first_round = False
 
 
 def _pruned(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
-    """Return a copy of *values* without what is at *path*, or else without what holds it."""
+    """Return a copy of *values* without the value at *path*, or else without its parent."""
     for length in range(len(path), 0, -1):
         less = _without(values, path[:length])
         if less != values:
@@ -412,7 +412,7 @@ def _without(values: Any, path: KeyPath) -> Any:
         if rest:
             return {**values, key: _without(values[key], rest)}
         return {name: value for name, value in values.items() if name != key}
-    # A list never loses an item: the places of those behind it would no longer be right.
+    # A list never loses an item: the indexes of later items would no longer match the file.
     if isinstance(values, list) and isinstance(key, int) and rest and key < len(values):
         return [*values[:key], _without(values[key], rest), *values[key + 1 :]]
     return values
@@ -421,7 +421,7 @@ def _without(values: Any, path: KeyPath) -> Any:
 def _workflows(
     schema: Schema, prompts: BuiltinPrompts, layers: Layers, found: list[Found]
 ) -> dict[str, Workflow]:
-    """Return the configured workflows; what is wrong with one is added to *found*."""
+    """Return the configured workflows; problems are added to *found*."""
 
     def locate(path: KeyPath) -> str:
         return layers.at(("workflows", *path))
@@ -433,15 +433,15 @@ def _workflows(
     }
     if not written:
         return {}
-    made = Composition(written, BuiltinWorkflows(prompts), locate)
-    found += [(("workflows", *path), error) for path, error in made.problems]
-    return made.workflows
+    composition = Composition(written, BuiltinWorkflows(prompts), locate)
+    found += [(("workflows", *path), error) for path, error in composition.problems]
+    return composition.workflows
 
 
 def _flows(
     schema: Schema, project_dir: Path, layers: Layers, found: list[Found]
 ) -> dict[str, Path]:
-    """Return the files of the configured flowcharts; what is wrong is added to *found*."""
+    """Return the files of the configured flowcharts; problems are added to *found*."""
     files: dict[str, Path] = {}
     for name, entry in schema.workflows.items():
         if entry.file is None:
@@ -475,7 +475,7 @@ def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:
 
 
 def _look_up(values: Mapping[str, Any], path: KeyPath) -> Any:
-    found: Any = values
+    value: Any = values
     for part in path:
-        found = found[part]
-    return found
+        value = value[part]
+    return value

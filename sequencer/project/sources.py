@@ -1,8 +1,8 @@
 """Where each value comes from: defaults < file < environment < flags.
 
-A layer is laid down value by value, and each value remembers its source, for messages
-and for ``sequencer check --settings``. Variables that tell an agent which step it works
-on are no settings: an agent may call ``sequencer`` itself and must not thereby change it.
+Each layer sets values one by one, and each value remembers its source, for messages and for
+``sequencer check --settings``. Variables that identify an agent's step are not settings: an
+agent may call ``sequencer`` itself, and that must not change the settings.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ IDENTITY_VARIABLES = frozenset(
     )
 )
 _GUARD_MARK = f"{PREFIX}GUARD"
-"""By this a guard finds the processes of its agent, among them a ``sequencer`` that it calls."""
+"""A guard finds its agent's processes by it, including a ``sequencer`` that the agent calls."""
 _TRUST = f"{PREFIX}TRUST"
-"""Says whose code may run on this machine, so it is no setting of a project."""
+"""Decides whose code may run on this machine, so it is not a setting of a project."""
 _KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles"))
-"""There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
+"""Sections where ``null`` has a meaning ("no time limit"); elsewhere it leaves the default."""
 
 
 OWN = "default"
 """The workflow of the steps and the review at the top of the file."""
 OWN_STEPS = ("supervisor", "main")
-"""Of a file that has a review at its top, and no steps."""
+"""The steps of a file that has a top-level review but no steps."""
 NAMED: Mapping[KeyPath, KeyPath] = {
     ("agent",): ("agent", "default"),
     ("workflow",): ("workflow", "name"),
 }
-"""A name alone there means the value of this key."""
+"""Key that may hold only a name -> the key that the name is a value for."""
 RENAMED: Mapping[KeyPath, KeyPath] = {
     ("steps",): ("workflows", OWN, "steps"),
     ("review",): ("workflows", OWN, "review"),
@@ -69,11 +69,11 @@ RENAMED: Mapping[KeyPath, KeyPath] = {
         for name in ("steps", "cost_usd", "seconds", "failures_in_row", "attempts")
     },
 }
-"""Two ways to write the same: on the left what a file may say, on the right where it is kept."""
+"""Two spellings of one key: the one that a file may use -> the one that the program uses."""
 
 
 def kept_at(path: KeyPath) -> KeyPath:
-    """Return where a value that is written at *path* is kept."""
+    """Return the program's path for a value that is written at *path*."""
     for length in (1, 2):
         if path[:length] in RENAMED:
             return (*RENAMED[path[:length]], *path[length:])
@@ -81,20 +81,20 @@ def kept_at(path: KeyPath) -> KeyPath:
 
 
 def _spelled(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield where *value*, written at *path*, is kept, in parts if that is a short form."""
+    """Yield (path, value) for *value* as written at *path*; a short form yields several pairs."""
     path = kept_at(path)
-    if path == ("retry",) and isinstance(made := tries(value), dict):
-        yield from (((*path, key), part) for key, part in made.items())
+    if path == ("retry",) and isinstance(expanded := tries(value), dict):
+        yield from (((*path, key), part) for key, part in expanded.items())
     else:
         yield NAMED.get(path, path) if isinstance(value, str) else path, value
 
 
 SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
-"""The last name of a key whose value is not shown."""
+"""Matches the last part of a key whose value is not shown."""
 
 
 class Source(Struct, frozen=True):
-    """Who set a value."""
+    """The layer, and the place in it, that set a value."""
 
     kind: Literal["default", "file", "environment", "flag"]
     file: Path | None = None
@@ -103,7 +103,7 @@ class Source(Struct, frozen=True):
     """The variable or the flag."""
 
     def __str__(self) -> str:
-        """Return it as ``check --settings`` shows it."""
+        """Return the text that ``check --settings`` shows."""
         if self.kind == "file":
             return f"{self.file}:{self.line}"
         return self.name or self.kind
@@ -113,43 +113,43 @@ DEFAULT = Source("default")
 
 
 class Given(NamedTuple):
-    """A value that a flag of the command line gives, and the flag as it is typed."""
+    """A value from a command-line flag, and the flag as typed."""
 
     flag: str
     value: Any
 
 
 class Layers(Struct):
-    """The values so far, later layers over earlier ones."""
+    """The merged values of all layers so far; later layers win."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[KeyPath, Source] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
     document: Document | None = None
     unavailable: dict[KeyPath, ConfigurationError] = field(default_factory=dict)
-    """What was left out because nothing provides it here; see `Settings.unavailable`."""
+    """Keys that were left out because no plug-in provides them; see `Settings.unavailable`."""
     _origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
 
     def put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath | None = None) -> None:
-        """Set the value at *path*; *origin* is its path in the file, where that differs."""
+        """Set the value at *path*; *origin* is its path in the file if that differs."""
         if _is_left_empty(path, value):
             return
         for place, part in _spelled(path, value):
             self._put(place, part, source, origin or path)
 
     def _put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath) -> None:
-        here = self.values
+        parent = self.values
         for part in path[:-1]:
-            below = here.setdefault(str(part), {})
+            below = parent.setdefault(str(part), {})
             if not isinstance(below, dict):
-                # A wrong value in an earlier layer: it is reported, not covered up.
+                # An earlier layer has a wrong value: keep it, so that it is reported.
                 return
-            here = below
-        if isinstance(here.get(str(path[-1])), dict):
+            parent = below
+        if isinstance(parent.get(str(path[-1])), dict):
             self._forget_below(path)
         if _holds_boolean(value):
             value = _with_words(value, keys.annotation_at(Schema, path))
-        here[str(path[-1])] = value
+        parent[str(path[-1])] = value
         self.sources[path] = source
         self._origins[path] = origin
 
@@ -158,22 +158,22 @@ class Layers(Struct):
             del self.sources[known]
 
     def where(self, path: KeyPath) -> str:
-        """Return the place where the value at *path*, or a parent of it, was set."""
+        """Return the place where the value at *path* or its parent was set."""
         source, origin = self._origin(path)
         if source is not None and source.kind != "file":
             return str(source)
         return self.document.where(origin) if self.document else "settings"
 
     def at(self, path: KeyPath) -> str:
-        """Return that place with the key path, as it was written, after it."""
+        """Return the place followed by the key path as it was written."""
         return reader.located(self.where(path), self.origin(path))
 
     def origin(self, path: KeyPath) -> KeyPath:
-        """Return where the value at *path* stands in the file; it may have another key there."""
+        """Return the path of the value in the file; it may have another spelling there."""
         return self._origin(path)[1]
 
     def position(self, path: KeyPath) -> Position:
-        """Return line and column of *path* in the file, (0, 0) for what is not in it."""
+        """Return line and column of *path* in the file, or (0, 0) if it is not in the file."""
         source, origin = self._origin(path)
         if self.document is None or (source is not None and source.kind != "file"):
             return 0, 0
@@ -185,20 +185,20 @@ class Layers(Struct):
             if source is not None:
                 return source, self._origins[path[:length]] + path[length:]
         written = self.document.positions if self.document else {}
-        # The file as a whole has no other key.
-        for short, kept in RENAMED.items() if path and path not in written else ():
-            # A part of what stands there, or what holds it.
-            if short in written and kept[: len(path)] == path[: len(kept)]:
-                return None, short + path[len(kept) :]
+        # An empty path is the whole file, which has no other spelling.
+        for short, renamed in RENAMED.items() if path and path not in written else ():
+            # *path* is below the renamed key, or contains it.
+            if short in written and renamed[: len(path)] == path[: len(renamed)]:
+                return None, short + path[len(renamed) :]
         return None, path
 
 
 def _is_left_empty(path: KeyPath, value: Any) -> bool:
     """Return whether *value* leaves the key at *path* at its default.
 
-    An unknown key is an error even if nothing stands behind it.
+    An unknown key is an error even without a value.
     """
-    # Steps are left out, or they are a list; who forgot them does not mean those of init.
+    # An empty `steps:` is a mistake: a person who forgot the list doesn't want the default steps.
     if value not in (None, {}) or path == ("steps",):
         return False
     if any(len(path) > len(top) and path[: len(top)] == top for top in _KEEPS_NULL):
@@ -214,10 +214,10 @@ def _holds_boolean(value: Any) -> bool:
 
 
 def _with_words(value: Any, annotation: Any) -> Any:
-    """Return *value* with booleans as words, which only a field of type bool reads.
+    """Return *value* with booleans as words, which only a field of type bool accepts.
 
-    pydantic takes ``true`` for 1 where a number is expected. Free-form values (an agent's
-    options, a schema) keep their types; where text is expected, a boolean is wrong as it is.
+    pydantic accepts ``true`` as 1 for a number. Free-form values (an agent's options, a schema)
+    keep their types. A boolean for text stays as it is and is an error.
     """
     if annotation is Any or annotation is str:
         return value
@@ -234,9 +234,9 @@ _WORDS = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "n
 
 
 def as_meant(value: Any, annotation: Any) -> Any:
-    """Return *value* with the booleans and numbers that a field of type *annotation* reads in it.
+    """Return *value* with words converted to the booleans and numbers of type *annotation*.
 
-    A boolean of the file was laid as a word, and a variable holds nothing but text.
+    A boolean of the file became a word (see `_with_words`), and a variable holds only text.
     """
     members = [annotation]
     if get_origin(annotation) in (Union, UnionType):
@@ -248,16 +248,16 @@ def as_meant(value: Any, annotation: Any) -> Any:
         found = reader.plain_value(value.strip()) if is_number else value
         return found if isinstance(found, (int, float)) else value
     if isinstance(value, list):
-        within = next((one for one in members if keys.is_list(one)), None)
+        within = next((member for member in members if keys.is_list(member)), None)
         return [as_meant(item, keys.below(within, 0)) for item in value]
     if isinstance(value, dict):
-        within = next((one for one in members if keys.is_mapping(one)), None)
+        within = next((member for member in members if keys.is_mapping(member)), None)
         return {key: as_meant(item, keys.below(within, key)) for key, item in value.items()}
     return value
 
 
 def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield path and value of everything below *value* that is no mapping, or an empty one."""
+    """Yield (path, leaf) for each leaf below *value*; an empty mapping is a leaf too."""
     if isinstance(value, dict) and value:
         for key, below in value.items():
             yield from flatten(below, (*path, key))
@@ -266,20 +266,20 @@ def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def lay_file(layers: Layers, document: Document, known: Container[str]) -> None:
-    """Lay what *document* says over *layers*, but for its keys that are *known* already."""
+    """Add the values of *document* to *layers*, except for the top-level keys in *known*."""
     for key, value in document.data.items():
         for below, leaf in flatten(value, (key,)) if key not in known else ():
             layers.put(below, leaf, source_in(document, below))
 
 
 def source_in(document: Document, path: KeyPath) -> Source:
-    """Return who set what stands at *path* in *document*."""
+    """Return the source of the value at *path* in *document*."""
     line, _ = document.positions[path]
     return Source("file", document.file, line)
 
 
 def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
-    """Lay the ``SEQUENCER_…`` variables over *layers*; unknown ones become notices.
+    """Add the ``SEQUENCER_…`` variables to *layers*; unknown ones become notices.
 
     Raises:
         ConfigurationError: a list or mapping in a variable is not YAML.
@@ -338,7 +338,7 @@ def _unknown_variable(variable: str, annotation: Any, path: KeyPath) -> str:
 
 
 def choose_own_steps(layers: Layers) -> None:
-    """Let the workflow of ``steps`` and ``review`` be the one that runs, unless one is named."""
+    """Choose the workflow of ``steps`` and ``review`` if the settings name no other one."""
     steps, review = RENAMED["steps",], RENAMED["review",]
     written = [path for path in layers.sources if path[:3] in (steps, review)]
     if not written:
@@ -351,7 +351,7 @@ def choose_own_steps(layers: Layers) -> None:
 
 
 def inherit_cadence(layers: Layers) -> None:
-    """Let the router's old cadence be the workflow's where that has none of its own."""
+    """Use the router's old review interval if the workflow has none."""
     old, new = ("router", "review_every_n"), ("workflow", "review_every_n")
     if new in layers.sources or old not in layers.sources:
         return
@@ -359,7 +359,7 @@ def inherit_cadence(layers: Layers) -> None:
 
 
 def notice_former_agents(layers: Layers) -> None:
-    """Say of each step whose agent has its former name what it is called today."""
+    """Add a notice for each step that uses the former name of the key ``agent``."""
     document = layers.document
     for path in document.positions if document else ():
         if path[-1] == FORMER_AGENT and path[0] in ("steps", "review", "workflows", "teams"):
@@ -370,19 +370,19 @@ def notice_former_agents(layers: Layers) -> None:
 
 
 def notice_commits(layers: Layers) -> None:
-    """Say of each key about commits that it has no effect where no code is moved.
+    """Add a notice for each key about commits if the store moves no code, so it has no effect.
 
-    `store.work.branch` has one everywhere.
+    `store.work.branch` has an effect with every store.
     """
     store = layers.values.get("store")
     name = store.get("kind") if isinstance(store, dict) else None
-    with suppress(ConfigurationError):  # `setting_checks` says so
+    with suppress(ConfigurationError):  # `setting_checks` reports it
         if isinstance(name, str) and store_kind(name).code is not None:
             return
-    told = set()
+    noticed = set()
     for path in layers.sources:
         if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
             where, key = layers.where(path), reader.dotted(layers.origin(path))
-            if key not in told:
+            if key not in noticed:
                 layers.notices.append(f"{where}: {key!r} has no effect with store.kind file")
-                told.add(key)
+                noticed.add(key)

@@ -1,7 +1,6 @@
-"""What starts runs by itself, asked by those who work on a run and by those who show it.
+"""The interface to the scheduler, which starts runs by itself, and the formats of its dates.
 
-Nothing does, unless the project's configuration has a section for it. How dates are written and
-said is here too, for whoever shows one.
+Without a schedules section in the configuration, `Starts` itself is used, and it starts nothing.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from sequencer.project.project import Project
 
 
 class Starts:
-    """What starts runs of a project; times are in seconds since 1970. This one starts none."""
+    """Starts runs of a project; times are in seconds since 1970. This base class starts none."""
 
     def workflows(self, project: Project) -> Mapping[str, str]:
-        """Return what each run that is started by itself works on, by the run's name."""
+        """Return run name -> workflow for each scheduled run."""
         del project
         return {}
 
     def next_start(self, project: Project, run: Run) -> float | None:
-        """Return when *run* starts by itself: at most now if it is due. None: by nothing of this.
+        """Return the time when *run* starts by itself, at most now if it is due, or None.
 
-        Nothing is written.
+        Writes nothing.
         """
 
     def next_look(self, project: Project, run: Run) -> float | None:
-        """Return when a tick of *run* may find a date; None: nothing of this starts it."""
+        """Return the time when a tick of *run* may find a date; None: it has no schedule."""
 
     def left_out(self, project: Project, run: Run) -> tuple[float, str] | None:
-        """Return the newest date that has started nothing, and why; None: there is none."""
+        """Return the newest skipped date and the reason; None: no date was skipped."""
 
     def scheduled(self, project: Project) -> Iterable[tuple[Run, float | None]]:
-        """Yield each run that is started by itself with its `next_start`."""
+        """Yield each scheduled run with its `next_start`."""
         del project
         return ()
 
@@ -49,16 +48,16 @@ class Starts:
         say: Callable[[str], None],
         tell: Callable[[str], None] | None = None,
     ) -> float | None:
-        """Start *run* if it is due; return the date that it waits for if nothing may begin yet.
+        """Start *run* if it is due; otherwise return the date that it waits for.
 
-        *say* takes a notice, *tell* what a person must know.
+        *say* gets notices, *tell* gets messages that a person must read.
         """
 
     def begin(self, project: Project, run: Run) -> None:
-        """Make the first start of *run*, if `start_due` has found it due."""
+        """Start *run* for the first time if `start_due` found it due."""
 
     def telling_skipped(self, project: Project, run: Run | None) -> AbstractContextManager[None]:
-        """Return a block in which a refused merge says that a date of *run* was left out."""
+        """Return a context in which the error of a refused merge names a skipped date of *run*."""
         del project, run
         return nullcontext()
 
@@ -68,7 +67,7 @@ class Starts:
         listed: Iterable[tuple[Run, Mapping[str, Any]]],
         able: Collection[str],
     ) -> dict[str, int]:
-        """Return the place of each *able* run in the line of ticks for all runs, 1 is next."""
+        """Return the position of each *able* run in the queue of ticks for all runs; 1 is next."""
         del project, listed, able
         return {}
 
@@ -77,7 +76,7 @@ _NOTHING = Starts()
 
 
 def starts_of(project: Project) -> Starts:
-    """Return what starts runs of *project*, loaded only if its configuration asks for it."""
+    """Return the scheduler of *project*; the plug-in is loaded only if the settings need it."""
     is_asked_for = any(
         name in project.settings.sections for name in extensions.OURS[extensions.STARTS]
     )
@@ -85,8 +84,8 @@ def starts_of(project: Project) -> Starts:
 
 
 def scheduler() -> Starts:
-    """Return the scheduler, also for a project without schedules: it orders all runs."""
-    found: Starts = next((one for _, one in extensions.ours(extensions.STARTS)), _NOTHING)
+    """Return the scheduler even for a project without schedules: it orders all ticks."""
+    found: Starts = next((starts for _, starts in extensions.ours(extensions.STARTS)), _NOTHING)
     return found
 
 
@@ -94,12 +93,12 @@ def scheduler() -> Starts:
 
 
 def clock(date: float) -> str:
-    """Return a date on this machine's clock."""
+    """Return a date in local time, for people."""
     return f"{datetime.fromtimestamp(date).astimezone():%Y-%m-%d %H:%M}"
 
 
 def as_utc(date: float) -> str:
-    """Return a date as programs read it."""
+    """Return a date in UTC, for programs."""
     return utc(datetime.fromtimestamp(date, UTC))
 
 
@@ -109,10 +108,10 @@ def parsed(date: str) -> float:
 
 
 def left_out_json(missed: tuple[float, str] | None) -> dict[str, str] | None:
-    """Return a date that is left out, and why, as ``--json`` prints it."""
+    """Return a skipped date and the reason as ``--json`` prints them."""
     return None if missed is None else {"date": as_utc(missed[0]), "reason": missed[1]}
 
 
 def starts_at(date: float) -> str:
-    """Return in words when a run starts."""
+    """Return a clause that says when a run starts."""
     return f"it starts at {clock(date)}"

@@ -1,11 +1,11 @@
-"""What a step may do, as values to compare with what a person has trusted.
+"""Facts about what a step may do, to compare with the facts that a person has trusted.
 
-They come from the steps that the real readers return, with the project's step defaults: what a
-step gives its agent, what it takes away, who or what is asked after it, and its caps. A field
-that no table here names acts: any change of it counts.
+They come from the steps that the real readers return, with the project's step defaults: grants
+to the agent, refusals, gates after the step, and caps. A field that no table in this module
+names counts as one that acts: any change of it needs trust.
 
-Not promised: the order of steps and the edges of a graph. A gate that comes later, or that a
-way leads past, is still a gate.
+Not compared: the order of steps and the edges of a graph. A gate that comes later, or that some
+path avoids, is still a gate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 
 WHOLE = ""
-"""In place of a step: what a workflow says about all of them. No step has this name."""
+"""Key for facts about a whole workflow. No step has this name."""
 PERSON = "asks a person"
 """The gate of a person's node."""
 _APPROVAL, _JUDGE = "requires_approval", "validation"
@@ -55,7 +55,7 @@ FREE: Mapping[str, frozenset[str]] = {
     ),
     "Workflow": frozenset({"name", "steps", "review", "kind", "graph", "description"}),
 }
-"""Fields, by class, whose change means nothing for trust, or that are looked into."""
+"""Fields, by class, whose change does not matter for trust, or whose parts are compared."""
 COMPARED: Mapping[str, frozenset[str]] = {
     "Step": frozenset(
         {
@@ -77,29 +77,29 @@ _USUAL: Mapping[str, float] = {
     "retry.max_attempts": 1.0,
     "max_iterations": float(DEFAULT_MAX_ITERATIONS),
 }
-"""Caps that are there where nobody wrote one; every other one is then none."""
+"""Defaults of caps; a cap that is not listed has no default, so no limit."""
 _MS = 1000
 
 
 class StepFacts(Struct, frozen=True, omit_defaults=True):
-    """What one step may do, or a whole workflow (`WHOLE`)."""
+    """The facts about one step, or about a whole workflow (`WHOLE`)."""
 
     agent: str | None = None
-    """As the step names it; None: whichever performs steps that name none. Those that stand in
-    for it follow, each after a line break, which no name has."""
+    """As named in the step; None: the agent for steps that don't name one. Its fallback agents
+    follow, each after a line break, which no name contains."""
     grants: tuple[str, ...] = ()
-    """What it gives its agent; each a line without the step's name."""
+    """The tools and rights that it gives its agent; one line each, without the step's name."""
     refusals: tuple[str, ...] = ()
-    """What it takes from its agent."""
+    """The tools and rights that it takes from its agent."""
     gates: Mapping[str, float | None] = field(default_factory=dict)
-    """What has to happen before the run continues -> seconds after which it does so by itself."""
+    """Gate -> seconds after which it opens by itself; None: never."""
     caps: Mapping[str, float] = field(default_factory=dict)
-    """Only those that are not as usual."""
+    """Only caps that differ from the default."""
     others: Mapping[str, str] = field(default_factory=dict)
     """Fields that no table names, with their values."""
 
     def most(self, cap: str) -> float:
-        """Return how much *cap* allows, infinity for no cap."""
+        """Return the maximum that *cap* allows, infinity for no cap."""
         return self.caps.get(cap, _USUAL.get(cap, math.inf))
 
     @property
@@ -107,61 +107,61 @@ class StepFacts(Struct, frozen=True, omit_defaults=True):
         """Yield each fact, for people."""
         yield from self.grants
         yield from self.refusals
-        yield from (told_gate(name, wait) for name, wait in self.gates.items())
+        yield from (gate_text(name, wait) for name, wait in self.gates.items())
         yield from (f"{name}: {amount(most)}" for name, most in self.caps.items())
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
     @property
     def powers(self) -> Iterator[str]:
-        """Yield what a person has to see first: all but refusals and caps, which take away."""
+        """Yield the facts that a person must see first: not refusals and caps, which only limit."""
         yield from self.grants
-        yield from (told_gate(name, wait) for name, wait in self.gates.items())
+        yield from (gate_text(name, wait) for name, wait in self.gates.items())
         yield from (f"{name}: {value}" for name, value in self.others.items())
 
 
 class Loss(NamedTuple):
-    """One way in which something may do more than before."""
+    """One way in which a step may do more than before."""
 
     before: str | None
-    """A line; None: it is new."""
+    """The trusted line; None: the line is new."""
     after: str | None
-    """None: it is gone."""
+    """The current line; None: it was removed."""
 
 
 def hidden(text: str) -> str:
-    """Return what is shown instead of *text*, a secret: enough to see that it has changed."""
+    """Return a text to show instead of the secret *text*; it shows only whether it has changed."""
     return f"(hidden, {hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()[:12]})"
 
 
 def text_of(value: Any) -> str:
     """Return *value* on one line of ASCII."""
-    # ASCII: what is shown to a person who decides must not look like something else.
+    # ASCII only: a look-alike character could deceive the person who decides.
     return json.dumps(value, sort_keys=True, default=str)
 
 
 def ascii_of(text: str) -> str:
-    """Return *text* with everything but printable ASCII spelled out."""
+    """Return *text* with every character except printable ASCII escaped."""
     return text.encode("unicode_escape").decode()
 
 
 def amount(most: float) -> str:
-    """Return a cap for people."""
+    """Return a cap as text for people."""
     return "no cap" if math.isinf(most) else f"{most:.15g}"
 
 
-def told_gate(name: str, wait_s: float | None) -> str:
-    """Return the gate *name* for people, which opens by itself after *wait_s* seconds."""
+def gate_text(name: str, wait_s: float | None) -> str:
+    """Return the gate *name* as text; it opens by itself after *wait_s* seconds (None: never)."""
     return f"{name}: true" if wait_s is None else f"{name}: true, continues after {wait_s:g} s"
 
 
 def facts_of_step(step: Step, traits: Any = None) -> StepFacts:
-    """Return what *step* may do; *traits* are those of the team's task or role it is of."""
+    """Return the facts of *step*; *traits*: those of its team task or role, if it has one."""
     grants: list[str] = []
     refusals: list[str] = []
     for tool, is_given in (step.tools or {}).items():
         (grants if is_given else refusals).append(f"tools.{tool}: {text_of(is_given)}")
     if step.allowed_tools is not None:
-        # For some clients the list is also a limit: without it, every tool is there.
+        # For some clients the list is also a limit: without it, they allow every tool.
         refusals.append("allowed_tools: no others")
     grants += [f"allowed_tools: {text_of(tool)}" for tool in step.allowed_tools or ()]
     refusals += [f"disallowed_tools: {text_of(tool)}" for tool in step.disallowed_tools or ()]
@@ -175,7 +175,7 @@ def facts_of_step(step: Step, traits: Any = None) -> StepFacts:
     others = _others(step)
     if traits is not None:
         given = {"writes": traits.writes or None, "adds": getattr(traits, "adds", None)}
-        grants += [f"{name}: {text_of(one)}" for name, one in given.items() if one]
+        grants += [f"{name}: {text_of(value)}" for name, value in given.items() if value]
         refusals += ["worktree: true"] if traits.worktree else []
         caps["budget.max_cost_usd"] = traits.budget.max_cost_usd
         caps["budget.max_tokens"] = traits.budget.max_tokens
@@ -202,24 +202,24 @@ def _gates_of(step: Step) -> Iterator[tuple[str, float | None]]:
 
 
 Complete = Callable[[Step], Step]
-"""From a step to the same with the project's defaults."""
+"""Returns a step with the project's defaults."""
 
 
 def facts_of_steps(
     name: str, step: Step, complete: Complete, traits: Any = None
 ) -> Iterator[tuple[str, StepFacts]]:
-    """Yield the facts of *step* as *name*, and those of the step that fixes its work.
+    """Yield the facts of *step* as *name*, and the facts of the step that fixes its work.
 
-    Names of what is inside of something else have a line break, which no name of a step has.
+    The name of an inner step has a line break, which no other step's name contains.
     """
-    whole = complete(step)
-    yield name, facts_of_step(whole, traits)
-    if whole.validation is not None and whole.validation.fixer is not None:
-        yield from facts_of_steps(f"{name}\nfixer", whole.validation.fixer, complete)
+    completed = complete(step)
+    yield name, facts_of_step(completed, traits)
+    if completed.validation is not None and completed.validation.fixer is not None:
+        yield from facts_of_steps(f"{name}\nfixer", completed.validation.fixer, complete)
 
 
 def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepFacts]:
-    """Return the facts of each step of *workflow*, and of its persons' nodes, by name."""
+    """Return the facts of each step and each human node of *workflow*, by name."""
     found: dict[str, StepFacts] = {}
     nodes = {node.id: node for node in workflow.nodes}
     for step in workflow.steps:
@@ -228,7 +228,7 @@ def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepF
     if workflow.review is not None:
         step = workflow.review.step
         facts = dict(facts_of_steps(f"{step.name}\nreview", step, complete))
-        found |= {name: _at_times(one, workflow.review_every) for name, one in facts.items()}
+        found |= {name: _at_times(inner, workflow.review_every) for name, inner in facts.items()}
     others = _others(workflow)
     caps: dict[str, float | None] = {}
     if nodes:
@@ -246,14 +246,14 @@ def facts_of_workflow(workflow: Workflow, complete: Complete) -> dict[str, StepF
 
 
 def _at_times(facts: StepFacts, every: int) -> StepFacts:
-    """Return the *facts* of a review; how rarely it comes counts where something waits for it."""
+    """Return the *facts* of a review; its interval is a cap if the review has a gate."""
     if not facts.gates or not every:
         return facts
     return replace(facts, caps={**facts.caps, "review.every": float(every)})
 
 
 def _is_asked(graph: Graph, node: Node) -> bool:
-    # A node that no way leads to asks nobody.
+    # An unreachable node asks no one.
     return node.kind is NodeKind.HUMAN and node.id in graph.reachable
 
 
@@ -268,15 +268,15 @@ def _written(caps: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def _others(value: Frozen) -> dict[str, str]:
-    """Return the fields of *value* that no table names and that are not as they come."""
-    table = next(each.__name__ for each in type(value).__mro__ if each.__name__ in FREE)
+    """Return the fields of *value* that no table names and that differ from their defaults."""
+    table = next(cls.__name__ for cls in type(value).__mro__ if cls.__name__ in FREE)
     known = FREE[table] | COMPARED[table]
     unknown = {name: spec for name, spec in type(value).model_fields.items() if name not in known}
-    found = {name: getattr(value, name) for name in unknown}
+    fields = {name: getattr(value, name) for name in unknown}
     return {
-        name: text_of(each.model_dump(mode="json") if isinstance(each, Frozen) else each)
-        for name, each in found.items()
-        if each != unknown[name].get_default()
+        name: text_of(item.model_dump(mode="json") if isinstance(item, Frozen) else item)
+        for name, item in fields.items()
+        if item != unknown[name].get_default()
     }
 
 
@@ -286,17 +286,17 @@ def losses(
     bounds: Mapping[str, float],
     given: frozenset[str] | None = None,
 ) -> Iterator[Loss]:
-    """Yield what *now* may do more than the same step as it was *trusted*, gates aside.
+    """Yield each right of *now* that the *trusted* step does not have, except for gates.
 
-    A cap that *bounds* has may rise up to there. *given* is what other steps of the agent are
-    given, which counts where it is another agent than before.
+    A cap in *bounds* may rise up to the value there. *given* are the grants in other steps of the
+    agent; they matter only if the step has another agent than before.
     """
     if PERSON not in now.gates:
         is_same = given is None or _agents(now) <= _agents(trusted)
         may = set(trusted.grants) if is_same else set(trusted.grants) & (given or set())
         who = "" if is_same else f", to agent {text_of(' or '.join(sorted(_agents(now))))}"
         yield from (Loss(None, f"{grant}{who}") for grant in now.grants if grant not in may)
-        yield from (Loss(each, None) for each in trusted.refusals if each not in now.refusals)
+        yield from (Loss(line, None) for line in trusted.refusals if line not in now.refusals)
         for name in sorted({*now.caps, *trusted.caps}):
             before, after = trusted.most(name), now.most(name)
             if after > before and after > bounds.get(name, -math.inf):
@@ -312,37 +312,36 @@ def _agents(facts: StepFacts) -> set[str]:
 
 
 def lost_gates(now: StepFacts, trusted: StepFacts) -> Iterator[Loss]:
-    """Yield the gates of *trusted* that *now* has not, or that open sooner by themselves."""
+    """Yield each gate of *trusted* that *now* does not have, or that opens by itself sooner."""
     for name, wait_s in trusted.gates.items():
-        before = told_gate(name, wait_s)
+        before = gate_text(name, wait_s)
         if name not in now.gates:
             yield Loss(before, None)
         elif _wait(now.gates[name]) < _wait(wait_s):
-            yield Loss(before, told_gate(name, now.gates[name]))
+            yield Loss(before, gate_text(name, now.gates[name]))
 
 
 def moved_gates(
     gone: Mapping[str, StepFacts], came: Mapping[str, StepFacts]
 ) -> Iterator[tuple[str, Loss]]:
-    """Yield, with their names, the gates of the steps *gone* that none of *came* has instead.
+    """Yield (step, gate) for each gate of the steps *gone* that no step of *came* replaces.
 
-    A step that is renamed keeps its gate so, and one that is left out does not.
+    So a renamed step keeps its gate, and a removed step loses it.
     """
-    left: dict[str, list[float]] = {}
+    available: dict[str, list[float]] = {}
     for facts in came.values():
         for name, wait_s in facts.gates.items():
-            left.setdefault(name, []).append(_wait(wait_s))
-    # The gates that wait longest first: what is left of the others may be shorter.
-    asked = [
+            available.setdefault(name, []).append(_wait(wait_s))
+    # Match the longest waits first: the shorter ones can use the gates that remain.
+    lost = [
         (gate, _wait(w), step) for step, facts in gone.items() for gate, w in facts.gates.items()
     ]
-    for gate, wait_s, step in sorted(asked, key=lambda one: -one[1]):
-        instead = max(left.get(gate, ()), default=-1.0)
-        if instead < wait_s:
-            told = None if math.isinf(wait_s) else wait_s
-            yield step, Loss(told_gate(gate, told), None)
+    for gate, wait_s, step in sorted(lost, key=lambda item: -item[1]):
+        longest = max(available.get(gate, ()), default=-1.0)
+        if longest < wait_s:
+            yield step, Loss(gate_text(gate, None if math.isinf(wait_s) else wait_s), None)
         else:
-            left[gate].remove(instead)
+            available[gate].remove(longest)
 
 
 def _wait(wait_s: float | None) -> float:

@@ -1,6 +1,6 @@
-"""Kinds of stores: what each can do. The rest of the program never asks for one by its name.
+"""Kinds of stores and their capabilities. The rest of the program never asks for a kind by name.
 
-`store.kind` of orchestration.yaml names one: ``file``, which is here, or one of the group
+`store.kind` of orchestration.yaml names one: ``file``, from this module, or an entry of the group
 `extensions.STORES`. A new kind is one module with a `StoreKind` in it.
 """
 
@@ -22,33 +22,33 @@ class StoreKind(Struct, frozen=True):
 
     name: str
     make: str | Callable[..., Any]
-    """Makes the store of a run from a `StoreRequest`; as text ``MODULE:NAME`` it is loaded when it
-    is needed."""
+    """Creates the store of a run from a `StoreRequest`. Text (``MODULE:NAME``) is loaded on first
+    use."""
     is_local: bool = False
-    """Whether a run is nothing but its files: there is no server or other copy to ask."""
+    """Whether a run is only its files: there is no server or other copy to compare with."""
     has_files: bool = True
     """Whether head and journal are files in the run's folder."""
     needs_trust: bool = False
-    """Whether just looking at a run contacts a server that the project names."""
+    """Whether even reading a run contacts a server that the project names."""
     code: str | None = None
-    """What moves the code of accepted steps to other machines, by its name in `extensions.CODE`;
-    None: nothing does."""
+    """Name in `extensions.CODE` of the code sync that moves accepted code to other machines; None:
+    code stays on this machine."""
     carries_code: bool = False
-    """Whether the code comes and goes with the record of the run: what a step needs may not be
-    here before its claim, and the store keeps to `store.work.branch` itself."""
+    """Whether code travels with the run's record: a step's code may be missing on this machine
+    before its claim, and the store itself enforces `store.work.branch`."""
     max_open_journal_bytes: int | None = None
-    """How large the open part of the journal may be; None: there is no limit."""
+    """Maximum size of the open journal file; None: no limit."""
     checks: str | Callable[..., Any] | None = None
-    """Yields what `check` has to say about it, each a `Diagnostic`, from a `CheckRequest`."""
+    """Yields each finding for `check`, a `Diagnostic`, from a `CheckRequest`."""
 
     def __post_init__(self) -> None:
-        """Reject wrong types of fields where the package creates it."""
+        """Reject wrong types now, so that the traceback points into the package."""
         called, nothing = (str, Callable), type(None)
         ensure_fields(self, name=str, make=called, checks=(*called, nothing), code=(str, nothing))
         ensure_fields(self, max_open_journal_bytes=(int, nothing))
 
     def open(self, request: Any) -> Store:
-        """Return the store of the run of *request*, a `StoreRequest`.
+        """Return the store of the run in *request*, a `StoreRequest`.
 
         Raises:
             ConfigurationError: the package that provides this kind failed, or returned
@@ -56,28 +56,28 @@ class StoreKind(Struct, frozen=True):
         """
         with extensions.package_code(extensions.STORES, self.name):
             make = extensions.loaded(self.make)
-        made: Store = extensions.create(extensions.STORES, self.name, Store, make, request)
-        return made
+        store: Store = extensions.create(extensions.STORES, self.name, Store, make, request)
+        return store
 
 
 FILE = StoreKind("file", "sequencer.project.runs:file_store", is_local=True)
-"""Files of this machine."""
+"""Files on this machine."""
 STORE_KIND = ("store", "kind")
-"""The key that names one."""
+"""The key that names a kind."""
 COPY = StoreKind("copy", "sequencer.project.runs:copy_of_run")
-"""The files in a run's folder, for reading, if its own kind of store is unavailable."""
+"""Only reads the files in a run's folder, if the run's own kind of store is unavailable."""
 
 
 NAMES = (FILE.name,)
-"""The kinds that no package can have."""
+"""Names of kinds that a package can't use."""
 
 
 def store_kind(name: str, where: str = "store.kind") -> StoreKind:
     """Return the kind of store called *name*.
 
     Raises:
-        UnknownName: there is none; *where* says where it was named.
-        ConfigurationError: it can't be loaded, or is something else.
+        UnknownName: there is no such kind; *where* is the place that names it.
+        ConfigurationError: it can't be loaded, or is not a `StoreKind`.
     """
     if name == FILE.name:
         return FILE
@@ -85,6 +85,6 @@ def store_kind(name: str, where: str = "store.kind") -> StoreKind:
         extensions.STORES, name, "store kind", known=(FILE.name,), where=where
     )
     if found.name != name:
-        # Its package is looked up by the name of the entry point.
+        # Errors look up the package by the entry point's name, so use that name.
         return replace(found, name=name)
     return found

@@ -1,4 +1,4 @@
-"""What the parts of a kind of store are made from: one value each, so a new need breaks nobody."""
+"""The arguments for the parts of a store kind: structs, so that a new field breaks no package."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from sequencer.project.settings import Settings
 from sequencer.store.protocol import Store
 
 EVERYTHING: Mapping[str, str] = MappingProxyType({"": "everything"})
-"""As what a repository's own configuration may do: whatever it has, now and later."""
+"""Allows every setting of a repository, including later ones."""
 
 
 class RepositoryInspector(Struct, frozen=True):
-    """How to look at a repository around a project, without running anything of it."""
+    """Reads the repository around a project without running any of its code."""
 
     acting_settings: Callable[[Path, str | None], Mapping[str, str]]
-    """Returns what the configuration of a folder's repository has that runs programs, or sends
-    elsewhere; of remotes only what is of the named one. Empty where there is no repository."""
+    """Returns the settings of a folder's repository that run programs or contact other machines;
+    of the remotes, only those of the named one. Empty if there is no repository."""
     taken_out: Callable[[Collection[str], Path, Path], Collection[str]]
-    """Returns which of some names are missing in a work tree (the first folder) although the
-    repository of the project (the second) has brought them there."""
+    """Returns the names that are missing in a work tree (the first folder) although the project's
+    repository (the second) checked them out there."""
 
 
 class StoreRequest(Struct, frozen=True):
-    """What a store is made from."""
+    """The arguments for creating a store."""
 
     settings: Settings
     state_path: Path
-    """Of the run's head; a store that is elsewhere keeps its results in that folder."""
+    """Path of the run's head file; a store on a server still keeps results in that folder."""
     run: str | None
-    """Name of the run; None: the default one."""
+    """Name of the run; None: the default run."""
     to_head: Callable[[dict[str, Any]], Head]
-    """Makes a head of a state file that an earlier program has written."""
+    """Converts a state file of an earlier program to a head."""
     allowed: Callable[[], Mapping[str, str] | None]
-    """Returns which settings of the repository's own git may act on; None: the run is only looked
-    at, so that nothing may be reached. It asks for trust, so call it only if you need it."""
+    """Returns the repository settings that git may act on; None: the command only reads, so git
+    may contact no machine. It asks for trust, so call it only if you need it."""
     redact: Callable[[str], str] = str
-    """Removes secrets from what people write into the files of the run."""
+    """Removes secrets from text that people write into the run's files."""
 
 
 class CodeRequest(Struct, frozen=True):
-    """What moves the code of a run is made from."""
+    """The arguments for creating the code sync of a run."""
 
     settings: Settings
     run: str | None
     store: Store
     redaction: Redaction
     allowed: Callable[[], Mapping[str, str] | None]
-    """As in `StoreRequest`: which settings of the repository git may act on."""
+    """Returns the repository settings that git may act on, as in `StoreRequest`."""
     emit: Emit
 
 
 class CheckRequest(Struct, frozen=True):
-    """What a kind of store is to look at for `check`."""
+    """The arguments for a store kind's part of `check`."""
 
     settings: Settings
     store: Store

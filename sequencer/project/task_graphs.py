@@ -16,15 +16,15 @@ from sequencer.model.workflow import Workflow
 
 
 class TaskGraphs(Struct, frozen=True):
-    """What the plug-in provides; *project* is a `Project`, *settings* are `Settings`."""
+    """The functions of the plug-in; *project* is a `Project`, *settings* are `Settings`."""
 
     execution: Callable[[Any, str | None], TaskExecution]
-    """Called with a project and the agent for added tasks that name none. Returns how the tasks
-    of a run are executed."""
+    """Called with a project and the agent for added tasks that don't name one. Returns the rules
+    for executing the tasks of a run."""
     capacity_rule: Callable[[Any], CapacityRule]
-    """Called with settings; returns the limits on tasks besides ``limits:``."""
+    """Called with settings; returns the limits on tasks in addition to ``limits:``."""
     expander: Callable[[Any], TaskExpander]
-    """Called with settings; returns what expands tasks in a simulation."""
+    """Called with settings; returns the task expander for a simulation."""
     fallback_step: Callable[[Any], Callable[[Step], Step] | None]
     """Called with settings; returns `TaskExecution.fallback_step`."""
     cost_caps: Callable[[Any, Workflow], Iterator[str]]

@@ -1,10 +1,11 @@
-"""What a project can do on this machine, as facts to compare with what a person has trusted.
+"""Facts about what a project can do on this machine, to compare with what a person trusted.
 
-They come from the project's files alone, not from variables or flags; nothing is imported,
-started or followed out of the project. A key that `rules` does not name acts.
+They come only from the project's files, not from variables or flags. Collecting them imports
+and starts nothing, and follows no link out of the project. A key that `rules` does not name
+counts as one that acts.
 
-Not promised: what a trusted program reads or starts by itself (a Makefile, the tests) is not
-compared.
+Not promised: files that a trusted program reads or starts by itself (a Makefile, the tests) are
+not compared.
 """
 
 from __future__ import annotations
@@ -36,23 +37,24 @@ from sequencer.project.workflow_facts import Recorded, Workflows, shown_in
 
 
 class Rule(StrEnum):
-    """What a change of a key means."""
+    """What a change of a key means for trust."""
 
     ACTS = "acts"
-    """It asks for trust again."""
+    """Any change needs trust again."""
     CAP = "cap"
-    """Raised or taken away it asks again; lowered or added it does not."""
+    """Raising or removing the cap needs trust again; lowering or adding it does not."""
     STEPS = "steps"
-    """Its values are compared step by step, see `workflow_facts`."""
+    """The values are compared step by step, see `workflow_facts`."""
     FREE = "free"
+    """No change needs trust."""
 
 
 _KEYS: Mapping[Rule, tuple[str, ...]] = {
     Rule.ACTS: (
         *("agents", "agents_may_decide", "hooks", "setup", "commit", "schedules", "plugins"),
-        # Where files are read, written and removed.
+        # They decide where files are read, written and removed.
         *("prompts_dir", "state_file", "logs_dir", "file_mode"),
-        # What an estimate is made of, and so what a cap on cost counts.
+        # Costs are estimated from these, so they decide when a cost cap applies.
         "prices",
         *("store.kind", "store.allow_network_fs", "store.remote", "store.branch", "store.work"),
         *("store.address", "store.namespace", "store.project", "store.queue"),
@@ -77,11 +79,11 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
         "review",
         "step_defaults",
         "retry",
-        # Who performs the steps that name nobody, and where.
+        # They choose the agent of steps that don't name one, and its folder.
         *("agent", "worktree", "router.review_every_n"),
     ),
     Rule.FREE: (
-        # With which words a step is performed.
+        # They change only the text that an agent gets.
         *("supervisor_prompt", "main_prompt", "reviewer_prompt", "router"),
         *("routing", "store.ttl_s", "store.journal"),
         *("store.timeout_s", "store.retry_for_s", "store.poll", "store.max_commits"),
@@ -95,36 +97,37 @@ _KEYS: Mapping[Rule, tuple[str, ...]] = {
 
 _MOST_STEP_LINES = 20
 _COST = "limits.cost_usd"
-"""Told also where there is none."""
+"""Listed even if it has its default: people look for the cost cap first."""
 
 
 class Acts(Struct, frozen=True, dict=True):
-    """What a project can do."""
+    """The facts about what a project can do."""
 
     lines: tuple[str, ...]
-    """Each fact in a line, sorted."""
+    """One fact per line, sorted."""
     caps: Mapping[str, float]
-    """Key -> the most that it allows, infinity for no cap."""
+    """Key -> the maximum that it allows, infinity for no cap."""
     files: Mapping[str, Mapping[Path, str]] = field(default_factory=dict)
-    """Files of the project that are run: by agent, or ``hooks``, each with its fingerprint."""
+    """Owner (``agents.NAME``, ``setup`` or ``hooks``) -> the files that it runs, with their
+    fingerprints."""
     workflows: Workflows | None = None
-    """As they are; None: these are the facts of a record."""
+    """The current workflows; None: these are the facts of a record."""
     kept: Recorded | None = None
-    """What a record has of workflows; None: it is from before they were compared."""
+    """The workflows in a record; None: it was written before workflows were compared."""
 
     @property
     def recorded(self) -> Recorded | None:
-        """Return what the steps of workflows may do, to be kept or compared."""
+        """Return the facts of the workflows' steps, to store or compare."""
         return self.kept if self.workflows is None else self.workflows.recorded
 
     @cached_property
     def digest(self) -> str:
-        """Return the fingerprint of everything but the project's own caps."""
+        """Return the fingerprint of all facts except the project's caps."""
         return digest_of(self.lines, (), self.recorded)
 
     @property
     def summary(self) -> list[str]:
-        """Return what a person is asked about: one line a workflow where `described` is long."""
+        """Return the facts to ask a person about; a long list has one line per workflow."""
         if self.workflows is None or len(list(self.workflows.lines)) <= _MOST_STEP_LINES:
             return self.described
         return self._with(self.workflows.grouped)
@@ -135,7 +138,7 @@ class Acts(Struct, frozen=True, dict=True):
         return self._with(() if self.workflows is None else self.workflows.lines)
 
     def _with(self, steps: Iterable[str]) -> list[str]:
-        """Return all facts, *steps* among them; of the caps those that are not as they come."""
+        """Return all facts including *steps*, but only the caps that differ from the default."""
         usual = {name: _most(default) for name, default in _caps_by_default().items()}
         caps = [
             f"{name}: {amount(most)}"
@@ -145,10 +148,10 @@ class Acts(Struct, frozen=True, dict=True):
         return [*self.lines, *steps, *caps]
 
     def beyond(self, trusted: Acts) -> list[str]:
-        """Return what is not as it was *trusted*, ``- `` before and ``+ `` now; empty: all is."""
-        gone = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
-        came = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
-        changed = sorted([*gone, *came], key=lambda text: (_key_of(text[2:]), text[0] == "+"))
+        """Return what goes beyond *trusted*: ``- `` the trusted line, ``+ `` the current one."""
+        removed = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
+        added = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
+        changed = sorted([*removed, *added], key=lambda text: (_key_of(text[2:]), text[0] == "+"))
         if self.workflows is not None:
             for old, new in self.workflows.changes(trusted.recorded, trusted.caps):
                 changed += [f"- {old}"] if old else []
@@ -161,7 +164,7 @@ class Acts(Struct, frozen=True, dict=True):
 
 
 def digest_of(lines: Iterable[str], grants: Iterable[str], steps: Recorded | None) -> str:
-    """Return the fingerprint of a record; *grants* are lines that old ones have."""
+    """Return the fingerprint of a record; *grants* are lines that only old records have."""
     compared = () if steps is None else (text_of(to_builtins(steps.steps)),)
     text = "\n".join((*lines, *sorted(grants), *compared))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -173,10 +176,10 @@ def acts_of(
     git_settings: Mapping[str, str] | None = None,
     flows: Iterable[Path] = (),
 ) -> Acts:
-    """Return what the project in the folder *project* can do, whose file says *written*.
+    """Return what the project in the folder *project* can do; *written*: the values of its file.
 
-    *git_settings* are those of its repository that make git run or fetch something, *flows* the
-    files of workflows that are run besides those which it has.
+    *git_settings* are the settings of its repository that make git run or fetch something.
+    *flows* are files of workflows outside the project's folders that will run too.
     """
     root = Path(os.path.realpath(project))
     lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
@@ -200,12 +203,12 @@ def acts_of(
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """Return what a change means by key or section; the longest name that fits decides."""
+    """Return the rule of each key or section; the longest name that matches decides."""
     return {key: rule for rule, keys in _KEYS.items() for key in keys}
 
 
 def rule_of(path: KeyPath) -> Rule:
-    """Return what a change of the value at *path* means."""
+    """Return the rule for a change of the value at *path*."""
     for length in range(len(path), 0, -1):
         rule = rules().get(".".join(map(str, path[:length])))
         if rule is not None:
@@ -219,7 +222,7 @@ def _caps_by_default() -> Mapping[str, Any]:
 
 
 def _most(value: Any) -> float:
-    """Return a cap as a number; one that can't be read allows everything."""
+    """Return a cap as a number; an unreadable cap allows everything."""
     try:
         most = math.inf if value is None or value == "" else float(value)
     except (TypeError, ValueError):
@@ -240,20 +243,20 @@ def _key_of(line: str) -> str:
 
 
 _PROGRAMS = ("argv", "program", "extra_args", "env")
-"""Options of an agent that may name a file; a variable can make a program load one."""
+"""Options of an agent that may name a file. In ``env``, a variable can make a program load one."""
 _MAX_FOLDERS = 20
-"""In the variables of one agent."""
+"""Maximum number of folders that are searched from the variables of one agent."""
 _FILE_NAME = re.compile(r"(?!-)[\w./@+-]*[./][\w./@+-]*")
 _MOST_ABSENT = 64
 ABSENT = "not there"
-"""Instead of the fingerprint of a named file that may appear, or get content, during a run."""
+"""Replaces the fingerprint of a named file that may appear, or get content, during a run."""
 EMPTY = digest_text(b"")
 MAX_BYTES = 64 * 1024 * 1024
-"""A larger file is compared by its size and its time of change."""
+"""A larger file is compared by its size and change time."""
 
 
 def files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict[Path, str]]]:
-    """Yield who runs files of the project, and these with their fingerprints."""
+    """Yield (owner, files with their fingerprints) for each owner that runs project files."""
     entries = written.get("agents")
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         yield f"agents.{name}", files_of_agent(entry, root)
@@ -279,9 +282,9 @@ def files_of_agent(entry: Any, root: Path) -> dict[Path, str]:
 
 
 def _found_by_search(entry: Any, root: Path) -> dict[Path, str]:
-    """Return the files that an agent's programs and modules are in folders of its variables.
+    """Return the files that an agent's programs and modules resolve to in the folders of `env`.
 
-    ``PATH`` and ``PYTHONPATH`` name folders of the project, as may any other.
+    ``PATH``, ``PYTHONPATH`` and any other variable may name folders of the project.
     """
     env = entry.get("env") if isinstance(entry, dict) else None
     values = map(str, env.values()) if isinstance(env, dict) else ()
@@ -302,16 +305,16 @@ def _run_by(root: Path, command: Sequence[Any]) -> dict[Path, str]:
     paths = list(modules(command))
     found = _with_imports(root, paths)
     for item in named(command):
-        # An empty file does nothing, and often only marks something: touch done.txt
-        here = _file(root, item)
-        found |= {path: ABSENT if what == EMPTY else what for path, what in here.items()}
-        paths += [] if here else [item]
+        # An empty file does nothing, and often is only a marker: touch done.txt
+        named_files = _file(root, item)
+        found |= {path: ABSENT if what == EMPTY else what for path, what in named_files.items()}
+        paths += [] if named_files else [item]
     absent = dict.fromkeys(islice(_may_appear(root, paths), _MOST_ABSENT), ABSENT)
     return absent | found
 
 
 def _may_appear(root: Path, paths: Iterable[str]) -> Iterator[Path]:
-    """Yield those of *paths* that no file has yet and that look like the name of one."""
+    """Yield each of *paths* that looks like a file name but does not exist yet."""
     for written in paths:
         if _FILE_NAME.fullmatch(written):
             path = Path(os.path.normpath(root / written))
@@ -320,7 +323,7 @@ def _may_appear(root: Path, paths: Iterable[str]) -> Iterator[Path]:
 
 
 def _file(root: Path, written: str) -> dict[Path, str]:
-    """Return the fingerprint of the file of the project that *written* names, if it names one."""
+    """Return the fingerprint of the project file that *written* names, or an empty dict."""
     if not written or "\0" in written or len(written) > 4096:  # noqa: PLR2004 - no path is longer
         return {}
     path = Path(os.path.normpath(root / written))
@@ -332,21 +335,21 @@ def _file(root: Path, written: str) -> dict[Path, str]:
     what = fingerprint(real)
     if what is None:
         return {}
-    # Both: the link may be turned to another file, and that file may change.
+    # Record both: the link may be pointed at another file, and the file may change.
     return {real: what} if real == path else {path: led_to(path, real)[1], real: what}
 
 
 def led_to(path: Path, real: Path) -> tuple[str, str]:
-    """Return what tells that the link *path* leads to *real*, outside of the project or inside.
+    """Return the fingerprints of the link *path* to *real*, for outside and inside the project.
 
-    Inside it is told from where the link is: alike in each work tree.
+    The second one is relative to the link, so it is the same in each work tree.
     """
-    near = os.path.relpath(real, path.parent)
-    return f"leads to {text_of(str(real))}", f"leads to {text_of(near)}"
+    relative = os.path.relpath(real, path.parent)
+    return f"leads to {text_of(str(real))}", f"leads to {text_of(relative)}"
 
 
 def fingerprint(path: Path) -> str | None:
-    """Return what tells the content of the regular file *path*; None: it is none."""
+    """Return the fingerprint of the regular file *path*; None: it is not a regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -375,12 +378,12 @@ def _with_imports(root: Path, hooks: Iterable[str]) -> dict[Path, str]:
 
 
 def _in_place_of(module: Path, root: Path) -> Iterator[str]:
-    """Yield the compiled files that Python loads in place of the text *module*."""
+    """Yield the compiled files that Python loads instead of the source file *module*."""
     if module.suffix != ".py":
         return
     name, folder = escape(module.stem), module.parent
     for path in (*folder.glob(f"{name}.*"), *folder.glob(f"{name}/__init__.*")):
-        # Byte code beside a text counts for nothing, but as a package it comes first.
+        # Python ignores byte code next to a source file, except for a package's __init__.pyc.
         if path.suffix in (".so", ".pyd") or path.name == "__init__.pyc":
             yield str(path.relative_to(root))
 
@@ -389,9 +392,9 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        # Whoever loads it says so.
+        # The process that loads the file reports the error.
         return
-    here = path.parent.relative_to(root)
+    folder = path.parent.relative_to(root)
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -402,7 +405,7 @@ def _imports(path: Path, root: Path) -> Iterator[str]:
             parts = name.split(".")
             for length in range(1, len(parts) + 1):
                 module = "/".join(parts[:length])
-                # Of a relative import, any folder above may be meant.
-                for base in {here, *here.parents}:
+                # A relative import may mean any parent folder.
+                for base in {folder, *folder.parents}:
                     yield str(base / f"{module}.py")
                     yield str(base / module / "__init__.py")

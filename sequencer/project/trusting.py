@@ -1,11 +1,12 @@
-"""Whether a project may act here: asked once, before anything of it is run.
+"""Whether a project may act on this machine: checked once, before any of its code runs.
 
-The one wall before a project's hooks, its agents and the addresses that get its secrets.
-Looking at a run never asks. The records are in the state folder of the user, never in a
-project. One that somebody else could have written is refused. Inside of an agent neither
-``SEQUENCER_TRUST`` counts, nor what a program vouches for.
+This is the only check before a project's hooks, its agents and the addresses that get its
+secrets. Reading a run never asks. The records are in the user's state folder, never in a project.
+A record that another user could have written is refused. Inside an agent, neither
+``SEQUENCER_TRUST`` nor a calling program can vouch for a project.
 
-Not promised: an agent that may write any file of its user can write a record as well.
+Not promised: protection against an agent that may write any file of its user. It can also write
+a record.
 """
 
 from __future__ import annotations
@@ -52,75 +53,74 @@ from sequencer.store.identity import ensure_person, is_inside_agent
 from sequencer.store.user_state import make_own, own_state
 
 VARIABLE = "SEQUENCER_TRUST"
-"""Folders that are trusted with what is below them, or ``all``."""
+"""Trusted folders, including all folders below them, or ``all``."""
 Ask = Callable[[NotTrusted], bool]
-"""Whether a person says yes to what the error lists."""
+"""Returns whether a person accepts the list in the error."""
 
 
 class Trust:
-    """What a person has said about one project, and what of it would act."""
+    """The trust of a person in one project, compared with what the project can do now."""
 
     def __init__(self, settings: Settings, ask: Ask | bool) -> None:
-        """Ask *ask* where nothing is recorded; True: the calling program answers for it."""
+        """Call *ask* if there is no valid record; True: the calling program vouches for it."""
         self._settings = settings
         self._ask = ask
         self._is_sure = False
         self._files: Mapping[str, Mapping[Path, str]] = {}
         self._read: frozenset[str] | None = None
-        """The trusted facts of files that clients read; None: nothing is compared."""
+        """The trusted facts about files that clients read; None: nothing is compared."""
         self._flows: set[Path] = set()
-        """Workflows that were asked for by their paths."""
+        """Workflows that the user named by their paths."""
 
     def __repr__(self) -> str:
-        """Return whose it is."""
+        """Return only the project's key."""
         return f"<Trust of {self.key}>"
 
     @property
     def key(self) -> str:
-        """Return what the record of this project is about."""
+        """Return the key of this project's record; see `project_key`."""
         return project_key(self._settings.project_dir, self._settings.config_path)
 
     @cached_property
     def acts(self) -> Acts:
-        """Return what the project can do now, with what its agents' clients read of it."""
-        read = {line for found in self._scans.values() for line in found.lines}
-        return replace(self._written, lines=tuple(sorted({*self._written.lines, *read})))
+        """Return what the project can do now, including the files that its clients read."""
+        client_lines = {line for facts in self._scans.values() for line in facts.lines}
+        return replace(self._written, lines=tuple(sorted({*self._written.lines, *client_lines})))
 
     @cached_property
     def _written(self) -> Acts:
         settings = self._settings
-        own, root = self._own_settings, settings.project_dir
-        return acts_of(settings.written, root, own, self._flows)
+        return acts_of(settings.written, settings.project_dir, self._own_settings, self._flows)
 
     @cached_property
     def _scans(self) -> dict[str, ClientFacts]:
-        """What each client that agents may be would read of the project."""
+        """The files of the project that each possible client would read."""
         settings, workflows = self._settings, self._written.workflows
         clients = clients_of(settings, () if workflows is None else workflows.texts)
         return {name: scan(name, reads, settings.project_dir) for name, reads in clients.items()}
 
     @cached_property
     def _repositories(self) -> tuple[RepositoryInspector, ...]:
-        return tuple(one for _, one in extensions.ours(extensions.REPOSITORIES))
+        return tuple(inspector for _, inspector in extensions.ours(extensions.REPOSITORIES))
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
         store = self._settings.store
-        # Code travels through the remote where the run itself is elsewhere, too.
+        # Code is synced through the remote even if the run's state is on a server.
         remote = store.remote if self._settings.store_kind.code is not None else None
-        found: dict[str, str] = {}
-        for one in self._repositories:
-            found |= one.acting_settings(self._settings.project_dir, remote)
-        return found
+        acting: dict[str, str] = {}
+        for inspector in self._repositories:
+            acting |= inspector.acting_settings(self._settings.project_dir, remote)
+        return acting
 
     @property
     def git_settings(self) -> Mapping[str, str]:
-        """Return which settings of the repository's own git may act on once it is trusted."""
+        """Return the repository settings that git may act on once the project is trusted."""
         return EVERYTHING if self.is_vouched_for else self._own_settings
 
     @property
     def is_vouched_for(self) -> bool:
-        """Return whether it is trusted whatever it does: the program or `VARIABLE` says so."""
+        """Return whether the program or `VARIABLE` vouches for it, no matter what it does."""
         given = os.environ.get(VARIABLE, "").strip()
         if not (given or self._ask is True) or is_inside_agent():
             return False
@@ -128,46 +128,48 @@ class Trust:
             return True
         real = Path(os.path.realpath(self._settings.project_dir))
         named = (entry for entry in given.split(":") if os.path.isabs(entry))  # noqa: PTH117
-        return given == "all" or any(real.is_relative_to(os.path.realpath(one)) for one in named)
+        return given == "all" or any(real.is_relative_to(os.path.realpath(path)) for path in named)
 
     @property
     def is_known(self) -> bool:
-        """Return whether somebody has trusted it, perhaps as it was before: one small read."""
+        """Return whether a person has trusted this or an earlier version of it.
+
+        Costs one small read.
+        """
         return self._is_sure or self.is_vouched_for or read(self.key) is not None
 
     @property
     def is_current(self) -> bool:
-        """Return whether it is trusted as it is now; `check` says what is wrong with a record."""
+        """Return whether its current version is trusted; `check` reports a bad record."""
         try:
             return self.refusal() is None
         except SequencerError:
             return False
 
     def again(self, settings: Settings) -> Trust:
-        """Return the same question about the project as *settings* read it now."""
+        """Return a new object for the same project with newly read *settings*."""
         return Trust(settings, self._ask)
 
     @property
     def since(self) -> float | None:
-        """Return when a person trusted it last, in seconds since 1970; None: no one did.
+        """Return the time when a person last trusted it, in seconds since 1970, or None.
 
         Raises:
             UnsafePath: see `read`.
         """
         known = None
-        with contextlib.suppress(OSError):  # there is no place for one
+        with contextlib.suppress(OSError):  # the state folder can't be opened
             known = read(self.key)
         at = parse_time(known.at) if known is not None else None
         return None if at is None else at.timestamp()
 
     def refusal(self, *, by_record: bool = False) -> NotTrusted | None:
-        """Return why nothing of it may run; None: it may.
+        """Return why none of its code may run; None: it may run.
 
-        With *by_record* only the record counts, as for a timer, which has not the variables of
-        this shell.
+        With *by_record*, only the record counts: a timer does not have this shell's variables.
 
         Raises:
-            UnsafePath: the record can't be believed.
+            UnsafePath: the record is a link, or another user could have written it.
         """
         if not by_record and (self._is_sure or self.is_vouched_for):
             return None
@@ -180,21 +182,21 @@ class Trust:
         return NotTrusted(self.key, self.acts.summary, changed, flows, hint) if changed else None
 
     def _how_to_trust(self, changed: Iterable[str]) -> str | None:
-        """Return how to trust what a client reads that only an option or a variable names."""
+        """Return how to trust the files of a client that only an option or a variable names."""
         settings = self._settings
         name = settings.agent.default
         kind = settings.agents[name].kind if name in settings.agents else name
         is_typed = settings.source_of("agent", "default").kind in ("flag", "environment")
         if not is_typed or kind not in {client_of(line[2:]) for line in changed}:
             return None
-        called = f"'SEQUENCER_AGENT__DEFAULT={name} sequencer trust'"
-        return f"nothing was run; {called} shows everything and asks you"
+        command = f"'SEQUENCER_AGENT__DEFAULT={name} sequencer trust'"
+        return f"nothing was run; {command} shows everything and asks you"
 
     def ensure(self, *, may_ask: bool = True) -> None:
         """Return if the project may act.
 
         Raises:
-            NotTrusted: nobody has said so, or it has changed since; nothing was run.
+            NotTrusted: no person has trusted it, or it has changed since; nothing was run.
         """
         if self._is_sure:
             return
@@ -210,12 +212,12 @@ class Trust:
             self._read = frozenset(known.lines if known else ())
 
     def _without_unused(self, acts: Acts) -> Acts:
-        """Return *acts* without what clients would read that no agent is at present."""
+        """Return *acts* without the files of clients that no agent uses now."""
         lines = [line for line in acts.lines if client_of(line) in (None, *self._scans)]
         return replace(acts, lines=tuple(lines))
 
     def add_flow(self, path: Path) -> None:
-        """Ask about the workflow *path* as well: the tools that it grants, wherever it stands."""
+        """Include the workflow file *path*, in any folder: the tools that it grants need trust."""
         if path not in self._flows:
             self._flows.add(path)
             self._is_sure = False
@@ -223,16 +225,16 @@ class Trust:
                 vars(self).pop(name, None)
 
     def keep(self) -> None:
-        """Record that a person has said yes to what the project can do now.
+        """Record that a person trusts what the project can do now.
 
         Raises:
-            DecisionRefused: an agent asks, whichever door it has found.
-            StorageFailed: it can't be written. UnsafePath: see `read`.
+            DecisionRefused: an agent is the caller, no matter by which command.
+            StorageFailed: the record can't be written. UnsafePath: see `read`.
         """
         ensure_person("trust", "ask a person to run it")
         key, acts = self.key, self.acts
         known = read(key)
-        # A client that no agent is at present may be one again, by an option that is typed.
+        # Keep the facts of unused clients: an option may choose such a client again.
         unused = set(known.lines) - set(self._without_unused(known.acts).lines) if known else ()
         acts = replace(acts, lines=tuple(sorted({*acts.lines, *unused})))
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -255,22 +257,22 @@ class Trust:
             ) from error
 
     def files_of(self, owner: str) -> Mapping[Path, str]:
-        """Return the files that *owner* runs whose content was trusted, with fingerprints."""
+        """Return the trusted files that *owner* runs, with their fingerprints."""
         return self._files.get(owner, {})
 
     def ensure_files(self, owner: str, seen: dict[Path, tuple[int, ...]]) -> None:
-        """Return if the files that *owner* runs are those that were trusted.
+        """Return if the files that *owner* runs are unchanged since they were trusted.
 
-        *seen* has what they and their folders looked like the last time; only those that
-        differ are read.
+        *seen* has the last `stat` values of the files and their folders, and is updated; only
+        files with other values are read.
 
         Raises:
-            NotTrusted: one has another content, or a file that is named has come.
+            NotTrusted: a file has changed, or a file that the configuration names has appeared.
         """
         files = self._files.get(owner, {})
         for path, trusted in files.items():
             looks = _looks_of(path)
-            # Who starts one that is gone says so.
+            # A missing file is no risk: starting it fails.
             if looks is not None and seen.get(path) != looks:
                 ensure_unchanged(path, trusted, owner)
                 seen[path] = looks
@@ -286,12 +288,13 @@ class Trust:
         remove_byte_code(files)
 
     def ensure_files_in(self, owner: str, folder: Path) -> None:
-        """Return if the files in *folder* that the agent *owner* runs are those that were trusted.
+        """Return if the files in *folder* that the agent *owner* runs are the trusted ones.
 
-        It is the project's, or a copy of it, where files may be missing: git brings only some.
+        *folder* is the project's folder or a work tree, where files that git ignores may be
+        missing.
 
         Raises:
-            NotTrusted: one has another content, or was not there when the project was trusted.
+            NotTrusted: a file has changed, or did not exist when the project was trusted.
         """
         entries = self._settings.written.get("agents")
         if self._read is None or not isinstance(entries, Mapping):
@@ -319,14 +322,13 @@ class Trust:
     def ensure_client(
         self, kind: str, options: Mapping[str, Any], folder: Path | None = None
     ) -> None:
-        """Return if a client of *kind* would read in *folder* what was trusted of the project.
+        """Return if the files that a client of *kind* would read in *folder* are the trusted ones.
 
-        Without *folder* it is the project's: each file costs one `stat` if nothing has
-        changed. In a work tree that is elsewhere, a file that is missing is a change if git
-        brought it there.
+        Without *folder*, the project's folder is checked, with one `stat` per file if nothing has
+        changed. In a work tree, a missing file is a change if git had checked it out there.
 
         Raises:
-            NotTrusted: a key that acts, or a file, is another one, has come, or is gone.
+            NotTrusted: an acting key or a file has changed, appeared, or been removed.
         """
         reads = None if self._read is None else files_for(kind, options)
         if reads is None or self._read is None:
@@ -341,8 +343,12 @@ class Trust:
             trusted = {line for line in trusted if line in now.lines or file_of(line) in now.files}
             missing = sorted({file_of(line) for line in known_lines - trusted} - now.files)
             looks = self._repositories if missing else ()
-            gone = {name for one in looks for name in one.taken_out(missing, folder, project)}
-            trusted |= {line for line in known_lines if file_of(line) in gone}
+            removed = {
+                name
+                for inspector in looks
+                for name in inspector.taken_out(missing, folder, project)
+            }
+            trusted |= {line for line in known_lines if file_of(line) in removed}
         changed = _of_lines(now.lines).beyond(_of_lines(trusted))
         if changed:
             if folder is None:
@@ -354,13 +360,13 @@ class Trust:
             self._scans[kind] = now
 
     def client_files(self) -> Iterator[tuple[str, list[str], bool]]:
-        """Yield each client that reads files of the project which act, these, and if trusted."""
+        """Yield (client, files of the project that it reads, whether all are trusted)."""
         known = None if self.is_vouched_for else read(self.key)
         trusted = set(known.lines) if known else set()
-        for client, found in self._scans.items():
-            if found.lines:
-                files = sorted({file_of(line) for line in found.lines})
-                yield client, files, self.is_vouched_for or found.lines <= trusted
+        for client, facts in self._scans.items():
+            if facts.lines:
+                files = sorted({file_of(line) for line in facts.lines})
+                yield client, files, self.is_vouched_for or facts.lines <= trusted
 
 
 def _looks_of(path: Path) -> tuple[int, ...] | None:
@@ -376,13 +382,13 @@ def _of_lines(lines: Iterable[str]) -> Acts:
 
 
 def remove_byte_code(sources: Iterable[Path]) -> None:
-    """Remove what Python has kept of *sources* in compiled form; it compiles them again.
+    """Remove the compiled byte code of *sources*, so that Python compiles them again.
 
-    It believes byte code that tells the time and the size of its text, and so may anybody
-    who writes it.
+    Python accepts byte code that has the time and size of its source, which any process can
+    forge.
 
     Raises:
-        UnsafePath: some of this user's can't be removed.
+        UnsafePath: byte code in a folder of this user can't be removed.
     """
     stems: dict[Path, set[str]] = {}
     for path in sources:
@@ -396,7 +402,7 @@ def remove_byte_code(sources: Iterable[Path]) -> None:
         except UnsafeFolder:
             folders.remove(folder)  # a link, which Python would follow
         except (OSError, StorageFailed) as error:
-            # Where this user can't write, neither can this user's agents.
+            # In another user's folder, this user's agents can't write either.
             if os.lstat(folder).st_uid == os.geteuid():
                 message = f"byte code in it can't be removed: {error}"
                 hint = "remove the folder; Python compiles the modules again"
@@ -407,7 +413,7 @@ def ensure_unchanged(path: Path, trusted: str, owner: str) -> None:
     """Return if *path* has the content with the fingerprint *trusted*.
 
     Raises:
-        NotTrusted: somebody has changed it since.
+        NotTrusted: the file has changed since it was trusted.
     """
     real = Path(os.path.realpath(path))
     now = fingerprint(real)
@@ -425,46 +431,46 @@ _HINT = "remove it; then 'sequencer trust' asks again"
 
 
 class Trusted(Struct, frozen=True):
-    """One record."""
+    """The record of one trusted project."""
 
     project: str
-    """The folder, or the configuration file where that has a name of its own."""
+    """The folder, or the configuration file if that has another name than usual."""
     at: str
     digest: str
     lines: tuple[str, ...] = field(name="acts")
     caps: dict[str, float | None]
-    """None: no cap."""
+    """Key -> maximum; None: no cap."""
     grants: tuple[str, ...] = ()
-    """Of a record from before steps were compared."""
+    """Only in a record that was written before steps were compared."""
     steps: Recorded | None = None
 
     @property
     def acts(self) -> Acts:
-        """Return what was trusted."""
+        """Return the trusted facts."""
         caps = {name: math.inf if most is None else most for name, most in self.caps.items()}
         return Acts(self.lines, caps, kept=self.steps)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether it says what it said when it was written."""
+        """Return whether the record has the digest of its content."""
         return digest_of(self.lines, self.grants, self.steps) == self.digest
 
 
 def project_key(folder: Path, config: Path | None) -> str:
-    """Return what a record is about: the real folder, with the file where it is another one."""
+    """Return the key of a record: the real folder, plus the file if it has another name."""
     real = os.path.realpath(folder)
     return real if config is None or config.name == CONFIG_NAME else f"{real}/{config.name}"
 
 
 def read(key: str) -> Trusted | None:
-    """Return what was trusted of the project with *key*; None: it was never asked about.
+    """Return the record of the project with *key*, or None if there is no valid one.
 
     Raises:
-        UnsafePath: the record is a link, or others could have written it.
+        UnsafePath: the record is a link, or another user could have written it.
     """
     with contextlib.suppress(FileNotFoundError), _folder() as folder:
-        found = _read(folder, _name(key))
-        return found if found is not None and found.project == key else None
+        record = _read(folder, _name(key))
+        return record if record is not None and record.project == key else None
     return None
 
 
@@ -482,11 +488,11 @@ def forget(key: str) -> bool:
 
 
 def everything() -> Iterator[Trusted]:
-    """Yield every record, by project; see `read` for what it raises."""
+    """Yield every record, sorted by project; it raises the errors of `read`."""
     with contextlib.suppress(FileNotFoundError), _folder() as folder:
         names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]  # noqa: PTH208
-        found = (_read(folder, name) for name in names)
-        yield from sorted(filter(None, found), key=lambda one: one.project)
+        records = (_read(folder, name) for name in names)
+        yield from sorted(filter(None, records), key=lambda record: record.project)
 
 
 def place() -> Path:
@@ -500,10 +506,11 @@ def _name(key: str) -> str:
 
 @contextlib.contextmanager
 def _folder(*, is_made: bool = False) -> Iterator[int]:
-    """Open the folder of the records; nobody but this user may write in it."""
+    """Open the folder of the records; no other user may write in it."""
     path = make_own("trust") if is_made else place()
     fd = os.open(path.parent.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
+        # Open each folder relative to its parent, so that no link is followed.
         for shown in (path.parent, path):
             below = _opened(shown.name, os.O_DIRECTORY, fd, shown)
             os.close(fd)
@@ -535,7 +542,7 @@ def _ensure_own(fd: int, shown: Path) -> None:
     if not is_folder and not stat.S_ISREG(facts.st_mode):
         raise UnsafePath("is not a regular file", where=str(shown), hint=_HINT)
     if stat.S_IMODE(facts.st_mode) & _OTHERS:
-        hint = f"run 'chmod go= {shown}' if nobody else has changed it; or {_HINT}"
+        hint = f"run 'chmod go= {shown}' if no one else has changed it; or {_HINT}"
         raise UnsafePath("other users can read or write it", where=str(shown), hint=hint)
 
 
@@ -545,8 +552,8 @@ def _read(folder: int, name: str) -> Trusted | None:
         _ensure_own(file.fileno(), shown)
         data = file.read(_RECORD_BYTES + 1)
     try:
-        found = convert(json.loads(data), Trusted)
+        record = convert(json.loads(data), Trusted)
     except (ValueError, ValidationError, RecursionError):
-        # A damaged record is none: the person is asked again.
+        # A damaged record counts as missing: the person is asked again.
         return None
-    return found if found.is_whole else None
+    return record if record.is_whole else None

@@ -1,11 +1,11 @@
-"""What the workflows of a project may do, and what of it is more than a person has trusted.
+"""What the workflows of a project may do, and how that goes beyond what a person has trusted.
 
-They are read by what runs them: `Schema` and `Composition` for orchestration.yaml, the registry
-for flowcharts and lists of tasks. A file that its reader refuses counts with its whole content.
-What has the digest of what was trusted is not read again.
+The code that runs workflows also reads them here: `Schema` and `Composition` for
+orchestration.yaml, the registry for flowcharts and lists of tasks. Any change counts in a file
+that its reader refuses. A file with a trusted digest is not read again.
 
-Steps are compared by name within their workflow. A step with another name may have what a
-trusted step of the same agent has; one that is left out says nothing, unless it was a gate.
+Steps are compared by name within their workflow. A step with a new name may have the rights of a
+trusted step of the same agent. A removed step does not matter, unless it had a gate.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ from sequencer.workflows.registry import (
 )
 
 _SECTIONS = ("workflows", "step_defaults", "retry", "workflow", "agent", "worktree")
-"""Of orchestration.yaml, which say what steps do; and those of plug-ins, see `SectionSteps`."""
+"""Keys of orchestration.yaml that decide what steps do; for plug-ins, see `SectionSteps`."""
 _FLOW_FOLDERS = ("flows", ".opencode/workflows")
 _MAX_FLOW_BYTES = 4 * MAX_CHARS
 """A character has up to four bytes."""
 _MAX_READ_BYTES = MAX_CHARS // 2
-"""Of all files together; those after it count with their whole content."""
+"""Limit for all files together; of later files, any change counts."""
 _IN_FILE = "orchestration.yaml"
 _WORKFLOWS, _FILE = "workflows.", "file "
 _DEFAULTS = "step_defaults"
@@ -79,33 +79,34 @@ _BOUNDS: Mapping[str, tuple[str, ...]] = {
     "limits.seconds": ("timeout_s", "idle_timeout_s"),
     "limits.steps": ("max_iterations",),
 }
-"""A run's cap -> what of its steps it bounds."""
+"""A run's cap -> the caps of its steps that it bounds."""
 _SHARE = 0.5
-"""Up to this part of a run's trusted cap, a step's own may rise."""
+"""A step's cap may rise to this fraction of the run's trusted cap."""
 
 
 class Recorded(Struct, frozen=True):
-    """What the workflows of a project could do when somebody trusted it."""
+    """What the workflows of a project could do when a person trusted it."""
 
     workflow: str
-    """The one that runs if nothing else is named."""
+    """The default workflow."""
     files: dict[str, str] = field(default_factory=dict)
-    """Workflow -> the key of the file that it is in."""
+    """Workflow -> the key of its file."""
     digests: dict[str, str] = field(default_factory=dict)
-    """Key -> digest of what was read."""
+    """Key of a file -> digest of its content."""
     steps: dict[str, dict[str, StepFacts]] = field(default_factory=dict)
     """Key of a workflow -> its steps' facts, by name."""
 
     @property
     def granting_files(self) -> set[str]:
-        """Return the files of workflows, as written in the project, that give an agent something.
+        """Return the workflow files, as written in the project, that grant an agent something.
 
-        Those that no reader takes are among them.
+        They include files that no reader accepts.
         """
         return {
             key.removeprefix(_FILE)
             for key, steps in self.steps.items()
-            if key.startswith(_FILE) and any(one.grants or one.others for one in steps.values())
+            if key.startswith(_FILE)
+            and any(facts.grants or facts.others for facts in steps.values())
         }
 
 
@@ -116,7 +117,7 @@ class _Change(NamedTuple):
 
 
 def bounds_of(caps: Mapping[str, float]) -> dict[str, float]:
-    """Return up to where caps of steps may rise under the run's *caps*."""
+    """Return how far the caps of steps may rise under the run's *caps*."""
     return {
         name: caps[cap] * _SHARE
         for cap, names in _BOUNDS.items()
@@ -126,81 +127,83 @@ def bounds_of(caps: Mapping[str, float]) -> dict[str, float]:
 
 
 class Workflows:
-    """The workflows of a project as its files have them now."""
+    """The current workflows of a project."""
 
     def __init__(self, written: Mapping[str, Any], root: Path, flows: Iterable[Path] = ()) -> None:
-        """Take what orchestration.yaml says, and the files of flows, *flows* included."""
+        """Take the values of orchestration.yaml, and find the workflow files, *flows* included."""
         self._written = {name: written[name] for name in _SECTIONS if name in written}
         for name in written.keys() & extensions.OURS[extensions.SECTIONS].keys():
             steps, given = section(name).steps, written[name]
             if steps is not None and isinstance(given, dict) and steps.key in given:
                 self._written[name] = {steps.key: given[steps.key]}
         if isinstance(router := written.get("router"), dict) and _CADENCE in router:
-            # Where it was before.
-            own = self._written.get("workflow")
-            known = own if isinstance(own, dict) else {}
+            # An older spelling: `workflow` has this key now, and wins.
+            choice = self._written.get("workflow")
+            known = choice if isinstance(choice, dict) else {}
             self._written["workflow"] = {_CADENCE: router[_CADENCE], **known}
         self._root = root
         text = json.dumps([__version__, self._written], sort_keys=True, default=str)
         self._digests = {_IN_FILE: digest_text(text.encode())}
-        # What a flow's digest is about besides its text.
+        # These settings change what a flow does, so its digest covers them too.
         shared = [__version__, *(self._written.get(name) for name in ("agent", "workflow"))]
         self._shared = json.dumps(shared, sort_keys=True, default=str).encode()
         self._data: dict[str, tuple[Path, bytes]] = {}
         self._size = 0
         self._steps: dict[str, dict[str, StepFacts]] = {}
         self._files: dict[str, str] = {}
-        """Workflow -> key of the file that it is in."""
+        """Workflow -> key of its file."""
         for path, names in self._found(flows).items():
             self._add(Path(path), names)
 
     @cached_property
     def recorded(self) -> Recorded:
-        """Return everything, to be kept."""
+        """Return all facts, for a record."""
         steps = {key: self.steps_of(key) or {} for key in self._keys()}
         return Recorded(self._chosen, self._files, self._digests, steps)
 
     @property
     def texts(self) -> Iterator[bytes]:
-        """Yield the files of workflows; of one that is not read, nothing is known."""
+        """Yield the content of each workflow file."""
+        # A backslash stands for a file that is not read: it may name any agent.
         yield from (data or b"\\" for _, data in self._data.values())
 
     @property
     def lines(self) -> Iterator[str]:
         """Yield what the workflows may do, for people."""
-        told = [
+        facts_as_changes = [
             _Change(key, step, Loss(None, line))
             for key, steps in self.recorded.steps.items()
             for step, facts in steps.items()
             for line in facts.lines
         ]
-        yield from (after for _, after in _told(told) if after is not None)
+        yield from (after for _, after in _lines_of(facts_as_changes) if after is not None)
 
     @property
     def grouped(self) -> Iterator[str]:
-        """Yield a line for each workflow: what it gives its agents, and who is asked.
+        """Yield one line per workflow: its grants and its gates.
 
         Limits and refusals are left out: they only take away.
         """
         defaults = self.recorded.steps.get(_DEFAULTS, {}).values()
-        of_all = {grant for facts in defaults for grant in facts.grants}
+        default_grants = {grant for facts in defaults for grant in facts.grants}
         for key, steps in self.recorded.steps.items():
-            known = set() if key == _DEFAULTS else of_all
-            # In the order of the steps, each once.
+            known = set() if key == _DEFAULTS else default_grants
+            # In the order of the steps, without repetitions.
             powers = dict.fromkeys(line for facts in steps.values() for line in facts.powers)
-            told = "; ".join(ascii_of(line) for line in powers if line not in known)
+            text = "; ".join(ascii_of(line) for line in powers if line not in known)
             count = 0 if key == _DEFAULTS else len(steps.keys() - {WHOLE})
             if count:
-                yield f"{key}, {count} step{'s' * (count > 1)}: {told or 'nothing is granted'}"
-            elif told:
-                yield f"{key}: {told}"
+                yield f"{key}, {count} step{'s' * (count > 1)}: {text or 'nothing is granted'}"
+            elif text:
+                yield f"{key}: {text}"
 
     def changes(
         self, trusted: Recorded | None, caps: Mapping[str, float]
     ) -> Iterator[tuple[str | None, str | None]]:
-        """Yield what may do more than was *trusted* under a run's *caps*: before, and now.
+        """Yield (line before, line now) for each right beyond *trusted* under a run's *caps*.
 
-        None: a record from before steps were compared; then all that they may do is new.
+        *trusted* is None in a record that was written before steps were compared. Then every
+        fact is new.
         """
         if trusted is None:
             yield from ((None, line) for line in self.lines)
@@ -209,10 +212,10 @@ class Workflows:
         found: dict[_Change, None] = {}
         for key, before in self._pairs(trusted):
             found |= dict.fromkeys(comparison.changes(key, before))
-        yield from _told(found)
+        yield from _lines_of(found)
 
     def _pairs(self, trusted: Recorded) -> Iterator[tuple[str, str]]:
-        """Yield the keys of workflows to compare: of now, and of what was *trusted*."""
+        """Yield (current key, *trusted* key) for each pair of workflows to compare."""
         for key in (*self._keys(trusted), *trusted.steps):
             source = key if key in self._data else _IN_FILE
             if self._digests[source] != trusted.digests.get(source):
@@ -225,13 +228,13 @@ class Workflows:
             yield _key(self._chosen, self._files), _key(trusted.workflow, trusted.files)
 
     def _keys(self, trusted: Recorded | None = None) -> Iterator[str]:
-        """Yield the keys of the workflows; not those in the file if that is as *trusted*."""
+        """Yield the keys of the workflows; skip those in orchestration.yaml if it is *trusted*."""
         if trusted is None or self._digests[_IN_FILE] != trusted.digests.get(_IN_FILE):
             yield from self._own
         yield from self._data
 
     def steps_of(self, key: str) -> dict[str, StepFacts] | None:
-        """Return the facts of the workflow with *key*, or of the built-in one in its place."""
+        """Return the facts of the workflow with *key*, or of the built-in one with that name."""
         if key not in self._steps:
             if key not in self._data:
                 found = self._own.get(key)
@@ -246,7 +249,7 @@ class Workflows:
         return self._steps[key]
 
     def builtin(self, key: str) -> dict[str, StepFacts] | None:
-        """Return the facts of what is built in with *key*: a workflow, or a section's steps."""
+        """Return the facts of the built-in workflow or section steps with *key*, or None."""
         if (found := _section_with(key)) is not None:
             name, steps = found
             return self._of_section(steps, section(name).default(), None)
@@ -265,35 +268,35 @@ class Workflows:
         return self._performed(facts_of_workflow(workflow, self._complete))
 
     def _performed(self, steps: Mapping[str, StepFacts]) -> dict[str, StepFacts]:
-        """Return *steps* with who performs those that name no agent, and who stands in for any."""
+        """Return *steps* with the agent of each step, and the fallback agents after it."""
         section = self._written.get("agent")
         others = section.get("fallback") if isinstance(section, dict) else None
         others = map(str, others) if isinstance(others, list) else ()
-        instead = "".join(f"\n{other}" for other in others)
+        fallbacks = "".join(f"\n{other}" for other in others)
         return {
             name: facts
             if name == WHOLE or PERSON in facts.gates
             else msgspec.structs.replace(
-                facts, agent=f"{facts.agent or self._agent_of(name)}{instead}"
+                facts, agent=f"{facts.agent or self._agent_of(name)}{fallbacks}"
             )
             for name, facts in steps.items()
         }
 
     def _agent_of(self, step: str) -> str:
         section = self._written.get("agent")
-        said = section if isinstance(section, dict) else {"default": section}
+        selection = section if isinstance(section, dict) else {"default": section}
         name, _, inside = step.partition("\n")
-        roles = found if isinstance(found := said.get("roles"), dict) else {}
-        by_prompt = said.get("prompts")
+        roles = found if isinstance(found := selection.get("roles"), dict) else {}
+        by_prompt = selection.get("prompts")
         old = next((old for old, new in OLD_ROLES.items() if new == name and old in roles), name)
-        agent = str(roles.get(name) or roles.get(old) or said.get("default") or "auto")
-        # A review has another position than its name; a prompt may choose in place of both.
+        agent = str(roles.get(name) or roles.get(old) or selection.get("default") or "auto")
+        # A review runs at another position than its name, and its prompt may choose the agent.
         more = [by_prompt] if by_prompt else []
         more += [roles] if inside and roles else []
         return " ".join([agent, *map(text_of, more)])
 
     def _found(self, flows: Iterable[Path]) -> dict[str, list[str]]:
-        """Return the paths of the files of workflows, with the names that they have."""
+        """Return the paths of the workflow files, with the names of their workflows."""
         found: dict[str, list[str]] = {}
         entries = self._written.get("workflows")
         for name, entry in entries.items() if isinstance(entries, dict) else ():
@@ -309,17 +312,17 @@ class Workflows:
                 continue
             paths += [str(self._root / folder / name) for name in names if _is_meant(name)]
         for path in paths:
-            # A file of the same name in another folder is what a person gets who names it so.
+            # The stem is also a name for the workflow: `run NAME` finds the file by it.
             found.setdefault(path, []).append(f"flow\n{ascii_of(Path(path).stem)}")
         return dict(sorted(found.items()))
 
     def _add(self, path: Path, names: Iterable[str]) -> None:
         try:
             if leads_out(path, self._root):
-                return  # nobody runs it
+                return  # it is never run
             data = read_bytes(path, _MAX_FLOW_BYTES)
         except ConfigurationError:
-            # What is no file, or too large, no reader takes.
+            # Not a file, or too large: no reader accepts it.
             return
         key = _FILE + ascii_of(shown_in(path, self._root))
         self._digests[key] = digest_text(self._shared + b"\n" + data)
@@ -333,7 +336,7 @@ class Workflows:
 
     @property
     def _chosen(self) -> str:
-        """Return the workflow that runs if nothing else is named."""
+        """Return the name of the default workflow."""
         section, entries = self._written.get("workflow"), self._written.get("workflows")
         name = section.get("name") if isinstance(section, dict) else None
         if isinstance(name, str):
@@ -344,10 +347,10 @@ class Workflows:
 
     @cached_property
     def _schema(self) -> Schema:
-        """Return the sections with steps as the file alone has them.
+        """Return the sections with steps, as the file alone sets them.
 
         Raises:
-            ValidationError: it is only right with what else is set: variables, options.
+            ValidationError: the file is valid only together with variables or options.
         """
         written, entries = dict(self._written), self._written.get("workflows")
         own = entries.get(OWN) if isinstance(entries, dict) else None
@@ -358,7 +361,7 @@ class Workflows:
 
     @cached_property
     def _complete(self) -> Complete:
-        """Return what lays the project's defaults over a step."""
+        """Return the function that adds the project's defaults to a step."""
         try:
             return partial(with_defaults, defaults=self._schema.default_fields)
         except ValidationError:
@@ -375,14 +378,15 @@ class Workflows:
     def _read_own(self, schema: Schema) -> dict[str, dict[str, StepFacts]]:
         own = {name: entry for name, entry in schema.workflows.items() if entry.file is None}
         composed = {name: entry for name, entry in own.items() if entry.inline is None}
-        made = dict(Composition(composed, BuiltinWorkflows(BuiltinPrompts()), dotted).workflows)
-        layers, wrong = Layers(values=self._written), list[Found]()
+        composition = Composition(composed, BuiltinWorkflows(BuiltinPrompts()), dotted)
+        workflows = dict(composition.workflows)
+        layers, problems = Layers(values=self._written), list[Found]()
         sections = partial(section_value, schema)
-        lists = inline_graphs(schema, sections, layers, self._root, wrong)
-        made |= {name: graph.workflow for name, graph in lists.items()}
+        lists = inline_graphs(schema, sections, layers, self._root, problems)
+        workflows |= {name: graph.workflow for name, graph in lists.items()}
         facts = {
-            _WORKFLOWS + ascii_of(name): self._facts_of(made[name])
-            if name in made
+            _WORKFLOWS + ascii_of(name): self._facts_of(workflows[name])
+            if name in workflows
             else _whole(self._digests[_IN_FILE])
             for name in own
         }
@@ -397,7 +401,7 @@ class Workflows:
     def _of_section(
         self, steps: SectionSteps, value: Any, names: Collection[str] | None
     ) -> dict[str, StepFacts]:
-        """Return the facts of *steps* of a section with *value*, those with *names*; None: all."""
+        """Return the facts of *steps* in a section with *value*; *names*: only these, None: all."""
         found: dict[str, StepFacts] = {}
         for name, (step, traits) in steps.every(value).items():
             if names is None or name in names:
@@ -406,7 +410,7 @@ class Workflows:
 
 
 def _section_with(key: str) -> tuple[str, SectionSteps] | None:
-    """Return the section whose steps have *key*, and what it says of them; None: none has."""
+    """Return (section name, its steps) for the section whose steps have *key*, or None."""
     name, _, below = key.partition(".")
     if name not in extensions.OURS[extensions.SECTIONS]:
         return None
@@ -415,17 +419,17 @@ def _section_with(key: str) -> tuple[str, SectionSteps] | None:
 
 
 class _Comparison:
-    """Steps of now beside those that were trusted."""
+    """Compares the current steps with the trusted steps."""
 
     def __init__(self, now: Workflows, trusted: Recorded, bounds: Mapping[str, float]) -> None:
         """Compare *now* with *trusted*; caps of steps may rise up to *bounds*."""
         self._now, self._trusted, self._bounds = now, trusted, bounds
 
     def changes(self, key: str, before: str) -> Iterator[_Change]:
-        """Yield in what the workflow *key* may do more than *before*, one that was trusted."""
+        """Yield what the workflow *key* may do beyond *before*, the key of a trusted one."""
         now, trusted = self._now.steps_of(key), self._steps_of(before)
         if now is None:
-            return  # it is no more
+            return  # it was removed
         if trusted is not None and _section_with(key) is not None:
             builtin = self._now.builtin(key) or {}
             now, trusted = builtin | now, builtin | trusted
@@ -446,23 +450,23 @@ class _Comparison:
             yield from losses(now, trusted, self._bounds, self._given.get(now.agent, frozenset()))
             yield from lost_gates(now, trusted)
         elif name == WHOLE:
-            # Nobody has trusted less of a workflow that was not there.
+            # A new workflow has no older cap that this one could exceed.
             yield from losses(now, StepFacts(caps=now.caps), self._bounds)
         else:
             yield from self._of_new_step(now)
 
     def _of_new_step(self, now: StepFacts) -> list[Loss]:
-        """Return what a step with a new name may do more than each trusted one of its agent."""
-        own = [facts for facts in self._known if facts.agent == now.agent]
-        # An agent that had no step gets nothing that was given to another one.
-        known = own or [msgspec.structs.replace(facts, grants=()) for facts in self._known]
-        found = [list(losses(now, facts, self._bounds)) for facts in known or [StepFacts()]]
-        least = min(found, key=len)
-        return [Loss(None, after or f"no {before}") for before, after in least]
+        """Return what a step with a new name may do beyond the nearest trusted step."""
+        same_agent = [facts for facts in self._known if facts.agent == now.agent]
+        # An agent without a trusted step gets none of the grants of other agents.
+        known = same_agent or [msgspec.structs.replace(facts, grants=()) for facts in self._known]
+        differences = [list(losses(now, facts, self._bounds)) for facts in known or [StepFacts()]]
+        smallest = min(differences, key=len)
+        return [Loss(None, after or f"no {before}") for before, after in smallest]
 
     @cached_property
     def _known(self) -> list[StepFacts]:
-        """Return the different facts of trusted steps."""
+        """Return the facts of the trusted steps, without repetitions."""
         trusted = self._trusted
         chosen = _key(trusted.workflow, trusted.files)
         every = {chosen: self._steps_of(chosen) or {}, **trusted.steps}
@@ -476,7 +480,7 @@ class _Comparison:
 
     @cached_property
     def _given(self) -> dict[str | None, frozenset[str]]:
-        """Return what each agent is given by some trusted step."""
+        """Return the grants that each agent has in any trusted step."""
         found: dict[str | None, frozenset[str]] = {}
         for facts in self._known:
             found[facts.agent] = found.get(facts.agent, frozenset()) | {*facts.grants}
@@ -489,7 +493,7 @@ def _key(name: str, files: Mapping[str, str]) -> str:
 
 
 def _whole(digest: str) -> dict[str, StepFacts]:
-    """Return the facts of what can't be taken apart: any change of it counts."""
+    """Return the facts of a file that can't be parsed: any change of it counts."""
     return {WHOLE: StepFacts(others={_WHOLE_CONTENT: digest})}
 
 
@@ -503,16 +507,16 @@ def shown_in(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
-def _told(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | None]]:
-    """Yield each of *changes* as lines: before and now; one for all steps that it is about.
+def _lines_of(changes: Iterable[_Change]) -> Iterator[tuple[str | None, str | None]]:
+    """Yield (line before, line now) for *changes*; equal changes of several steps share a line.
 
-    What the defaults of all steps say is not said of each workflow again.
+    A change of the step defaults is not repeated for each workflow.
     """
     found = list(changes)
-    of_all = {change.loss for change in found if change.key == _DEFAULTS}
+    of_defaults = {change.loss for change in found if change.key == _DEFAULTS}
     steps: dict[tuple[str, Loss], list[str]] = {}
     for key, step, loss in found:
-        if key == _DEFAULTS or loss not in of_all:
+        if key == _DEFAULTS or loss not in of_defaults:
             steps.setdefault((key, loss), []).append(step)
     for (key, loss), names in steps.items():
         shown = [name.replace("\n", ".") for name in names[:_SHOWN_STEPS] if name != WHOLE]

@@ -1,4 +1,4 @@
-"""The interface between the core and the plug-in that makes worktrees for runs and tasks."""
+"""The interface between the core and the plug-in that creates worktrees for runs and tasks."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from sequencer.project.diagnostics import Diagnostic
 from sequencer.store import folder as folders
 
 FOLDER = "worktrees"
-"""The folder of worktrees, beside the state of a run."""
+"""The folder of worktrees, next to the state of a run."""
 
 
 def run_worktree_name(run_id: str) -> str:
-    """Return what the name of the worktree of a whole run begins with."""
+    """Return the start of the name of a run's worktree."""
     return f"run-{run_id[:8]}"
 
 
 class WorktreeProvider(Protocol):
-    """Makes such folders, for a `Project`, and knows what became of them."""
+    """Creates worktrees for a `Project`, and finds work in them that is not merged."""
 
     def task_worktrees(
         self, project: Any, run: str | None, outer: Workspace, *, fails_on_write: bool
     ) -> Workspace:
-        """Return where the tasks of the run called *run* work, whose other steps work in *outer*.
+        """Return the workspace for the tasks of *run*; its other steps work in *outer*.
 
-        With *fails_on_write* an attempt fails whose task only reads and that has written.
+        With *fails_on_write*, an attempt fails if its task may only read and it has written.
         """
         ...
 
     def run_worktree(
         self, project: Any, run: str | None, outer: Workspace, tell: Callable[[str], None]
     ) -> Workspace:
-        """Return where all steps of the run called *run* work, instead of in *outer*.
+        """Return the workspace for all steps of *run*, instead of *outer*.
 
-        *tell* hears of it.
+        *tell* gets messages for people about the worktree.
         """
         ...
 
     def unmerged_in(self, project: Any) -> tuple[UnmergedWork, ...]:
-        """Return what the runs of *project* have done that is merged nowhere."""
+        """Return the work of *project*'s runs that is merged nowhere."""
         ...
 
     def forget_attempts(self, project: Any, run: str | None) -> None:
-        """Remove what was set aside of failed attempts of *run*, which goes."""
+        """Remove the saved work of failed attempts of *run*, which is being removed."""
         ...
 
     def diagnostics(self, project: Any) -> Iterator[Diagnostic]:
-        """Yield why a run would not get its folder, and what is wrong with those that there are."""
+        """Yield the reasons why a run can't get a worktree, and problems of existing worktrees."""
         ...
 
     def graph_findings(self, project: Any, flow: Any) -> Iterator[Diagnostic]:
-        """Yield why tasks of *flow*, a `GraphFile`, would not get theirs."""
+        """Yield the reasons why tasks of *flow*, a `GraphFile`, can't get their worktrees."""
         ...
 
 
@@ -83,4 +83,4 @@ def ensure_same_worktree(state_path: Path, head: Head | None, *, has_worktree: b
 
 
 WORKTREES = extensions.Single[WorktreeProvider](extensions.WORKTREES, "a worktree")
-"""The plug-in that makes worktrees."""
+"""The plug-in that creates worktrees."""

@@ -127,7 +127,7 @@ def test_what_a_receiver_never_takes_is_noted_and_shown(tmp_path: Path) -> None:
         tick(folder)
         tick(folder)
         assert len(desk.seen) == 1
-    assert "sink 'hook' refused 1 for good; see activity/refused.jsonl" in (
+    assert "sink 'hook' refused 1 permanently; see activity/refused.jsonl" in (
         cli(folder, "status").stdout
     )
 

@@ -69,10 +69,10 @@ def test_every_valid_chart_gets_its_classes(peer: Path) -> None:
     for text, run, before, found in zip(coloured, runs, bare, answers(peer, coloured), strict=True):
         assert "invalid" not in found, (text, found)
         assert [node[0] for node in found["nodes"]] == [node[0] for node in before["nodes"]]
-        ensure_coloured(run, before, found)
+        ensure_colored(run, before, found)
 
 
-def ensure_coloured(run: FlowView, before: dict[str, Any], found: dict[str, Any]) -> None:
+def ensure_colored(run: FlowView, before: dict[str, Any], found: dict[str, Any]) -> None:
     """Fail unless each node has its own classes or styles, and one more."""
     was = {name: (classes, styles) for name, classes, styles in before["nodes"]}
     now = {name: (classes, styles) for name, classes, styles in found["nodes"]}

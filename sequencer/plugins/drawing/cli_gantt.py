@@ -1,4 +1,4 @@
-"""`report --gantt`: who worked when, and what would have made it shorter."""
+"""`report --gantt`: the time of each task and agent, and the critical path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sequencer.plugins.drawing.gantt_picture import gantt_svg
 from sequencer.plugins.drawing.pictures import draw
 
 COLUMNS = 100
-"""Where it is printed to no terminal."""
+"""Width if the output is not a terminal."""
 _SECONDS = ("wall_s", "work_s", "people_s", "critical_s")
 _RATIOS = ("speed_up", "overhead", "utilisation", "peak", "places")
 
@@ -28,7 +28,7 @@ _RATIOS = ("speed_up", "overhead", "utilisation", "peak", "places")
 def report_gantt(
     invocation: Invocation, svg: Path | None, png: Path | None, width: int | None
 ) -> None:
-    """Show who worked when, a line a task, with the critical path and the speedup."""
+    """Show the time of each task in one line, with the critical path and the speedup."""
     if invocation.is_json and (svg or png or width):
         raise UsageRefused("can't be used with a drawing", where="--json", hint="leave it out")
     run = invocation.run_to_show()

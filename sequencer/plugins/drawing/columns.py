@@ -1,8 +1,7 @@
-"""Which column each thing of a drawing is in, and where the frames of groups reach.
+"""Assigns columns to the items of a drawing, and sides to the frames of groups.
 
-The second half of a layered drawing: the rows and their order are given. What belongs
-together stands below each other where its neighbors leave room for it, and no frame has
-a stranger in it.
+The second half of a layered drawing: the rows and their order are given. Connected items are
+above each other where their neighbors leave room, and a frame contains only its own items.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NARROW_GAP = 1
 """Blank columns between two lines."""
 PORT_STEP = 2
 STRAIGHT = 8.0
-"""How much more a line that passes many rows wants to be straight than another."""
+"""Weight for keeping a line straight that passes many rows."""
 
 
 def spread(
@@ -54,7 +53,7 @@ def spread(
 
 
 def _apart(left: Item, right: Item) -> int:
-    """Return how far the middles of two neighbours are apart at least."""
+    """Return the minimum distance between the middles of two neighbors."""
     are_lines = left.node is None and right.node is None
     is_label = left.is_label or right.is_label
     gap = NARROW_GAP if are_lines and not is_label else GAP - 1 if are_lines else GAP
@@ -90,7 +89,7 @@ def middles(found: Rows) -> list[int]:
 
 
 class _Clusters(Struct):
-    """What stands beside each other in some rows: each a group, or one item."""
+    """Neighbors in some rows; each one is a group or a single item."""
 
     parts: dict[int, list[list[int]]] = field(default_factory=dict)
     """The rows of each."""
@@ -100,7 +99,7 @@ class _Clusters(Struct):
     """Those left of each that must end where it starts, in all rows: lines may cross a frame."""
 
     def add(self, row: list[int], items: list[Item], level: int) -> None:
-        """Take a row, from left to right."""
+        """Add a row, from left to right."""
         pieces = [
             (key, list(numbers))
             for key, numbers in groupby(row, key=lambda n: key_of(items[n], n, level))
@@ -123,9 +122,9 @@ class _Clusters(Struct):
 
 
 def _part(found: Rows, column: list[int], rows: list[list[int]], level: int = 0) -> tuple[int, int]:
-    """Move apart what is in *rows*, so that no frame holds a stranger; return both ends.
+    """Move the items in *rows* apart, so that a frame holds only its own; return both ends.
 
-    From left to right and each once: it never gets wider than all of it side by side.
+    One pass from left to right: the result is never wider than all items side by side.
     """
     items, clusters = found.items, _Clusters()
     for row in rows:
@@ -156,7 +155,7 @@ def _part(found: Rows, column: list[int], rows: list[list[int]], level: int = 0)
 
 
 def extents(found: Rows, column: list[int]) -> list[tuple[int, int, range]]:
-    """Return the columns from which and to which each group reaches, and its rows."""
+    """Return the first and the last column of each group, and its rows."""
     far = 10**9
     lefts, rights = [far] * len(found.groups), [-far] * len(found.groups)
     rows: list[list[int]] = [[] for _ in found.groups]
@@ -168,7 +167,7 @@ def extents(found: Rows, column: list[int]) -> list[tuple[int, int, range]]:
             rows[number].append(item.row)
         if item.node is not None:
             outer.update((inner, number) for number, inner in pairwise(item.path))
-    # The inner ones first: a frame holds the titles in it.
+    # Inner groups first: a frame must be wide enough for the titles inside it.
     for number in reversed(range(len(found.groups))):
         rights[number] = max(rights[number], lefts[number] + found.groups[number].width)
         if number in outer:
@@ -193,19 +192,19 @@ def _settle(
 
 
 def _straighten(found: Rows, column: list[int]) -> None:
-    """Put what follows one another alone into one column, where neighbours leave room for it."""
+    """Put each chain of items into one column where its neighbors leave room."""
     items = found.items
-    beside: dict[int, tuple[int | None, int | None]] = {}
+    neighbors: dict[int, tuple[int | None, int | None]] = {}
     for row in found.rows:
         ends = [None, *row, None]
         for place, number in enumerate(row, start=1):
-            beside[number] = (ends[place - 1], ends[place + 1])
+            neighbors[number] = (ends[place - 1], ends[place + 1])
     far = 10**9
     for run in _straight_runs(items):
         low, high = -far, far
         group: list[int] = []
         for number in run:
-            left, right = beside[number]
+            left, right = neighbors[number]
             at_least = -far if left is None else column[left] + _apart(items[left], items[number])
             at_most = far if right is None else column[right] - _apart(items[number], items[right])
             if group and max(low, at_least) > min(high, at_most):
@@ -217,7 +216,7 @@ def _straighten(found: Rows, column: list[int]) -> None:
 
 
 def _straight_runs(items: list[Item]) -> Iterator[list[int]]:
-    """Yield the longest ways on which each has one above and one below."""
+    """Yield the longest chains in which each item has one above and one below."""
 
     def follows(upper: int, lower: int) -> bool:
         return len(items[upper].below) == 1 and len(items[lower].above) == 1
@@ -233,7 +232,7 @@ def _straight_runs(items: list[Item]) -> Iterator[list[int]]:
 
 
 def _align(items: list[Item], group: list[int], low: int, high: int, column: list[int]) -> None:
-    """Put *group* where the one with most lines is: the others have nothing to be between."""
+    """Put *group* at its item with the most lines: the others have no lines to be between."""
     if not group:
         return
     busiest = max(group, key=lambda n: len(items[n].above) + len(items[n].below))
@@ -246,9 +245,9 @@ class Port(Struct, frozen=True):
     """The end of a line at a node's border."""
 
     place: int
-    """Of the edge."""
+    """Index of the edge."""
     wanted: int | None
-    """The column of the line's other end; None: it goes off to the right."""
+    """The column of the line's other end; None: the line leaves to the right."""
     reach: int = 0
     """Of those that go off to the right: its place among them; the outermost is leftmost."""
 
@@ -275,7 +274,7 @@ def ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, int]:
         return (far if port.wanted is None else port.wanted, -port.reach, port.place)
 
     ordered = sorted(lines, key=rank)
-    # What can't go straight makes room for what can.
+    # Lines that can't be straight make room for lines that can.
     weights = [100.0 if low <= (port.wanted or -1) <= high else 1.0 for port in ordered]
     apart = [PORT_STEP] * (len(ordered) - 1)
     columns = spread([wish(port) for port in ordered], apart, weights)

@@ -1,4 +1,4 @@
-"""What drawings add to commands; importing this draws nothing."""
+"""The options that drawings add to commands; importing this module draws nothing."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A graph drawn with characters: boxes, the lines between them, and what closes a loop.
+"""A graph drawn with characters: boxes, the lines between them, and loops.
 
-Agents have single borders, people double ones, markers round ones, decisions that no agent
-takes a diamond before their text. Dashed lines at the right go back up. With a run, boxes
-have marks and colours, and lines that were never followed are dim.
+Agents have single borders, people have double ones, and markers have round ones. A diamond before
+the text marks a decision without an agent. Dashed lines at the right go back up. With a run,
+boxes have marks and colors, and lines that were never followed are dim.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sequencer.plugins.drawing.layout import Box, EdgeLine, GroupFrame, Layout, 
 from sequencer.workflows.mermaid.chart import Chart
 
 MOST_PLACES = 3000
-"""A graph with more boxes and passing lines is told in words: nobody could follow the lines."""
+"""A larger graph is described in words, because no one could follow its lines."""
 MOST_CELLS = 4_000_000
 USUAL_COLUMNS = 80
-"""Of a terminal that does not tell."""
+"""Width of a terminal that does not report it."""
 WRAPS = (26, 18, 12, 9)
-"""How wide texts in boxes may be; the first with which the drawing fits is taken."""
+"""Widths of texts in boxes; the first one with which the drawing fits is used."""
 BOX_LINES = 3
 LABEL_COLUMNS, LABEL_LINES = 24, 3
 
@@ -40,7 +40,7 @@ _THICK = " ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"
 _PLAIN = " |-+||++-+-+++++"
 _PLAIN_DASHED = " :.+::++.+.+++++"
 _HEADS = {(0, 1): "▼v", (0, -1): "▲^", (1, 0): "▶>", (-1, 0): "◀<"}
-"""By the direction of the graph: of an edge's end, and in ASCII."""
+"""Direction of the graph -> arrow head, and the same in ASCII."""
 _SHAPES = {
     NodeKind.HUMAN: "hexagon",
     NodeKind.MARKER: "circle",
@@ -52,7 +52,7 @@ _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 
 
 
 Pieces = tuple[tuple[str, str], ...]
-"""Of a row: texts, and rich's name of their style, perhaps empty."""
+"""The texts of a row, each with rich's name of its style, perhaps empty."""
 
 
 class Drawing(Struct, frozen=True):
@@ -62,26 +62,26 @@ class Drawing(Struct, frozen=True):
 
     @property
     def width(self) -> int:
-        """Return how many columns it takes."""
+        """Return its width in columns."""
         return max((width("".join(text for text, _ in row)) for row in self.rows), default=0)
 
-    def text(self, *, has_colours: bool = False) -> str:
-        """Return it as text; colours as a terminal reads them."""
+    def text(self, *, has_colors: bool = False) -> str:
+        """Return it as text, with colors as terminal sequences."""
         return "\n".join(
-            "".join(_coloured(text, style) if has_colours else text for text, style in row).rstrip()
+            "".join(_colored(text, style) if has_colors else text for text, style in row).rstrip()
             for row in self.rows
         )
 
 
 def pieces(cells: Iterable[tuple[str, str]]) -> Pieces:
-    """Return *cells* with those of one style that stand side by side in one."""
+    """Return *cells* with neighbors of the same style joined."""
     return tuple(
         ("".join(text for text, _ in same), style)
         for style, same in groupby(cells, key=itemgetter(1))
     )
 
 
-def _coloured(text: str, style: str) -> str:
+def _colored(text: str, style: str) -> str:
     codes, ground = [], 38
     for word in style.split():
         if word.startswith("#"):
@@ -102,15 +102,15 @@ def drawing(
 ) -> Drawing:
     """Return *view* drawn, as narrow as it can be if it is to fit into *columns*.
 
-    Directions, shapes and strokes are those of *chart*, which its author drew. It may be
-    wider all the same; `listing` says the same in words.
+    Directions, shapes and strokes follow *chart*, the author's drawing. The result may still be
+    too wide; `listing` has the same content in words.
     """
     drawn = Drawn(chart)
     graph = view.graph
     if place_count(graph) > MOST_PLACES:
         return listing(view, is_ascii=is_ascii)
     best = None
-    # What is too wide from left to right may fit from the top.
+    # A drawing that is too wide from left to right may fit from top to bottom.
     for direction, wrap in product(dict.fromkeys((drawn.direction, "TB")), WRAPS):
         texts = Texts(view, wrap, drawn, is_ascii=is_ascii)
         layout = laid_out(graph, texts.words(), direction, drawn.groups(graph, width))
@@ -125,7 +125,7 @@ def drawing(
 
 
 def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
-    """Return *view* in words: each node and where it leads."""
+    """Return *view* in words: each node and its successors."""
     graph = view.graph
     arrow, back = ("->", "(loop)") if is_ascii else ("→", "↺")
     rows = []
@@ -149,7 +149,7 @@ def _encodable(text: str, is_ascii: bool) -> str:
 
 
 def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
-    """Yield the ways that no edge shows."""
+    """Yield the paths that no edge shows."""
     arrow = "->" if is_ascii else "→"
     found = [("on error", graph.on_error)] if graph.on_error else []
     found += [(f"{shown(n.id)} on timeout", n.on_timeout) for n in graph.nodes if n.on_timeout]
@@ -160,7 +160,7 @@ def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[Pieces]:
 
 
 class Texts:
-    """What is written into boxes and onto lines."""
+    """The texts in boxes and on lines."""
 
     def __init__(
         self, view: FlowView, wrap: int, drawn: Drawn, *, is_ascii: bool, has_shapes: bool = False
@@ -176,7 +176,7 @@ class Texts:
         text = self._fit(node.label) or self._fit(node.id)
         lines = wrapped(text, wrap, BOX_LINES, dots=self._dots)
         if self._fit(node.title):
-            # The commands want the id, which the label doesn't tell.
+            # Commands need the id, which the label does not contain.
             lines.append(cut(f"({self._fit(node.id)})", wrap, dots=self._dots))
         if self._drawn.shape(node) == "diamond" and not self._has_shapes:
             lines[0] = f"{'<>' if self._is_ascii else '◇'} {lines[0]}"
@@ -190,16 +190,16 @@ class Texts:
         return _encodable(shown(text.replace("<br/>", " ").replace("<br>", " ")), self._is_ascii)
 
     def label(self, text: str) -> tuple[str, ...]:
-        """Return an edge's label as it is drawn."""
+        """Return the drawn form of an edge's label."""
         return tuple(wrapped(self._fit(text), LABEL_COLUMNS, LABEL_LINES, dots=self._dots))
 
     def loop_label(self, text: str) -> tuple[str, ...]:
-        """Return what stands beside a line that closes a loop, also without a label."""
+        """Return the text next to a line that closes a loop, even without a label."""
         first, *others = self.label(text)
         return (f"{self._loop} {first}".strip(), *others)
 
     def words(self) -> Words:
-        """Return what all this takes up on a terminal."""
+        """Return the sizes of all texts on a terminal."""
         sizes = {
             name: (max(width(line) for line in lines) + 4, len(lines) + 2)
             for name, lines in self.lines.items()
@@ -208,7 +208,7 @@ class Texts:
 
 
 class Drawn:
-    """How the author of a graph has drawn it; without a chart as its nodes' kinds are."""
+    """The author's drawing of a graph; without a chart, shapes follow the kinds of nodes."""
 
     def __init__(self, chart: Chart | None) -> None:
         self._chart = chart = chart or Chart("TB", (), ())
@@ -219,7 +219,7 @@ class Drawn:
     def groups(self, graph: Graph, measured: Callable[[str], int]) -> list[Group]:
         """Return the groups of those that are in *graph*; *measured* is a title's columns."""
         found: dict[str, Group] = {}
-        # In closing order: those inside a group come before it.
+        # In closing order: inner groups come before the group around them.
         for one in self._chart.subgraphs:
             inner = [found[name] for name in one.nodes if name in found]
             nodes = {name for name in one.nodes if name in graph.by_id}
@@ -232,7 +232,7 @@ class Drawn:
         return list(found.values())
 
     def colors(self, name: str) -> dict[str, str]:
-        """Return fill, stroke and color of a node or a group, as far as they can be told."""
+        """Return fill, stroke and color of a node or a group, as far as the chart sets them."""
         found = dict(self._chart.colors.get(name, {}))
         if "fill" in found and "color" not in found:
             red, green, blue = bytes.fromhex(found["fill"][1:])
@@ -244,7 +244,7 @@ class Drawn:
         """Return square, round, stadium, circle, hexagon or diamond."""
         if node.kind is not NodeKind.AGENT:
             return _SHAPES[node.kind]
-        # A chart that was changed since may have something else in its place.
+        # The chart may have changed since, and have another node there.
         drawn = self._shapes.get(node.id)
         return drawn if drawn in ("round", "stadium", "diamond") else "square"
 
@@ -263,7 +263,7 @@ class _Canvas:
         self._arms: dict[tuple[int, int], tuple[int, bool]] = {}
 
     def put(self, x: int, y: int, text: str, style: str) -> None:
-        """Write *text*; what doesn't fit is left out."""
+        """Write *text*; the part that doesn't fit is left out."""
         row = self._cells[y]
         for character in text:
             size = width(character)
@@ -292,7 +292,7 @@ class _Canvas:
             self.put(frame.x + frame.title, frame.y, text, style)
 
     def line(self, line: EdgeLine, style: str, stroke: str) -> None:
-        """Draw the way from corner to corner, and its head."""
+        """Draw the line from corner to corner, and its arrow head."""
         is_dashed = line.is_loop or stroke == "dotted"
         points = list(_walk(line.points))
         for before, here in pairwise(points):
@@ -322,7 +322,7 @@ class _Canvas:
 
 
 def _walk(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
-    """Yield every cell between the corners, each once."""
+    """Yield every cell between the corners, without repetitions."""
     x, y = points[0]
     yield x, y
     for to_x, to_y in points[1:]:
@@ -395,18 +395,18 @@ def _box(canvas: _Canvas, box: Box, style: str, lines: list[str], glyphs: str) -
 
 
 NEEDED = "┌╔╭▼▶╎━✓●↻↺…"
-"""An encoding that has none of these gets a drawing in ASCII."""
+"""An encoding without these characters gets a drawing in ASCII."""
 
 
 def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -> None:
-    """Draw *view* to *stream*: with colours on a terminal, and only as wide as that is.
+    """Draw *view* to *stream*; on a terminal, with colors and at most its width.
 
-    A drawing that doesn't fit the terminal is told in words instead, with how to see it; a
-    file or a pipe gets it as wide as it is.
+    A drawing that doesn't fit the terminal is replaced by words and a hint; a file or a pipe gets
+    it at any width.
 
     Raises:
-        BrokenPipeError: nobody reads any more.
-        StorageFailed: it can't be written, because the disk is full for example.
+        BrokenPipeError: the reader of the pipe has ended.
+        StorageFailed: it can't be written, for example because the disk is full.
     """
     is_ascii = not can_write(stream, NEEDED)
     columns = (columns_of(stream) or USUAL_COLUMNS) if stream.isatty() else None
@@ -417,12 +417,12 @@ def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -
 
 
 def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
-    """Write *drawing* to *stream*, with colours on a terminal.
+    """Write *drawing* to *stream*, with colors on a terminal.
 
     Raises: see `print_diagram`.
     """
-    text = drawing.text(has_colours=has_color(stream))
-    # Names may have letters that the encoding lacks, also where it has the lines.
+    text = drawing.text(has_colors=has_color(stream))
+    # Even an encoding with line characters may lack letters of a name.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = text.encode(encoding, "replace").decode(encoding)
     try:

@@ -1,4 +1,4 @@
-"""Draws a workflow for the command line, in each way that was asked for."""
+"""Draws a workflow for the command line, in each requested form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def draw_line(
     """Draw *workflow*, whose steps follow each other, as a chart.
 
     Raises:
-        UsageRefused: a drawing was asked for that only a graph has; *hint* says what to do.
+        UsageRefused: the requested drawing needs a graph; *hint* says what to do.
     """
     for name in ("diagram", "svg", "png"):
         if given[name]:

@@ -1,4 +1,4 @@
-"""What a Gantt chart shows, before anybody knows how wide it is: rows, bars, and a time axis."""
+"""The contents of a Gantt chart, for any width: rows, bars, and a time axis."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from sequencer.store.leases import leases_of
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05
 LEAST_BASE_S = 1.0
-"""What takes less is no measure for anything: a process's start is of that size."""
+"""Shorter times are not meaningful: starting a process takes about as long."""
 LEAST_OVERHEAD, MOST_OVERHEAD = 0.005, 10.0
-"""Of the critical path: what rounds to nothing, and what no decimal is told of."""
+"""Ratios to the critical path: a smaller one rounds to 0, and a larger factor has no decimals."""
 STEPS_S = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
     *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 28 * _DAY),
 )
-"""Between two ticks of an axis."""
+"""Possible distances between two ticks of an axis."""
 
 
 class Look(StrEnum):
@@ -69,7 +69,7 @@ LOOKS: Mapping[SpanKind, Look] = {
 
 
 class Bar(Struct, frozen=True):
-    """One attempt, or one wait; seconds from the chart's beginning."""
+    """One attempt or one wait; times are seconds from the start of the chart."""
 
     look: Look
     begin: float
@@ -82,7 +82,7 @@ class Bar(Struct, frozen=True):
 
     @property
     def told(self) -> str:
-        """Return it in words.
+        """Return the bar in words.
 
         >>> Bar(Look.DONE, 0, 4, attempt=2, agent="claude", host="ci-3").told
         'attempt 2, accepted, 4.0 s by claude on ci-3'
@@ -100,9 +100,9 @@ class Row(Struct):
     role: str
     bars: list[Bar] = field(default_factory=list)
     work_s: float = 0.0
-    """Of its agents, all attempts."""
+    """The agents of all its attempts."""
     title: str = ""
-    """What the chart calls it, where that says more than its name."""
+    """Its title in the workflow's chart, if it says more than the name."""
 
     @property
     def named(self) -> str:
@@ -111,7 +111,7 @@ class Row(Struct):
 
     @property
     def is_critical(self) -> bool:
-        """Return whether the critical path goes through it."""
+        """Return whether it is on the critical path."""
         return any(bar.is_critical for bar in self.bars)
 
 
@@ -122,25 +122,25 @@ class Gantt(Struct, frozen=True):
     rows: tuple[Row, ...]
     figures: Figures
     critical: tuple[str, ...]
-    """The names on the critical path, without what takes no time."""
+    """The names on the critical path, without steps that take no time."""
 
     @property
     def path(self) -> list[str]:
-        """Return the critical path as people read it."""
+        """Return the critical path as text for people."""
         named = {row.name: row.named for row in self.rows}
         return [named.get(name, name) for name in self.critical]
 
     @property
     def looks(self) -> tuple[Look, ...]:
-        """Return what a legend has to explain."""
+        """Return the looks that a legend must explain."""
         found = {bar.look for row in self.rows for bar in row.bars}
         return tuple(look for look in Look if look in found)
 
 
 def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflow | None) -> Gantt:
-    """Return the chart of *timeline*: who began first comes first.
+    """Return the chart of *timeline*; tasks are in the order of their starts.
 
-    While a team works, its tasks that nothing has reached yet have rows without bars.
+    While a team works, tasks that have not started yet have rows without bars.
     """
     executions = timeline.executions
     worked = [(n, one) for n, one in enumerate(executions) if one.spans]
@@ -163,7 +163,7 @@ def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflo
 
 
 def _bars(one: Execution, first: float, *, is_critical: bool) -> list[Bar]:
-    # What counted is the last attempt, and the people behind it.
+    # Only the last attempt, and the waits for people after it, are on the critical path.
     last = max((n for n, span in enumerate(one.spans) if span.is_work), default=0)
     bars: list[Bar] = []
     for number, span in enumerate(one.spans):
@@ -216,7 +216,7 @@ def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str])
     """Return the figures in words, a line each; *shortened* makes the line of *names* fit."""
     speed, over, used = figures.speed_up, figures.overhead, figures.utilisation
     if figures.places == 1 or figures.wall_s < LEAST_BASE_S:
-        # Of steps one after another, or of an instant, a ratio tells nothing of the work.
+        # For sequential steps, or an instant, a ratio would mean nothing.
         speed = over = used = None
     lines = [
         f"total time {duration(figures.wall_s)}, agent work {duration(figures.work_s)}"
@@ -241,7 +241,7 @@ def gantt_summary(figures: Figures, names: str, shortened: Callable[[str], str])
 
 
 def _factor(speed: float) -> str:
-    """Return a speedup; of a run that rested for hours not just zero.
+    """Return a speedup as text, with enough digits for a run that was idle for hours.
 
     >>> _factor(1.8), _factor(0.0028), _factor(0.0)
     ('1.80', '0.0028', '0.00')
@@ -250,7 +250,7 @@ def _factor(speed: float) -> str:
 
 
 def _longer(over: float) -> str:
-    """Return how much longer it took; from twice as long nobody reads that in per cent.
+    """Return how much longer it took: in percent, or as a factor from twice as long on.
 
     >>> _longer(0.429), _longer(-0.0001), _longer(7.896), _longer(1357.4)
     (', the run took 43% longer', '', ', the run took 8.9 times as long', \
@@ -270,17 +270,17 @@ TICK_COLUMNS = 9
 
 
 class LookStyle(NamedTuple):
-    """How a look is drawn, wherever that is."""
+    """How a look is drawn, in all forms."""
 
     glyph: str
     ascii_glyph: str
     style: str
-    """On a terminal, as rich names it."""
+    """Color on a terminal, as rich names it."""
     fill: str
-    """In a picture."""
+    """Color in a picture."""
     line: str
     weight: int = 1
-    """Of two bars in one column the heavier one is seen: no failure is hidden."""
+    """Of two bars in one column, the heavier one is visible, so that no failure is hidden."""
 
 
 STYLES: Mapping[Look, LookStyle] = {
@@ -293,11 +293,11 @@ STYLES: Mapping[Look, LookStyle] = {
     Look.RETRY: LookStyle("·", ".", "yellow", "none", "#b35900", 0),
 }
 NEEDED = "".join(one.glyph for one in STYLES.values()) + "…→◆"
-"""An encoding that has none of these gets a chart in ASCII."""
+"""An encoding without these characters gets a chart in ASCII."""
 
 
 def drawn(chart: Gantt, columns: int, *, is_ascii: bool) -> Drawing:
-    """Return *chart* in *columns* columns, or in `LEAST_COLUMNS` if those are more."""
+    """Return *chart* in *columns* columns, but at least `LEAST_COLUMNS`."""
     return _Page(chart, max(columns, LEAST_COLUMNS), is_ascii=is_ascii).drawing()
 
 
@@ -317,7 +317,7 @@ class _Page:
         self._plot = columns - used
 
     def _column_of(self, head: str, texts: list[str], most: int) -> list[str]:
-        """Return *head* and *texts* in a column as wide as the widest, with a gap behind it."""
+        """Return *head* and *texts* padded to the widest one plus a gap."""
         wide = max(len(head), min(most, max((width(self._fit(t, most)) for t in texts), default=0)))
         fitted = [head, *(self._fit(text, wide) for text in texts)]
         return [text + " " * (wide + 2 - width(text)) for text in fitted]
@@ -346,7 +346,7 @@ class _Page:
         return Drawing((*rows, *(((line, ""),) for line in lines)))
 
     def _head(self) -> Pieces:
-        """Return the line of the axis: a tick's name begins at its column."""
+        """Return the line of the axis; a tick's name starts at its column."""
         total, axis = self._chart.figures.wall_s, [" "] * self._plot
         free = 0
         for moment, name in ticks(total, max(self._plot // TICK_COLUMNS, 2)):
@@ -370,7 +370,7 @@ class _Page:
         cells: list[Look | None] = [None] * self._plot
         for bar in bars:
             first, last = self._column(bar.begin), self._column(bar.end)
-            # The column in which a bar ends is the next one's, but the shortest is seen too.
+            # The end column belongs to the next bar, but even the shortest bar stays visible.
             for place in range(first, max(last, first + 1)):
                 known = cells[place]
                 if known is None or STYLES[bar.look].weight > STYLES[known].weight:
@@ -403,9 +403,9 @@ def gantt_of(
     warn: Callable[[str], None],
     known: Iterable[Mapping[str, Any]] | None = None,
 ) -> tuple[Gantt, Timeline]:
-    """Return the chart of *run*, which is at *head*, and what it was drawn from; it may *warn*.
+    """Return the chart of *run* at *head*, and its timeline; *warn* gets warnings.
 
-    Its facts are not read if they are *known*.
+    *known* are its facts if the caller has read them already.
     """
     workflow = _workflow_of(run, head, warn)
     facts = run.history() if known is None else known
@@ -415,14 +415,14 @@ def gantt_of(
 
 
 def _lost(run: Run, head: Head) -> dict[int, float]:
-    """Return how many seconds the attempts lived whose processes are gone, by their tokens."""
+    """Return token -> seconds that the attempt lived, for attempts whose processes are gone."""
     leases = leases_of(run.store.state_path)
     gone = (one for one in head.claims if run.store.liveness(one).allows_take_over)
     return {claim.token: leases.used(claim).seconds for claim in gone}
 
 
 def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Workflow | None:
-    """Return the run's workflow with what was added to it; None: it can't be known."""
+    """Return the run's workflow with added tasks; None: unknown."""
     if head is None:
         return None
     try:
@@ -438,7 +438,7 @@ def _workflow_of(run: Run, head: Head | None, warn: Callable[[str], None]) -> Wo
 
 
 def _places(workflow: Workflow | None) -> int | None:
-    """Return how many attempts may run at once; None: nobody has said."""
+    """Return the maximum number of parallel attempts; None: no limit is set."""
     if workflow is None:
         return None
     return workflow.graph.max_parallel if workflow.graph else 1

@@ -1,4 +1,4 @@
-"""The picture of a run's time, for a file and for a page."""
+"""The Gantt chart of a run as SVG, for files and for web pages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LINE = 20
 TICK = 80
 NAME_COLUMNS, ROLE_COLUMNS = 34, 16
 LEAST_BAR = 2.0
-"""Points: the shortest attempt is seen too."""
+"""Minimum width of a bar in points, so that the shortest attempt is visible."""
 MOST_ROWS, MOST_BARS = 2000, 20_000
 
 
@@ -44,10 +44,10 @@ def gantt_svg(chart: Gantt) -> str:
 
 
 def ensure_drawable(chart: Gantt) -> None:
-    """Return if a picture of *chart* tells anything.
+    """Return if a picture of *chart* would show anything.
 
     Raises:
-        UsageRefused: it has more rows or bars than anybody could tell apart.
+        UsageRefused: it has too many rows or bars to read.
     """
     bars = sum(len(row.bars) for row in chart.rows)
     if len(chart.rows) > MOST_ROWS or bars > MOST_BARS:
@@ -58,7 +58,7 @@ def ensure_drawable(chart: Gantt) -> None:
 
 
 class GanttPicture:
-    """The picture of a run's time."""
+    """The picture of a Gantt chart."""
 
     def __init__(self, chart: Gantt, top: int | None = None) -> None:
         """Measure *chart*, whose first row is at *top*; None: below its title and its figures."""
@@ -92,7 +92,7 @@ class GanttPicture:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return how wide it is, and how high."""
+        """Return its width and height."""
         return self._wide, self._high
 
     def inner(self) -> Iterator[str]:
@@ -127,11 +127,11 @@ class GanttPicture:
     def _row(self, number: int, row: Row) -> Iterator[str]:
         y = self._top + ROW * number
         base = y + ROW / 2 + 5
-        colour = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
-        yield words(self._names[number], MARGIN, base, colour)
+        color = STYLES[Look.CRITICAL].line if row.is_critical else INK if row.bars else PALE_INK
+        yield words(self._names[number], MARGIN, base, color)
         if row.role:
             yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
-        # Waits below, attempts over them.
+        # Draw waits first, so that attempts are on top.
         for bar in sorted(row.bars, key=lambda one: one.look is not Look.RETRY):
             yield from grouped(_bar_class(bar.look), [self._bar(bar, row.named, y)])
         if self._times[number]:

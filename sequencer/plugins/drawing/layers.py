@@ -1,11 +1,11 @@
-"""Which row of a drawing each node is in, and what stands beside what.
+"""Assigns a row to each node of a drawing, and the order of the items in each row.
 
-The first half of a layered drawing (Sugiyama, Tagawa and Toda 1981): a node stands below
-all that lead to it without closing a loop, and the rows are put in an order in which few
-lines cross. An edge that passes a row has a place in it, and so has an edge's label, so
-that nothing is drawn over anything else.
+The first half of a layered drawing (Sugiyama, Tagawa and Toda 1981): a node is below all nodes
+that lead to it without closing a loop, and the rows are ordered so that few lines cross. An edge
+that passes a row and an edge's label have their own items in it, so that nothing is drawn over
+anything else.
 
-Not promised: the fewest crossings there could be; finding them takes forever.
+Not promised: the minimum number of crossings; finding it takes too long.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ SWEEPS = 12
 
 
 class Item(Struct):
-    """Something that takes up room in a row: a node, an edge that passes, or a blank."""
+    """An item of a row: a node, an edge that passes, or a blank."""
 
     row: int
     width: int = 1
-    """Odd, so that there is a middle."""
+    """Odd, so that it has a middle column."""
     height: int = 1
     node: str | None = None
     place: int = -1
-    """Of the edge in ``graph.edges``; -1 for a node and a blank."""
+    """Index of the edge in ``graph.edges``; -1 for a node and a blank."""
     is_label: bool = False
     path: tuple[int, ...] = ()
-    """The groups that it is in, the outermost first."""
+    """Its groups, the outermost first."""
     above: list[int] = field(default_factory=list)
-    """Items of the row above that a line comes from."""
+    """Items of the row above from which a line comes."""
     below: list[int] = field(default_factory=list)
 
     @property
     def is_blank(self) -> bool:
-        """Return whether it only keeps room for a group that has nothing else in this row."""
+        """Return whether it only reserves space for a group without other items in this row."""
         return self.node is None and self.place < 0
 
 
 class Group(Struct, frozen=True):
-    """Nodes that stand in one frame."""
+    """Nodes inside one frame."""
 
     name: str
     title: str
     nodes: frozenset[str]
-    """Those of the groups inside it, too."""
+    """Its nodes, including those of inner groups."""
     levels: int = 1
-    """How many frames are in one another here, itself included."""
+    """Number of nested frames, including this one."""
     width: int = 0
-    """Of its title, in columns of the plan."""
+    """Width of its title in columns of the plan."""
 
 
 class Rows(Struct):
-    """All items, and which of them stand in which row, from left to right."""
+    """All items, and the items of each row from left to right."""
 
     items: list[Item]
     rows: list[list[int]]
     of_node: dict[str, int]
     chains: dict[int, list[int]]
-    """For each edge that closes no loop the items that it leads through, its ends included."""
+    """For each edge that closes no loop: its items from start to end."""
     groups: Sequence[Group] = ()
 
 
 def ranks(graph: Graph) -> dict[str, int]:
-    """Return how deep each node stands; the entries, and what nothing leads to, at 0.
+    """Return the depth of each node; entries and nodes without a predecessor are at 0.
 
-    What nothing leads to but isn't an entry (what errors jump to) stands right above the
-    first that it leads to.
+    A node that is not an entry and has no predecessor (the target of errors) is right above its
+    first successor.
     """
     forward = [e for place, e in enumerate(graph.edges) if place not in graph.back_edges]
     waiting = {node.id: 0 for node in graph.nodes}
@@ -97,7 +97,7 @@ def ranks(graph: Graph) -> dict[str, int]:
 
 
 def place_count(graph: Graph) -> int:
-    """Return how many items the drawing of *graph* would have, labels' rows left out."""
+    """Return the number of items in the drawing of *graph*, without rows for labels."""
     depth = ranks(graph)
     forward = (e for place, e in enumerate(graph.edges) if place not in graph.back_edges)
     return len(graph.nodes) + sum(depth[e.target] - depth[e.source] for e in forward)
@@ -109,9 +109,9 @@ def arranged(
     label_room: Callable[[str], tuple[int, int]],
     groups: Sequence[Group] = (),
 ) -> Rows:
-    """Return the rows of *graph* in an order with few crossings; *sizes* are the nodes'.
+    """Return the rows of *graph* in an order with few crossings; *sizes*: of the nodes.
 
-    What is in one of *groups* stands side by side in its row.
+    Items of the same group in *groups* are side by side in their row.
     """
     found = _rows(graph, sizes, label_room)
     found.groups = sorted(groups, key=lambda group: (-len(group.nodes), -group.levels))
@@ -136,7 +136,7 @@ def _note_groups(found: Rows, graph: Graph) -> None:
 
 
 def _add_blanks(found: Rows) -> None:
-    """Give each group something in every row of its frame, so that all rows know its side."""
+    """Give each group an item in every row of its frame, so that each row has its position."""
     for number, group in reversed(list(enumerate(found.groups))):
         nodes = [found.items[found.of_node[name]] for name in group.nodes]
         path = nodes[0].path[: nodes[0].path.index(number) + 1]
@@ -188,7 +188,7 @@ def _rows(
 
 
 def _first_order(found: Rows, graph: Graph) -> None:
-    """Fill the rows depth-first from the entries, so that branches begin side by side."""
+    """Fill the rows depth-first from the entries, so that branches start side by side."""
     seen: set[int] = set()
     for root in (*graph.entries, *found.of_node):
         stack = [found.of_node[root]]
@@ -235,10 +235,10 @@ def _sort(row: list[int], rows: list[list[int]], items: list[Item], *, is_down: 
 
 
 def _gather(found: Rows) -> None:
-    """Put what is in one group side by side, and the groups into one order in all rows.
+    """Put items of one group side by side, and give the groups the same order in all rows.
 
-    So a frame can be drawn around each of them: none has to be left of another in one row
-    and right of it in the next.
+    Then a frame can be drawn around each group: no group is left of another one in one row and
+    right of it in the next.
     """
     if not found.groups:
         return
@@ -254,7 +254,7 @@ def _gather(found: Rows) -> None:
 
 
 _Order = dict[int, tuple[float, int]]
-"""Of groups, from left to right."""
+"""The order of groups, from left to right."""
 
 
 def key_of(item: Item, number: int, level: int) -> int:
@@ -265,9 +265,9 @@ def key_of(item: Item, number: int, level: int) -> int:
 def _gathered(
     row: list[int], items: list[Item], order: _Order | None = None, level: int = 0
 ) -> list[int]:
-    """Return *row* with what is in one group side by side, and so within each group.
+    """Return *row* with items of one group side by side, at every level of groups.
 
-    Groups that stand beside each other are in this *order*, or where their middles are.
+    Neighboring groups follow *order*, or the order of their middles.
     """
     if all(len(items[number].path) <= level for number in row):
         return row
@@ -283,13 +283,13 @@ def _gathered(
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the middle of *values*, of which there is one at least."""
+    """Return the median of *values*, which must not be empty."""
     known = list(values)
     return sum(known) / len(known)
 
 
 def crossings(found: Rows) -> int:
-    """Return how often lines cross between neighbouring rows."""
+    """Return the number of line crossings between neighboring rows."""
     total = 0
     for row, lower in pairwise(found.rows):
         places = {number: place for place, number in enumerate(lower)}

@@ -1,7 +1,7 @@
-"""The room between two rows: which line turns in which of its tracks.
+"""The layout of a drawing: tracks for the turns of lines between two rows, boxes and frames.
 
-A line comes down in one column, runs along a track and goes on in another column. Two
-lines never share a piece of a track or of a column; they only cross.
+A line comes down in one column, runs along a track and continues in another column. Two lines
+never share a part of a track or of a column; they only cross.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ class Bend(Struct, eq=False):
 
     line: int
     start: int
-    """Column in which it arrives, as the line is drawn."""
+    """Column in which it arrives, in the direction of drawing."""
     end: int
     upper: tuple[int, ...]
-    """Columns that it takes from its track up to the row above."""
+    """Columns that it uses from its track up to the row above."""
     lower: tuple[int, ...]
-    """Columns that it takes from its track down to the row below."""
+    """Columns that it uses from its track down to the row below."""
     track: int = 0
     later: list[Bend] = field(default_factory=list)
-    """Those that have to be in a lower track."""
+    """Turns that must be in a lower track."""
     missing: int = 0
-    """How many that have to be in a higher track have no track yet."""
+    """Number of turns without a track yet that must be in a higher track."""
 
     @property
     def left(self) -> int:
@@ -48,8 +48,8 @@ class Bend(Struct, eq=False):
 
     @property
     def key(self) -> tuple[int, int, int]:
-        """Return its place among those that could be next: nested turns don't cross then."""
-        # What turns back stays near to the box that it leaves or enters.
+        """Return its sort key among the possible next turns, so that nested turns don't cross."""
+        # A line that turns back stays near the box that it leaves or enters.
         if not self.lower:
             return (0, -self.start, self.line)
         if not self.upper:
@@ -66,7 +66,7 @@ class Channel(Struct):
     """Columns in which lines pass without a turn."""
 
     def add(self, line: int, start: int, end: int, *, comes: str, goes: str) -> None:
-        """Take a line from *start* to *end*; *comes* and *goes* are ``above`` or ``below``."""
+        """Add a line from *start* to *end*; *comes* and *goes* are ``above`` or ``below``."""
         if start == end and comes != goes:
             self.straight.add(start)
             return
@@ -76,7 +76,7 @@ class Channel(Struct):
         self.turns.append(Bend(line, start, end, upper, lower))
 
     def settle(self) -> int:
-        """Choose the tracks; return how many there are."""
+        """Assign the tracks; return their number."""
         taken = self.straight | {c for turn in self.turns for c in (*turn.upper, *turn.lower)}
         self._relate()
         placed: list[Bend] = []
@@ -101,7 +101,7 @@ class Channel(Struct):
         return max((turn.track + 1 for turn in self.turns), default=0)
 
     def _relate(self) -> None:
-        """Note which turn has to be above which: both use a column, from both sides."""
+        """Note the order of turns that use the same column from both sides."""
         from_below: dict[int, list[Bend]] = defaultdict(list)
         for turn in self.turns:
             for column in turn.lower:
@@ -114,9 +114,9 @@ class Channel(Struct):
                         other.missing += 1
 
     def _split(self, place: int, taken: set[int]) -> None:
-        """Break a ring of turns that each have to be above the next: one turns twice.
+        """Break a ring of turns that each must be above the next one: one of them turns twice.
 
-        The first half need be below nothing, and the second above nothing.
+        Then the first half needs no turn above it, and the second needs no turn below it.
         """
         turn = self.turns[place]
         middle = (turn.left + turn.right) // 2
@@ -137,7 +137,7 @@ class Channel(Struct):
 
 
 def _track(turn: Bend, placed: list[Bend]) -> int:
-    """Return the first track that is free, below all that *turn* has to be below."""
+    """Return the first free track below all turns that must be above *turn*."""
     low, taken = 0, set()
     for other in placed:
         if any(turn is one for one in other.later):
@@ -145,7 +145,7 @@ def _track(turn: Bend, placed: list[Bend]) -> int:
         if other.left <= turn.right and turn.left <= other.right:
             taken.add(other.track)
             if other.key[0] == turn.key[0]:
-                # The key put the other first so that they don't cross.
+                # The sort key put the other turn first so that they don't cross.
                 low = max(low, other.track + 1)
     while low in taken:
         low += 1
@@ -179,7 +179,7 @@ class EdgeLine(Struct, frozen=True):
     """An edge."""
 
     place: int
-    """In ``graph.edges``."""
+    """Index in ``graph.edges``."""
     points: tuple[tuple[int, int], ...]
     """Corners, from the border of one box to right above the border of the other."""
     label: Label | None
@@ -187,7 +187,7 @@ class EdgeLine(Struct, frozen=True):
 
 
 class GroupFrame(Struct, frozen=True):
-    """A group's, around its boxes."""
+    """The frame of a group, around its boxes."""
 
     group: Group
     x: int
@@ -195,41 +195,41 @@ class GroupFrame(Struct, frozen=True):
     width: int
     height: int
     title: int = 1
-    """Where in its upper edge the title begins: where no line crosses it, if there is room."""
+    """Where the title starts in the upper edge: where no line crosses it, if possible."""
 
 
 class Layout(Struct, frozen=True):
-    """All of it."""
+    """The complete layout."""
 
     width: int
     height: int
     boxes: tuple[Box, ...]
     lines: tuple[EdgeLine, ...]
     frames: tuple[GroupFrame, ...] = ()
-    """Of groups, the outermost first; one that would hold a stranger is left out."""
+    """Frames of groups, the outermost first, without those that would hold other nodes."""
     way: tuple[int, int] = (0, 1)
     """Columns and rows of a step in the direction in which the graph goes: down."""
 
 
 class Words(Struct, frozen=True):
-    """What the texts of a drawing take up, in columns and rows of its grid."""
+    """The sizes of the texts in a drawing, in columns and rows of its grid."""
 
     sizes: dict[str, tuple[int, int]]
-    """Of each node's box, its border included."""
+    """Size of each node's box, including the border."""
     label: Callable[[str], tuple[str, ...]]
-    """The lines that an edge's label is shown as."""
+    """The lines of an edge's label."""
     loop_label: Callable[[str], tuple[str, ...]]
     """The same for an edge that closes a loop."""
     width: Callable[[str], int]
     label_rows: int = 1
-    """Of each line."""
+    """Width of each line."""
     head_rows: int = 1
-    """Above each row of boxes, for the arrow heads."""
+    """Rows above each row of boxes, for the arrow heads."""
     is_across: bool = False
     """The graph goes to the right, so that the plan's columns are rows of the drawing."""
 
     def room(self, lines: tuple[str, ...]) -> tuple[int, int]:
-        """Return width and height of a label in the plan, which goes down in any case."""
+        """Return width and height of a label in the plan, which always goes down."""
         found = (max(map(self.width, lines), default=0), self.label_rows * len(lines))
         return found[::-1] if self.is_across else found
 
@@ -246,7 +246,7 @@ def laid_out(
     if is_across:
         sizes = {name: size[::-1] for name, size in words.sizes.items()}
         words = replace(words, sizes=sizes, is_across=True)
-    # A title runs across the drawing: there the plan's columns are its rows.
+    # A title is horizontal, and in a turned drawing the plan's columns become rows.
     measured = [replace(group, width=0) for group in groups] if is_across else groups
     plan = _Plan(graph, words, measured).layout()
     found = plan if way == WAYS["TB"] else _turned(plan, way)
@@ -256,7 +256,7 @@ def laid_out(
 
 
 def _titled(layout: Layout, frame: GroupFrame, group: Group) -> GroupFrame:
-    """Return the *frame* of *group* with its title where nothing else is drawn."""
+    """Return the *frame* of *group* with its title in a free place."""
     taken: set[int] = set()
     for line in layout.lines:
         for (x, y), (to_x, to_y) in pairwise(line.points):
@@ -305,7 +305,7 @@ class _Loop(Struct):
 
     place: int
     top: int
-    """Row of the node that it leads to."""
+    """Row of its target node."""
     bottom: int
     lines: tuple[str, ...]
     width: int
@@ -327,14 +327,14 @@ class _Plan:
         self._place_ports()
         self._place_loops()
         self.high: list[int] = []
-        """Of each row, once it is known."""
+        """Height of each row, as soon as it is known."""
         self.head_rows: list[int] = []
         """Above the boxes of each row."""
         self.channels = [Channel() for _ in range(len(self.rows.rows) + 1)]
         self._turn()
 
     def _roomy(self, sizes: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-        """Widen the boxes in which not all lines would find a place, a loop's twice."""
+        """Widen the boxes that are too narrow for their lines; a loop needs two columns."""
         leaving: dict[str, int] = defaultdict(int)
         entering: dict[str, int] = defaultdict(int)
         for place, edge in enumerate(self.graph.edges):
@@ -350,7 +350,7 @@ class _Plan:
         return self.items[self.rows.of_node[name]].row
 
     def _loops(self) -> list[_Loop]:
-        """Return what goes back up, the shortest first."""
+        """Return the edges that go back up, the shortest first."""
         found = []
         for place in sorted(self.graph.back_edges):
             edge = self.graph.edges[place]
@@ -364,7 +364,7 @@ class _Plan:
         incoming: dict[str, list[int]] = defaultdict(list)
         for place, edge in enumerate(self.graph.edges):
             incoming[edge.target].append(place)
-        # Where a line ends that passes no row depends on where it leaves.
+        # The end of a line that passes no row depends on its start.
         for found, places, end in (
             (self.leaves, self.graph.outgoing, 1),
             (self.enters, incoming, -2),
@@ -416,7 +416,7 @@ class _Plan:
                 channel.straight.add(away)
 
     def layout(self) -> Layout:
-        """Return it, with the rows as high as what is in them."""
+        """Return the layout, with each row as high as its contents."""
         tops, track_tops, height = self._heights()
         boxes = tuple(self._box(node.id, tops) for node in self.graph.nodes)
         by_name = {box.node: box for box in boxes}
@@ -454,7 +454,7 @@ class _Plan:
             self.head_rows.append(self.words.head_rows if number in entered else 0)
             y += self.head_rows[number]
             tops.append(y)
-            # A label stands beside the row from which its loop goes back.
+            # The label is next to the row from which its loop goes back.
             labels = (loop.height for loop in self.loops if loop.bottom == number)
             self.high.append(max([0, *labels, *(self.items[n].height for n in row)]))
             y += self.high[-1] + self._levels(number, -1)
@@ -463,7 +463,7 @@ class _Plan:
         return tops, track_tops, y
 
     def _levels(self, row: int, end: int) -> int:
-        """Return how many frames, one in the other, begin (0) or end (-1) at *row*."""
+        """Return the number of nested frames that start (0) or end (-1) at *row*."""
         pairs = zip(self.rows.groups, self.extents, strict=True)
         return max((group.levels for group, (_, _, rows) in pairs if rows[end] == row), default=0)
 

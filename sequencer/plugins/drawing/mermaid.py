@@ -1,7 +1,7 @@
 """A workflow as a Mermaid flowchart.
 
-Node ids are numbers of our own; a name appears only within quotes and with every mark
-that Mermaid could read as syntax written as an entity, so that no name changes the chart.
+Node ids are our own numbers. A name appears only inside quotes, with an entity for every
+character that Mermaid could read as syntax, so that a name can't change the chart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def quoted(text: str) -> str:
 
 
 def chart(workflow: Workflow) -> str:
-    """Return the chart: the steps in order, and beside them the review cycle.
+    """Return the chart: the steps in order, and next to them the review cycle.
 
     >>> from sequencer.model.step import Step
     >>> print(chart(Workflow("demo", (Step(name="plan"), Step(name="build")))))
@@ -59,7 +59,7 @@ def chart(workflow: Workflow) -> str:
         edges.append(f"cadence -->|{quoted(often)}| {kinds[0][0]}")
         edges.append(f"{kinds[-1][0]} --> cadence")
         if every == 1:
-            # The steps themselves never run then.
+            # Then the steps themselves never run.
             lines = [line for line in lines if not line.startswith("s")]
             edges = [edge for edge in edges if not edge.startswith("s")]
     return "\n".join(["flowchart TD", *(f"    {line}" for line in (*lines, *edges))])
@@ -77,15 +77,15 @@ _SHAPES = {
 
 
 def classed(text: str, view: FlowView) -> str:
-    """Return the chart *text* with the nodes of *view* coloured by their states."""
+    """Return the chart *text* with the nodes of *view* colored by their states."""
     ids = {node.id: node.id for node in view.graph.nodes}
     return _with_classes(text, view, ids)
 
 
 def charted(view: FlowView) -> str:
-    """Return a chart of *view*, for a graph that nobody drew; coloured the same way.
+    """Return a chart of *view*, for a graph without its own chart; colored the same way.
 
-    Ids are numbers of our own, because not every name is an id to Mermaid.
+    Ids are our own numbers, because not every name is a valid id in Mermaid.
     """
     ids = {node.id: f"n{place}" for place, node in enumerate(view.graph.nodes)}
     return _with_classes(_chart(view.graph, ids), view, ids)
@@ -95,7 +95,7 @@ def _chart(graph: Graph, ids: dict[str, str]) -> str:
     lines = ["flowchart TD"]
     for node in graph.nodes:
         opens, closes = _SHAPES[node.kind]
-        # A label must not be empty.
+        # Mermaid does not allow an empty label.
         label = shown(node.label) or shown(node.id) or "?"
         lines.append(f"    {ids[node.id]}{opens}{quoted(label)}{closes}")
     for edge in graph.edges:
@@ -128,7 +128,7 @@ def _with_classes(text: str, view: FlowView, ids: dict[str, str]) -> str:
 
 
 def _unused(text: str) -> str:
-    """Return a beginning of class names that *text* holds nowhere, in whatever sense."""
+    """Return a prefix for class names that does not occur in *text*."""
     number, prefix = 1, PREFIX
     while any(f"{prefix}{state.title()}" in text for state in PICTURES):
         number += 1

@@ -1,9 +1,8 @@
-"""What the pictures have in common: texts whose width is guessed, PNG by resvg, safe files.
+"""The common parts of pictures: estimated text widths, PNG by resvg, and safe files.
 
-Whatever an author or an agent wrote is escaped; a picture refers to nothing outside of
-itself. In a PNG the texts have a font that comes with the extra ``picture``, so that it
-looks the same on a machine without any; what this font lacks (Chinese, say) is taken from
-the machine's fonts if it has some.
+All text of authors and agents is escaped, and a picture refers to nothing outside itself. The
+texts in a PNG use a font of the extra ``picture``, so that it looks the same on a machine without
+fonts. Letters that this font lacks (Chinese, for example) use fonts of the machine, if possible.
 """
 
 from __future__ import annotations
@@ -41,17 +40,17 @@ TEXT, SMALL = 14, 12
 INK, PALE_INK, FAINT, GROUND = "#212529", "#495057", "#ced4da", "#f8f9fa"
 MOST_PIXELS = 24_000_000
 FIRST_UNCOMMON, NO_LETTER = 0x590, "\U0010fffd"
-"""Before it stand Latin, Greek and Cyrillic, which the picture's own font has."""
+"""Lower code points are Latin, Greek and Cyrillic, which the picture's font has."""
 MOST_LETTERS = 8
-"""More are not looked at: each costs a picture."""
+"""Maximum number of checked letters, because each check renders a picture."""
 SCALE = 2.0
-"""Pixels a point, unless the picture is too large for it."""
+"""Pixels per point, unless the picture is too large."""
 
 _NARROW, _WIDE = frozenset("ijlftrI|.,:;'`!()[]{}/\\- "), frozenset("mwMW@%—…→✓✗●○↻↺◇")
 
 
 def points(text: str, size: int) -> float:
-    """Return about how wide *text* is, rather more than less; fonts differ."""
+    """Return an upper estimate of the width of *text*, because fonts differ."""
     total = 0.0
     for character in text:
         if columns_of(character) > 1:
@@ -66,7 +65,7 @@ def points(text: str, size: int) -> float:
 
 
 def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
-    """Return the lines that a picture begins with: its size, its title, white paper."""
+    """Return the first lines of a picture: size, title, and white background."""
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
         f'viewBox="0 0 {wide} {high}" font-family="{FONTS}">'
@@ -79,11 +78,11 @@ def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
 
 
 def words(
-    text: str, x: float, y: float, colour: str, *, size: int = TEXT, anchor: str = "start"
+    text: str, x: float, y: float, color: str, *, size: int = TEXT, anchor: str = "start"
 ) -> str:
-    """Return the element that shows *text*."""
+    """Return the element for *text*."""
     return (
-        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" '
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{color}" '
         f'text-anchor="{anchor}">{escape(text, quote=False)}</text>'
     )
 
@@ -92,7 +91,7 @@ def png_of(text: str) -> bytes:
     """Return the SVG document *text*, one of ours, as a PNG picture.
 
     Raises:
-        ConfigurationError: what draws it is not installed.
+        ConfigurationError: the library that draws it is not installed.
     """
     try:
         import resvg_py  # noqa: PLC0415 - an extra that few want
@@ -116,7 +115,7 @@ def png_of(text: str) -> bytes:
 
 
 def without_font(text: str) -> str:
-    """Return those of the first uncommon letters of *text* that a PNG of this machine lacks."""
+    """Return uncommon letters of *text* that no font of this machine has."""
 
     def drawn(letter: str) -> bytes:
         return png_of("\n".join((*beginning(20, 20, ""), words(letter, 2, 16, INK), "</svg>")))
@@ -127,7 +126,7 @@ def without_font(text: str) -> str:
 
 
 def draw(invocation: Invocation, picture: str, svg: Path | None, png: Path | None) -> None:
-    """Write *picture*, an SVG document, into the files that are named."""
+    """Write *picture*, an SVG document, to the given files."""
     made = [] if svg is None else [(svg, picture.encode())]
     made += [] if png is None else [(png, png_of(picture))]
     for path, data in made:
@@ -141,10 +140,10 @@ def draw(invocation: Invocation, picture: str, svg: Path | None, png: Path | Non
 
 
 def save(path: Path, data: bytes) -> None:
-    """Write a picture to *path*, all of it or nothing, in place of an earlier picture.
+    """Write a picture to *path* atomically; it may replace an earlier picture.
 
     Raises:
-        UsageRefused: *path* is something else than a picture.
+        UsageRefused: *path* exists and is not a picture.
         StorageFailed: it can't be written.
     """
     save_file(path, data, is_ours=_is_picture, what="a picture")
@@ -156,13 +155,13 @@ def _is_picture(beginning: bytes) -> bool:
 
 
 def _size(text: str) -> tuple[int, int]:
-    """Return the points that the first line of an SVG document of ours names."""
+    """Return the size in points from the first line of one of our SVG documents."""
     head = text.partition("\n")[0].split('"')
     return int(head[3]), int(head[5])
 
 
 CELL, CELL_ROW = 10, 12
-"""Points of one column and of one row."""
+"""Points per column and per row."""
 FLOW_MARGIN, HEADER = 20, 34
 LINE_STEP = 18
 WRAP = 24
@@ -178,7 +177,7 @@ def _cells(text: str, size: int) -> int:
 
 
 _GROWN = {"diamond": (1.7, 2.5), "circle": (1.3, 1.2), "doublecircle": (1.3, 1.2)}
-"""How much larger than its text a shape is, across and down."""
+"""How much wider and higher than its text a shape is."""
 
 
 def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
@@ -192,10 +191,10 @@ def flow_svg(view: FlowView, chart: Chart | None = None) -> str:
 def flow_picture(
     view: FlowView, chart: Chart | None = None
 ) -> tuple[FlowView, Layout, Texts, Drawn]:
-    """Return what a `FlowPicture` of *view* is made of; see `flow_svg`.
+    """Return the parts of a `FlowPicture` of *view*; see `flow_svg`.
 
     Raises:
-        UsageRefused: it has more boxes and lines than anybody could follow in a picture.
+        UsageRefused: it has too many boxes and lines to read in a picture.
     """
     if place_count(view.graph) > MOST_PLACES:
         raise UsageRefused(
@@ -219,7 +218,7 @@ def flow_picture(
 
 
 Link = Callable[[str], str]
-"""From a node's id to the address of its page."""
+"""Returns the address of the page for a node's id."""
 
 
 def grouped(kind: str, parts: Iterable[str]) -> Iterator[str]:
@@ -240,7 +239,7 @@ class FlowPicture:
         drawn: Drawn,
         link: Link | None = None,
     ) -> None:
-        """Draw *view* as it is laid out, each node with its *link* if it is for a page."""
+        """Draw *view* with its layout; on a web page, each node gets its *link*."""
         self._view, self._layout, self._texts, self._drawn = view, layout, texts, drawn
         self._link = link
         self._boxes = {box.node: box for box in layout.boxes}
@@ -271,7 +270,7 @@ class FlowPicture:
         layout, followed = self._layout, self._view.followed
         for frame in layout.frames:
             yield from grouped("frame", self._frame(frame))
-        # Lines that were followed lie over the others where they cross.
+        # Draw followed lines last, so that they are on top where lines cross.
         for line in sorted(layout.lines, key=lambda one: one.place in followed):
             yield from grouped(self._line_class(line), self._line(line))
         for box in layout.boxes:
@@ -301,11 +300,11 @@ class FlowPicture:
         )
 
     def _title(self, frame: GroupFrame) -> Iterator[str]:
-        """Yield the title of a group, on the upper edge of its frame: below it the boxes begin."""
+        """Yield the title of a group on the upper edge of its frame, because boxes are below."""
         title = fitting(frame.group.title, (frame.width - 2) * CELL)
         colors = self._drawn.colors(frame.group.name)
         x, y = (frame.x + frame.title) * CELL, frame.y * CELL_ROW - 4
-        # Where a line can't be avoided the title stands over it.
+        # If a line can't be avoided, the title is drawn over it.
         yield (
             f'<rect x="{x}" y="{y}" width="{points(title, SMALL):g}" height="15" '
             f'fill="{colors.get("fill", GROUND)}"/>'
@@ -316,31 +315,31 @@ class FlowPicture:
         edge = self._view.graph.edges[line.place]
         stroke = self._drawn.stroke(edge)
         was_followed = line.place in self._view.followed
-        colour = _LOOP if line.is_loop else PALE_INK
+        color = _LOOP if line.is_loop else PALE_INK
         if self._has_run and not was_followed:
-            colour = FAINT
+            color = FAINT
         dashes = ' stroke-dasharray="5 4"' if line.is_loop else _DOTS.get(stroke, "")
         heavy = 2.4 if self._has_run and was_followed else 1.6
         heavy += 1.6 if stroke == "thick" else 0
         corners, (x, y) = self._way(line)
         yield (
-            f'<path d="{_rounded(corners)}" fill="none" stroke="{colour}" '
+            f'<path d="{_rounded(corners)}" fill="none" stroke="{color}" '
             f'stroke-width="{heavy:g}"{dashes}/>'
         )
         right, down = self._layout.way
         back_x, back_y = x - 9 * right, y - 9 * down
         one = f"{back_x - 5 * down:g} {back_y - 5 * right:g}"
         other = f"{back_x + 5 * down:g} {back_y + 5 * right:g}"
-        yield f'<path d="M{one}L{other}L{x:g} {y:g}Z" fill="{colour}"/>'
+        yield f'<path d="M{one}L{other}L{x:g} {y:g}Z" fill="{color}"/>'
         if line.label is not None:
-            yield from self._label(line.label, colour, is_beside=line.is_loop)
+            yield from self._label(line.label, color, is_beside=line.is_loop)
 
     def _way(self, line: EdgeLine) -> tuple[list[tuple[float, float]], tuple[float, float]]:
-        """Return the corners of a line, from inside its box to behind its head, and the tip."""
+        """Return the corners of a line, from inside its box to its arrow head, and the tip."""
         right, down = self._layout.way
         corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
         edge = self._view.graph.edges[line.place]
-        # The box is drawn over it, whatever its shape is.
+        # The box is drawn over the start, so this works for every shape.
         source = self._boxes[edge.source]
         x, y = corners[0]
         x -= right * source.width * CELL / 2 if right else 0
@@ -353,7 +352,7 @@ class FlowPicture:
         return corners, tip
 
     def _depth(self, box: Box, x: float, y: float) -> float:
-        """Return how far inside its box a shape's border is where a line comes to it."""
+        """Return the distance from the box to the shape's border where a line arrives."""
         if self._drawn.shape(self._states[box.node].node) != "diamond":
             return 0.0
         wide, high = box.width * CELL / 2, box.height * CELL_ROW / 2
@@ -361,15 +360,15 @@ class FlowPicture:
             return wide * abs(y - box.y * CELL_ROW - high) / high
         return high * abs(x - box.x * CELL - wide) / wide
 
-    def _label(self, label: Label, colour: str, *, is_beside: bool) -> Iterator[str]:
-        """Yield the text on a line, over a gap in it, or beside the line."""
-        ink = PALE_INK if colour == FAINT else colour
+    def _label(self, label: Label, color: str, *, is_beside: bool) -> Iterator[str]:
+        """Yield the text on a line, over a gap in it, or next to the line."""
+        ink = PALE_INK if color == FAINT else color
         x, y = label.x * CELL, label.y * CELL_ROW
         rows = label.height * CELL_ROW / len(label.lines)
         if self._layout.way[0] and not is_beside:
-            # Over the line's own row, also where the height is even.
+            # Center it on the line's row, even if the height is even.
             y += CELL_ROW // 2
-        # Over the line's own column, also where the width is even.
+        # Center it on the line's column, even if the width is even.
         middle = x + label.width // 2 * CELL + CELL / 2
         if not is_beside:
             wide, high = label.width * CELL, rows * (len(label.lines) - 1) + 16
@@ -386,7 +385,7 @@ class FlowPicture:
                 yield words(text, middle, base, ink, size=SMALL, anchor="middle")
 
     def _ground(self, label: Label) -> str:
-        """Return the colour that *label* stands on."""
+        """Return the background color of *label*."""
         found = "#ffffff"
         for frame in self._layout.frames:
             is_across = frame.x <= label.x < frame.x + frame.width
@@ -419,7 +418,7 @@ class FlowPicture:
 
 
 def _shape(shape: str, x: int, y: int, wide: int, high: int) -> str:
-    """Return the beginning of the element that is the border."""
+    """Return the start of the element for the border."""
     right, bottom, side = x + wide, y + high, 9
     if shape in ("hexagon", "diamond"):
         side = wide // 2 if shape == "diamond" else side
@@ -437,7 +436,7 @@ def _shape(shape: str, x: int, y: int, wide: int, high: int) -> str:
 
 
 def _rounded(corners: list[tuple[float, float]]) -> str:
-    """Return the path through *corners*, each turn with a small arc."""
+    """Return the path through *corners*, with a small arc at each turn."""
     way = [corner for corner, after in pairwise(corners) if corner != after] + [corners[-1]]
     path = f"M{way[0][0]:g} {way[0][1]:g}"
     for before, here, after in zip(way, way[1:], way[2:], strict=False):
@@ -457,7 +456,7 @@ def fitting(text: str, room: float, size: int = SMALL) -> str:
     """Return *text*, cut if it is wider than *room* points."""
     if points(text, size) <= room:
         return text
-    # No letter is narrower than a third of its height.
+    # Lower bound: no letter is narrower than a third of its height.
     kept = text[: int(3 * room / size)]
     while kept and points(f"{kept}…", size) > room:
         kept = kept[:-1]

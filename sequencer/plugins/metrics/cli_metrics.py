@@ -1,4 +1,4 @@
-"""`report --metrics`: what runs did and used, for Prometheus."""
+"""`report --metrics`: the results and the usage of runs, for Prometheus."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILE_MODE = 0o644
 def report_metrics(
     invocation: Invocation, *, all_runs: bool, text_format: str | None, output: Path | None
 ) -> None:
-    """Print what a run did and used as metrics: steps, failures, time, tokens, cost."""
+    """Print the metrics of a run: steps, failures, time, tokens, cost."""
     if invocation.is_json:
         raise UsageRefused("can't be used with --metrics", where="--json", hint="leave it out")
     if all_runs and invocation.run_name is not None:
@@ -130,14 +130,14 @@ _EXACT = "From the run's state: exact, even if old facts were dropped."
 
 
 class RunSample(Struct, frozen=True):
-    """One run to show."""
+    """The data of one run."""
 
     name: str | None
     head: Head
     tallies: Totals
     caps: tuple[Cap, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
-    """By step."""
+    """Step -> role."""
     model_of: Callable[[Maker], str] = lambda maker: maker.model
     """The model of a maker if the journal names none."""
 
@@ -196,29 +196,30 @@ class _Collected(Collector):
 
 
 def _families(seen: tuple[RunSample, ...], unreadable: tuple[str | None, ...]) -> Iterator[Metric]:
-    makers = [item for one in seen for item in _by_labels(one).items()]
+    makers = [item for sample in seen for item in _by_labels(sample).items()]
     for name, text, of_total in _COUNTS:
         sums = [(labels, sum(map(of_total, totals))) for labels, totals in makers]
         yield _counter(name, f"{text} {_KEPT}", MAKER, sums)
     for name, text, unit, of_usage in _USED:
-        used = [(labels, [of_usage(one.usage) for one in totals]) for labels, totals in makers]
-        known = [(labels, [one for one in values if one is not None]) for labels, values in used]
-        told = [(labels, sum(values) if values else None) for labels, values in known]
-        yield _counter(name, f"{text} {_KEPT}", MAKER, told, unit)
+        used = [(labels, [of_usage(total.usage) for total in totals]) for labels, totals in makers]
+        known = [(labels, [v for v in values if v is not None]) for labels, values in used]
+        sums_of_known = [(labels, sum(values) if values else None) for labels, values in known]
+        yield _counter(name, f"{text} {_KEPT}", MAKER, sums_of_known, unit)
     text = "Oldest revision still in the journal; above 1, older facts were dropped."
     yield _gauge(
         "journal_first_revision", text, RUN, ((s.labels, s.tallies.first_revision) for s in seen)
     )
-    steps = [(one.labels, one.head.usage.steps) for one in seen]
+    steps = [(sample.labels, sample.head.usage.steps) for sample in seen]
     yield _counter("run_steps_accepted", f"{_COUNTS[0][1]} {_EXACT}", RUN, steps)
     for name, text, unit, of_usage in _USED:
-        samples = [(one.labels, of_usage(one.head.usage)) for one in seen]
+        samples = [(sample.labels, of_usage(sample.head.usage)) for sample in seen]
         yield _counter(f"run_{name}", f"{text} {_EXACT}", RUN, samples, unit)
     for name, text, unit, of_head in _GAUGES:
-        yield _gauge(name, text, RUN, ((one.labels, of_head(one.head)) for one in seen), unit)
+        current = ((sample.labels, of_head(sample.head)) for sample in seen)
+        yield _gauge(name, text, RUN, current, unit)
     yield _gauge("run_status", "1 for the current status of the run.", (*RUN, "status"), (
-        ((*one.labels, str(status)), int(one.head.status == status))
-        for one in seen
+        ((*sample.labels, str(status)), int(sample.head.status == status))
+        for sample in seen
         for status in Status
     ))  # fmt: skip
     labels = (*RUN, "scope", "name")
@@ -227,23 +228,23 @@ def _families(seen: tuple[RunSample, ...], unreadable: tuple[str | None, ...]) -
         limits, left = ((of, cap.limit) for of, cap in caps), ((of, cap.left) for of, cap in caps)
         yield _gauge(f"budget_{unit}", f"The cap, in {words}.", labels, limits, unit)
         yield _gauge(f"budget_left_{unit}", f"What is left, in {words}.", labels, left, unit)
-    readable = [(one.labels[:1], 1) for one in seen]
+    readable = [(sample.labels[:1], 1) for sample in seen]
     readable += [((_clean(name or DEFAULT_RUN),), 0) for name in unreadable]
     yield _gauge("run_readable", "0 if the state or the journal can't be read.", ("run",), readable)
 
 
-def _by_labels(one: RunSample) -> dict[Labels, list[Total]]:
-    """Return the tallies by the values of `MAKER`; those of equal makers are added."""
-    found: dict[Labels, list[Total]] = {}
-    for maker, tally in one.tallies.by_maker.items():
-        role = one.roles.get(maker.step, "")
-        labels = (*one.labels, maker.step, role, one.model_of(maker), maker.agent)
-        found.setdefault(tuple(map(_clean, labels)), []).append(tally)
-    return found
+def _by_labels(sample: RunSample) -> dict[Labels, list[Total]]:
+    """Return the tallies of *sample*, grouped by the values of `MAKER`."""
+    grouped: dict[Labels, list[Total]] = {}
+    for maker, tally in sample.tallies.by_maker.items():
+        role = sample.roles.get(maker.step, "")
+        labels = (*sample.labels, maker.step, role, sample.model_of(maker), maker.agent)
+        grouped.setdefault(tuple(map(_clean, labels)), []).append(tally)
+    return grouped
 
 
 def _clean(text: str) -> str:
-    """Return *text* without what UTF-8 can't encode."""
+    """Return *text* without characters that UTF-8 can't encode."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -1,4 +1,4 @@
-"""What metrics add to commands; importing this loads no library for metrics."""
+"""The options that metrics add to commands; importing this module loads no metrics library."""
 
 from __future__ import annotations
 

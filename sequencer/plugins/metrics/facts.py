@@ -1,10 +1,10 @@
-"""What the execution of a run came to: time, steps, tokens, cost, who worked, side by side or not.
+"""The metrics of a run: time, steps, tokens, cost, agents and parallelism.
 
-Read from the facts of the journal, so every process says the same of the same end. A cost that
-nobody told is unknown and never 0.
+They come from the facts of the journal, so every process computes the same metrics for the same
+end. A cost that no agent has reported is unknown, never 0.
 
-Not promised: attempts and times of a run whose beginning the journal has dropped. They are left
-out then, the sums are the run's own.
+Not promised: attempts and times of a run whose first facts the journal has dropped. Then these
+are left out, and the sums come from the run's head.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from sequencer.model.outcome import Usage, duration, spent
 from sequencer.plugins.teams.team import TeamRules
 
 Spent = Mapping[str, Sequence[float]]
-"""By task: USD, tokens and seconds of all its attempts."""
+"""Task -> USD, tokens and seconds of all its attempts."""
 
 
 class Cap(NamedTuple):
-    """One cap."""
+    """One cap and its usage."""
 
     scope: str
     """run, team, role or task."""
     name: str
-    """Of the role or the task; empty for a run and a team."""
+    """Name of the role or the task; empty for a run and a team."""
     unit: str
     """usd, tokens, steps or seconds."""
     limit: float
@@ -41,36 +41,36 @@ class Cap(NamedTuple):
 
     @property
     def left(self) -> float:
-        """Return what may still be used; an attempt may overshoot, and then it is nothing."""
+        """Return the amount that is left; 0 if an attempt has used more than the limit."""
         return max(self.limit - self.used, 0.0)
 
 
 def caps_of(
     limits: RunLimits, usage: Usage, tasks: Sequence[Node], spent: Spent, rules: TeamRules | None
 ) -> list[Cap]:
-    """Return the caps that are set; *usage* is the whole run's, *spent* that of a team's tasks."""
-    whole = (
+    """Return the caps that are set; *usage* is for the run, *spent* for the tasks of a team."""
+    of_run = (
         ("usd", limits.cost_usd, usage.cost_usd),
         ("steps", limits.steps, usage.steps),
         ("seconds", limits.seconds, usage.seconds),
     )
-    found = [Cap("run", "", unit, cap, used) for unit, cap, used in whole if cap is not None]
+    caps = [Cap("run", "", unit, limit, used) for unit, limit, used in of_run if limit is not None]
     if not tasks or rules is None:
-        return found
+        return caps
     tokens = usage.input_tokens + usage.output_tokens
-    found += _of_budget("team", "", rules.budget, usage.cost_usd, tokens)
+    caps += _of_budget("team", "", rules.budget, usage.cost_usd, tokens)
     for role, budget in rules.role_budgets.items():
-        own = [node.id for node in tasks if node.task is not None and node.task.role == role]
-        found += _of_budget("role", role, budget, *_sum(spent, own))
+        names = [node.id for node in tasks if node.task is not None and node.task.role == role]
+        caps += _of_budget("role", role, budget, *_sum(spent, names))
     for node in tasks:
         if node.task is not None:
-            found += _of_budget("task", node.id, node.task.budget, *_sum(spent, [node.id]))
-    return found
+            caps += _of_budget("task", node.id, node.task.budget, *_sum(spent, [node.id]))
+    return caps
 
 
 def _sum(spent: Spent, tasks: Sequence[str]) -> tuple[float, float]:
-    used = [spent[task] for task in tasks if task in spent]
-    return round(sum(one[0] for one in used), 9), sum(one[1] for one in used)
+    amounts = [spent[task] for task in tasks if task in spent]
+    return round(sum(usd for usd, *_ in amounts), 9), sum(tokens for _, tokens, *_ in amounts)
 
 
 def _of_budget(
@@ -84,26 +84,26 @@ def _of_budget(
 
 SHORTEST_SHOWN_S = 1.0
 MAX_SHOWN = 20
-"""Steps of the critical path that are named in words."""
+"""Maximum number of steps of the critical path in a text."""
 
 
 class Metrics(Struct, frozen=True, kw_only=True):
-    """The figures; None: not known."""
+    """The metrics of a run; None: unknown."""
 
     usage: Usage
     agents: tuple[str, ...] = ()
-    """Who worked, in the order of their first attempts."""
+    """The agents, in the order of their first attempts."""
     attempts: int | None = None
     failed: int | None = None
-    """Attempts that failed or judged no."""
+    """Attempts that failed or gave a negative verdict."""
     figures: Figures | None = None
     critical_path: tuple[str, ...] = ()
-    """Of a graph: the chain of steps that took longest."""
+    """In a graph: the chain of steps that took longest."""
 
     def document(self) -> dict[str, Any]:
-        """Return them as ``activity.jsonl`` and a webhook's body have them."""
+        """Return the JSON for ``activity.jsonl`` and a webhook's body."""
         usage, figures = self.usage, self.figures
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "steps": usage.steps,
             "attempts": self.attempts,
             "failed": self.failed,
@@ -117,19 +117,19 @@ class Metrics(Struct, frozen=True, kw_only=True):
             "estimated_usd": usage.estimated_usd,
         }
         if figures is not None:
-            told["wall_s"] = round(figures.wall_s, 3)
-            told["people_s"] = round(figures.people_s, 3)
+            fields["wall_s"] = round(figures.wall_s, 3)
+            fields["people_s"] = round(figures.people_s, 3)
         if figures is not None and self.critical_path:
-            told |= {
+            fields |= {
                 "peak": figures.peak,
                 "speed_up": figures.speed_up and round(figures.speed_up, 3),
                 "critical_s": round(figures.critical_s, 3),
                 "critical_path": list(self.critical_path),
             }
-        return told
+        return fields
 
     def text(self, shown: Callable[[str], str] = str) -> str:
-        """Return them in words, a line or two; *shown* makes a name safe where it is read.
+        """Return one or two lines for people; *shown* escapes a name for its destination.
 
         >>> print(Metrics(usage=Usage(steps=2, seconds=75, unpriced=1), agents=("claude",)).text())
         2 steps · 1 min 15 s of agents · cost unknown · claude
@@ -142,7 +142,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
         parts.append(f"{duration(usage.seconds)} of agents")
         agents = ", ".join(map(shown, self.agents))
         parts += [text for text in (spent(usage), agents) if text]
-        lines = [" · ".join(parts), self._side_by_side(shown)]
+        lines = [" · ".join(parts), self._parallelism(shown)]
         return "\n\n".join(line for line in lines if line)
 
     def _time(self) -> list[str]:
@@ -153,7 +153,7 @@ class Metrics(Struct, frozen=True, kw_only=True):
         people = f" ({duration(figures.people_s)} waiting for a person)" if waited else ""
         return [f"took {duration(figures.wall_s)}{people}"]
 
-    def _side_by_side(self, shown: Callable[[str], str]) -> str:
+    def _parallelism(self, shown: Callable[[str], str]) -> str:
         figures = self.figures
         if figures is None or not self.critical_path:
             return ""
@@ -173,28 +173,30 @@ def _counted(count: int, what: str) -> str:
 def metrics_of(story: Story, usage: Usage | None = None) -> Metrics:
     """Return the metrics of the run whose story is *story*.
 
-    *usage* is what its head has; None: the head is another run's by now, and the story is summed.
+    *usage* is from its head. None: the head belongs to another run now, so the usage is the sum of
+    the story.
     """
     totals = story.totals
     makers = [maker.agent for maker in totals.by_maker]
-    agents = tuple(dict.fromkeys(one for one in makers if one and one != BY_HAND))
+    agents = tuple(dict.fromkeys(agent for agent in makers if agent and agent != BY_HAND))
     if usage is None:
         usage = Usage()
-        for one in totals.by_maker.values():
-            usage = usage.plus(one.usage, steps=one.accepted)
+        for total in totals.by_maker.values():
+            usage = usage.plus(total.usage, steps=total.accepted)
     if not story.has_beginning:
         return Metrics(usage=usage, agents=agents)
     timeline = timeline_of(story, 0.0)
     figures = figures_of(timeline)
     path = tuple(timeline.executions[number].step for number in figures.critical)
-    failed = sum(one.failed for one in totals.by_maker.values())
-    ended = sum(one.accepted + one.released + one.taken_over for one in totals.by_maker.values())
+    by_maker = totals.by_maker.values()
+    failed = sum(total.failed for total in by_maker)
+    ended = sum(total.accepted + total.released + total.taken_over for total in by_maker)
     return Metrics(
         usage=usage,
         agents=agents,
         attempts=failed + ended,
         failed=failed,
         figures=figures,
-        # In a sequence each step waits for the one before.
+        # In a sequence each step waits for the previous one, so the path says nothing.
         critical_path=path if story.has_edges else (),
     )

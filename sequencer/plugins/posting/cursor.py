@@ -1,13 +1,13 @@
-"""What is kept about each sink of a run: how far it has been told, and what is in the way.
+"""The stored state of each sink of a run: the last posted result, and the latest failure.
 
-A cursor is replaced whole and synced before what comes next is posted, so after a crash at
-most one result is posted twice, with the same key. A file that can't be read is never
-guessed: starting again would drop results or post all of them again. When the last thought
-was posted counts on the clock since the machine started, and means nothing elsewhere.
+A cursor is replaced as a whole and synced before the next post. So after a crash at most one
+result is posted twice, with the same key. An unreadable cursor is an error: starting over would
+skip results or post all of them again. The time of the last thought is on the machine's boot
+clock and has no meaning on other machines.
 
-All who work on a run share its cursors, so they are files of the project, and an agent that edits
-files can move them. What this user posted last is also noted in the user's state folder: so a
-cursor that somebody else has moved on is noticed.
+All processes of a run share its cursors, so they are files of the project, and an agent that edits
+files can move them. The last post of this user is also noted in the user's state folder, so that
+a cursor which another process has moved is noticed.
 """
 
 from __future__ import annotations
@@ -35,60 +35,60 @@ from sequencer.store.user_state import put_own, read_own
 
 FOLDER = "activity"
 POSTED = "posted"
-"""Of the user's own records: how far this user has posted."""
+"""Folder of this user's records of the last posts."""
 REFUSED = "refused.jsonl"
 MAX_BYTES = 64 * 1024
 MAX_REFUSED_BYTES = 1024 * 1024
 ALL = 2**31
-"""An index behind every activity of a revision."""
+"""An index after every activity of a revision."""
 
 
 class CursorUnreadable(Exception):
-    """What stands in a cursor's file says nothing."""
+    """The file of a cursor has no valid cursor."""
 
 
 class Trouble(Struct, frozen=True, forbid_unknown_fields=True):
-    """Why the sink has not taken the result that comes next."""
+    """Why the sink has not accepted the next result."""
 
     since: str
-    """When it was first tried without success."""
+    """Time of the first failed try."""
     tries: int
     error: str
     asked_s: Annotated[float, Meta(le=LONGEST_PAUSE_S)] = 0.0
-    """How long the sink asked to be left alone, after the last try."""
+    """The pause that the sink asked for after the last try."""
     tried_at: float = 0.0
-    """When that was, on the clock since the machine started: nobody sets that one."""
+    """Time of the last try on the machine's boot clock, which people can't change."""
 
     def left_s(self, now: float) -> float:
-        """Return how long the sink is still to be left alone.
+        """Return the rest of the pause that the sink asked for.
 
-        A time ahead was written before the machine started; nobody waits for that.
+        A time in the future was written before the machine restarted, so it does not count.
         """
         since = now - self.tried_at
         return self.asked_s - since if 0 <= since < self.asked_s else 0.0
 
 
 class Cursor(Struct, frozen=True):
-    """The place in a run's journal up to which everything is posted."""
+    """The position in a run's journal up to which everything is posted."""
 
     run_id: str | None
-    """None: the run was not begun when the sink was first seen."""
+    """None: the run had not started when the sink was first used."""
     revision: Annotated[int, Meta(ge=0)]
     index: Annotated[int, Meta(ge=-1)]
-    """Among the activities of that revision; -1: none of it is posted."""
+    """Index among the activities of this revision; -1: none of them is posted."""
     trouble: Trouble | None = None
-    """None: the sink took what it was given last."""
+    """None: the sink accepted the last result."""
 
     def is_before(self, revision: int, index: int) -> bool:
-        """Return whether the activity at that place is still to be posted."""
+        """Return whether the activity at this position is not posted yet."""
         return (self.revision, self.index) < (revision, index)
 
 
 class CursorFile:
-    """The cursor of one sink in one run, and the lock under which it is moved."""
+    """The file with the cursor of one sink in one run, and its lock."""
 
     def __init__(self, run_folder: Path, sink: str) -> None:
-        """Use ``activity/`` in *run_folder*; nothing is made before the first write."""
+        """Use ``activity/`` in *run_folder*; nothing is created before the first write."""
         self.folder = run_folder / FOLDER
         self.path = self.folder / f"{slug(sink)}.json"
         self._lock_path = self.folder / f"{slug(sink)}.lock"
@@ -96,7 +96,7 @@ class CursorFile:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
-        """Hold the sink's lock for the block, if no other process has it; give whether it does."""
+        """Hold the sink's lock during the block and yield True; yield False if it is taken."""
         fd = folders.made(self.folder).open(self._lock_path.name, os.O_RDWR | os.O_CREAT)
         try:
             try:
@@ -112,7 +112,7 @@ class CursorFile:
         """Return the cursor, or None if there is none.
 
         Raises:
-            CursorUnreadable: there is something else in its place.
+            CursorUnreadable: the file has no valid cursor.
         """
         try:
             fields = parse_object(read_regular(self.path, max_bytes=MAX_BYTES))
@@ -143,26 +143,26 @@ class CursorFile:
             sync_folder(self.folder.parent)
 
     def noted(self) -> Cursor | None:
-        """Return how far this user has posted to the sink; None: nobody knows."""
+        """Return this user's note of the last post to the sink; None: there is no valid note."""
         try:
-            kept = read_own(POSTED, self._record_name, MAX_BYTES)
-            return None if kept is None else convert(parse_object(kept), Cursor)
+            data = read_own(POSTED, self._record_name, MAX_BYTES)
+            return None if data is None else convert(parse_object(data), Cursor)
         except (OSError, ValueError, ValidationError, SequencerError):
             return None
 
     def note(self, cursor: Cursor) -> None:
-        """Remember that this user has posted up to *cursor*, as far as that is possible."""
-        place = {name: getattr(cursor, name) for name in ("run_id", "revision", "index")}
-        told = json.dumps({"state_file": str(self.folder), **place})
+        """Note that this user has posted up to *cursor*; failures are ignored."""
+        position = {name: getattr(cursor, name) for name in ("run_id", "revision", "index")}
+        record = json.dumps({"state_file": str(self.folder), **position})
         with contextlib.suppress(OSError, SequencerError):
-            put_own(POSTED, self._record_name, told.encode(), durably=False)
+            put_own(POSTED, self._record_name, record.encode(), durably=False)
 
     @property
     def _record_name(self) -> str:
         return f"{blake2b(os.fsencode(self.path), digest_size=16).hexdigest()}.json"
 
     def refusals(self) -> int:
-        """Return how many results the sink has refused for good, as far as that is still noted."""
+        """Return the number of results that the sink has refused permanently and that are noted."""
         try:
             noted = read_regular(self.folder / REFUSED, max_bytes=MAX_REFUSED_BYTES)
         except (OSError, SequencerError):
@@ -171,7 +171,7 @@ class CursorFile:
         return sum(b'"sink": ' + name in line for line in noted.splitlines())
 
     def note_refusal(self, fields: dict[str, Any]) -> None:
-        """Add a line about a result that the sink will never take."""
+        """Add a line about a result that the sink will never accept."""
         line = json.dumps({"at": utc_now(), "sink": self._sink, **fields}, ensure_ascii=False)
         fd = folders.open_file(self.folder / REFUSED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
@@ -181,20 +181,20 @@ class CursorFile:
             os.close(fd)
 
 
-def _trouble(kept: object) -> Trouble | None:
-    """Return what was kept of a failure; where that makes no sense, the next try says it again."""
+def _trouble(fields: object) -> Trouble | None:
+    """Return the stored failure, or None if it is invalid: the next try finds it again."""
     try:
-        return convert(kept, Trouble | None)
+        return convert(fields, Trouble | None)
     except ValidationError:
         return None
 
 
 def moved_to_run(cursor: Cursor, run_id: str, revision: int, *, was_reset: bool) -> Cursor:
-    """Return *cursor* for the run that is there, at *revision*.
+    """Return *cursor* for the current run, which is at *revision*.
 
-    A reset keeps the journal and goes on counting (*was_reset*), so what is behind the
-    cursor is still to be posted. A run of its own has begun in place of one whose files are
-    gone, and all of it is new. A journal that was repaired may end before the cursor.
+    A reset keeps the journal and its revisions (*was_reset*), so results after the cursor are
+    still posted. If a new run has replaced one whose files are gone, all its results are new. A
+    repaired journal may end before the cursor.
     """
     if cursor.run_id is None:
         return replace(cursor, run_id=run_id)
@@ -209,22 +209,22 @@ _MAX_BYTES = 64
 
 
 class Pace:
-    """Lets one pass in each *every_s* seconds."""
+    """Limits posts of several processes to one per *every_s* seconds."""
 
     def __init__(self, path: Path, every_s: float) -> None:
-        """Keep the time in *path*, which is made when somebody has passed."""
+        """Keep the time of the last post in *path*, which the first post creates."""
         self._path = path
         self._every_s = every_s
 
     def left_s(self, now: float) -> float:
-        """Return how long nobody may pass yet, seen from *now*."""
+        """Return the seconds from *now* until the next post is allowed."""
         try:
             return self._left(read_regular(self._path, max_bytes=_MAX_BYTES)[:_MAX_BYTES], now)
         except (OSError, CorruptState, UnsafeFolder):
             return 0.0
 
     def take(self, now: float) -> bool:
-        """Pass at *now*; return False if somebody else did a moment ago."""
+        """Record a post at *now*; return False if another process has just posted."""
         try:
             fd = folders.made(self._path.parent).open(self._path.name, os.O_RDWR | os.O_CREAT)
         except (OSError, UnsafeFolder):
@@ -247,5 +247,5 @@ class Pace:
             since = now - float(data)
         except ValueError:
             return 0.0
-        # What is ahead was written before the machine started, or by another one.
+        # A time in the future was written before the machine restarted, or by another machine.
         return self._every_s - since if 0 <= since < self._every_s else 0.0

@@ -1,10 +1,10 @@
-"""What is still to be posted to one sink, and when the next try is due.
+"""The queue of results for one sink, and the time of the next try.
 
-Results are read from the journal behind the sink's cursor and posted in order; the cursor
-moves when the sink has taken one, or has said that it never will. A sink that can't be
-reached costs one try a pause, and the pauses grow; one notice tells of an outage, one of
-its end. What is in the way stands beside the cursor, for other processes and for people.
-Nothing here waits.
+Results after the sink's cursor are read from the journal and posted in order. The cursor moves
+when the sink has accepted a result or refused it permanently. An unreachable sink costs one try
+per pause, and the pauses grow. One notice reports an outage, another one its end. The cause of
+an outage is stored with the cursor, for other processes and for people. Nothing in this module
+waits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sequencer.plugins.posting.protocol import (
     Sink,
     Unreachable,
 )
-from sequencer.plugins.posting.results import behind, with_end
+from sequencer.plugins.posting.results import results_after, with_end
 from sequencer.plugins.posting.text import polished
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
@@ -48,24 +48,24 @@ THOUGHT_EVERY_S = 2.0
 FIRST_PAUSE_S = 1.0
 MAX_ERROR_CHARS = 500
 LOCKED_S = 0.5
-"""When to look again where another process is posting."""
+"""Pause before the next try while another process is posting."""
 
 Clock = Callable[[], float]
 
 
 class Surroundings(Struct, frozen=True, kw_only=True):
-    """What all lanes of a run share."""
+    """The objects that all lanes of a run share."""
 
     store: Store
-    """The lanes' own: used from their thread."""
+    """Only for the lanes: they use it from their thread."""
     redaction: Redaction
     notice: Callable[[str], None]
     clock: Clock = time.monotonic
     jitter: Callable[[], float] = random.random
-    """From 0 to 1."""
+    """Returns a random number from 0 to 1."""
     thought_every_s: float = THOUGHT_EVERY_S
     subjects: Mapping[str, str] = field(default_factory=dict)
-    """Of a team's tasks: what each is about, by its id; grows while the run does."""
+    """Id -> subject of a team's tasks; grows when tasks are added."""
 
     @property
     def folder(self) -> Path:
@@ -74,36 +74,36 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 class Lane:
-    """One sink of one run."""
+    """One sink of one run, and the state of its tries."""
 
     def __init__(self, sink: Sink, around: Surroundings) -> None:
-        """Post to *sink*; nothing is read or written before `begin`."""
+        """Prepare posts to *sink*; nothing is read or written before `begin`."""
         self.sink = sink
         self._around = around
         self._file = CursorFile(around.folder, sink.name)
         self._pace = Pace(self._file.path.with_suffix(".pace"), around.thought_every_s)
         self._first: Cursor | None = None
-        """Where to begin without a cursor; None: what has happened could not be read yet."""
+        """Where to start without a cursor; None: the head could not be read yet."""
         self._has_news = False
         self._is_off = False
         self._trouble: Trouble | None = None
-        """As the cursor's file had it last, whoever was in trouble."""
+        """The latest failure in the cursor's file, from any process."""
         self.has_tried = False
-        """Whether a result was tried since somebody has set this to False."""
+        """Whether a result was tried since this was last set to False."""
         self.is_posting = False
         self._failures = 0
         self._not_before = -1.0
         self._next_thought = -1.0
         self._in_doubt: str | None = ""
-        """Key of the result that an earlier try may have delivered; empty: whichever is next,
-        because a process that was killed leaves no word. None: none."""
+        """Key of the result that an earlier try may have delivered; empty: the next one, because a
+        killed process leaves no record of its try. None: no result."""
 
-    # --- what is asked from outside ----------------------------------------------
+    # --- public ------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Make the cursor of a sink that this run has not seen: it is told what comes next.
+        """Create the cursor of a sink that is new to this run; it gets only later results.
 
-        What happened before would flood it: a sink may be new to an old run.
+        All earlier results of an old run would flood the sink.
         """
         try:
             head = self._around.store.view().head
@@ -120,40 +120,40 @@ class Lane:
         self._has_news = True
 
     def poke(self) -> None:
-        """Say that the journal may have gone on."""
+        """Note that the journal may have new records."""
         self._has_news = True
 
     @property
     def is_in_trouble(self) -> bool:
-        """Return whether the sink did not take what it was given last, by any process."""
+        """Return whether the latest try, by any process, failed."""
         return self._trouble is not None
 
     @property
     def due_in_s(self) -> float | None:
-        """Return when results can be tried next; None: there is nothing to try."""
+        """Return the seconds until results can be tried; None: there is nothing to try."""
         if self._is_off or not self._has_news:
             return None
         return max(self._not_before - self._around.clock(), 0.0)
 
     @property
     def thought_due_in_s(self) -> float | None:
-        """Return when a thought may be posted next; None: never."""
+        """Return the seconds until a thought may be posted; None: never."""
         if self._is_off or not self.sink.takes_thoughts:
             return None
         due = max(self._not_before, self._next_thought)
         return max(due - self._around.clock(), 0.0)
 
     def takes_thoughts_now(self) -> bool:
-        """Return whether a thought may be posted at once; results go first."""
+        """Return whether a thought may be posted immediately; results go first."""
         if self._has_news or self.thought_due_in_s != 0.0:
             return False
         now = self._around.clock()
-        # Other processes work on the run as well.
+        # Other processes of this run post thoughts too, so check the shared file.
         self._next_thought = now + self._pace.left_s(now)
         return self._next_thought <= now
 
     def post_thought(self, activity: Activity, run_id: str, run: str | None) -> None:
-        """Post a thought or an action; a failure is an outage, and the post is dropped."""
+        """Post a thought or an action; a failure counts as an outage, and the post is dropped."""
         now = self._around.clock()
         self._next_thought = now + self._around.thought_every_s
         if not self._pace.take(now):
@@ -170,17 +170,17 @@ class Lane:
         else:
             self._recovered()
 
-    def deliver(self, may_go_on: Callable[[], bool]) -> None:
-        """Post the results that are due, as long as *may_go_on*."""
+    def deliver(self, may_continue: Callable[[], bool]) -> None:
+        """Post the results that are due, as long as *may_continue* returns True."""
         due = self.due_in_s
         if due is None or due > 0:
             return
-        # Before the look: what comes during it is looked for again.
+        # Reset before reading the journal, so that a record written meanwhile is not missed.
         self._has_news = False
         try:
             with self._file.held() as is_mine:
                 if is_mine:
-                    self._deliver_behind(may_go_on)
+                    self._deliver_pending(may_continue)
                 else:
                     self._has_news = True
                     self._not_before = self._around.clock() + LOCKED_S
@@ -192,7 +192,7 @@ class Lane:
             self._turn_off(_reason(error))
 
     def close(self) -> None:
-        """Free the sink's connections; a failure is reported and does not stop the others."""
+        """Close the sink's connections; a failure is reported and does not stop the others."""
         try:
             with extensions.package_code(extensions.SINKS, self.sink.kind):
                 self.sink.close()
@@ -203,27 +203,27 @@ class Lane:
 
     # --- results ------------------------------------------------------------------
 
-    def _deliver_behind(self, may_go_on: Callable[[], bool]) -> None:
+    def _deliver_pending(self, may_continue: Callable[[], bool]) -> None:
         head = self._around.store.view().head
         if head is None:
             return
-        # Whoever held the lock at the beginning may have been killed before it wrote one.
+        # The process that held the lock in `begin` may have been killed before it wrote one.
         cursor = self._file.read() or self._first
         if cursor is None:
             self._first = cursor = _at_the_end(head)
             self._file.write(cursor)
         if cursor.run_id == head.run_id and cursor.revision > head.revision:
-            # It was moved, or the journal repaired: what comes from now on is posted.
+            # The cursor was edited or the journal was repaired: post only later results.
             cursor = replace(cursor, revision=head.revision, index=ALL)
             self._file.write(cursor)
-        self._tell_of_skipped(cursor, head)
+        self._report_skipped(cursor, head)
         self._trouble = cursor.trouble
         if self._trouble is not None and (left := self._trouble.left_s(self._around.clock())):
-            # The sink has asked for it, whichever process was told.
+            # The sink asked for this pause, perhaps in its answer to another process.
             self._has_news, self._not_before = True, self._around.clock() + left
             return
-        for post in behind(cursor, head, self._around.store.history):
-            if not may_go_on():
+        for post in results_after(cursor, head, self._around.store.history):
+            if not may_continue():
                 self._has_news = True
                 return
             self.has_tried = True
@@ -234,25 +234,25 @@ class Lane:
                 self._file.write(replace(cursor, trouble=self._troubled(error)))
                 raise
             cursor = Cursor(post.run_id, post.revision or 0, post.index)
-            # Before: who is killed in between has skipped nothing.
+            # Note it first: after a kill between the two writes, nothing seems to be skipped.
             self._file.note(cursor)
             self._file.write(cursor)
             self._in_doubt = None
             self._recovered()
 
-    def _tell_of_skipped(self, cursor: Cursor, head: Head) -> None:
-        """Say what *cursor* passes over that this user has not posted, and note where it is."""
+    def _report_skipped(self, cursor: Cursor, head: Head) -> None:
+        """Report results before *cursor* that this user has not posted, and note the cursor."""
         noted = self._file.noted()
         is_same = noted is not None and noted.run_id == cursor.run_id
         if noted is not None and is_same and not noted.is_before(cursor.revision, cursor.index):
             return
-        posts = () if noted is None else behind(noted, head, self._around.store.history)
-        skipped = sum(1 for one in posts if not cursor.is_before(one.revision or 0, one.index))
+        posts = () if noted is None else results_after(noted, head, self._around.store.history)
+        skipped = sum(1 for post in posts if not cursor.is_before(post.revision or 0, post.index))
         if skipped:
             self._around.notice(
                 f"activity sink {self.sink.name!r}: results that you did not post count as posted: "
-                f"{skipped} in {self._file.path}; if nobody else posts for this run, somebody has "
-                "changed that file"
+                f"{skipped} in {self._file.path}; if no one else posts for this run, another "
+                "process has changed that file"
             )
         self._file.note(cursor)
 
@@ -272,13 +272,13 @@ class Lane:
             with extensions.package_code(extensions.SINKS, kind, expected=expected):
                 self.sink.post(post)
         except OSError as error:
-            # A sink that has opened a connection by itself may raise nothing else.
+            # A sink of a package may let the error of its own connection through.
             raise Unreachable(describe_error(error)) from error
         finally:
             self.is_posting = False
 
     def _about(self, activity: Activity) -> Activity:
-        """Return the result of a team's task with what that is about."""
+        """Return the result of a team's task with the task's subject in its title."""
         subject = self._around.subjects.get(activity.step)
         if subject is None:
             return activity
@@ -295,8 +295,8 @@ class Lane:
             "answer": answer,
         }
         self._file.note_refusal(fields)
-        told = f"{error.reason} for the {post.activity.type} of step {post.activity.step!r}"
-        text = f"activity sink {self.sink.name!r}: {told}; see activity/refused.jsonl"
+        refusal = f"{error.reason} for the {post.activity.type} of step {post.activity.step!r}"
+        text = f"activity sink {self.sink.name!r}: {refusal}; see activity/refused.jsonl"
         self._around.notice(self._around.redaction.hide_text(text))
 
     def _polished(self, activity: Activity) -> Activity:
@@ -309,7 +309,7 @@ class Lane:
         self._has_news = True
         self._failures += 1
         pause = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 20), LONGEST_PAUSE_S)
-        # Many runs of a machine lose the same sink at the same moment.
+        # Jitter, because many runs of a machine lose the same sink at the same moment.
         pause *= 0.5 + self._around.jitter() / 2
         if retry_after_s is not None:
             pause = min(max(retry_after_s, pause), LONGEST_PAUSE_S)
@@ -319,7 +319,7 @@ class Lane:
             self._around.notice(self._around.redaction.hide_text(text))
 
     def _troubled(self, error: Exception) -> Trouble:
-        """Return what is to be known about *error*, which ended a try to post a result."""
+        """Return the record of *error*, which ended a try to post a result."""
         before = self._trouble or Trouble(utc_now(), 0, "")
         self._trouble = Trouble(
             before.since,
@@ -342,7 +342,7 @@ class Lane:
 
 
 def _reason(error: Exception) -> str:
-    """Return what ended a try, in one line for people."""
+    """Return the reason of a failed try in one line, for people."""
     if isinstance(error, Unreachable):
         return error.reason
     if isinstance(error, PackageFailed):

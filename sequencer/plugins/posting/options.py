@@ -1,8 +1,7 @@
-"""``activity:`` in orchestration.yaml: which sinks there are, and what each kind needs.
+"""``activity:`` in orchestration.yaml: the sinks, and the fields that each kind needs.
 
-Says what one entry may be. A secret is never a value here: it is the name of a variable,
-and that name has to end like one of a secret, because that is how its value is known and
-hidden everywhere else.
+A secret is never a value in the file, only the name of a variable. This name must end like the
+name of a secret (``_TOKEN``), because redaction finds secrets by the names of their variables.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ HeaderValue = Annotated[str, Field(pattern=r"^[ -~\t]*$", max_length=2000)]
 
 
 class _Kind(NamedTuple):
-    """What an entry of one kind has; groups of needed fields are alternatives."""
+    """The fields of an entry of one kind; each group of needed fields has alternatives."""
 
     needs: tuple[tuple[str, ...], ...]
     may: tuple[str, ...]
@@ -89,7 +88,7 @@ KINDS: Mapping[str, _Kind] = {
 
 
 _OF_OTHERS = _Kind((), ("path", "url", "headers", "headers_env", "secret_env", "token_env"))
-"""What an entry may have whose kind a package has."""
+"""The fields that an entry may have if a package provides its kind."""
 
 
 def _known_kind(kind: str) -> str:
@@ -104,14 +103,14 @@ class SinkOptions(Frozen):
 
     kind: Annotated[str, AfterValidator(_known_kind)]
     path: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
-    """jsonl: in the project or the run's folder; None: ``activity.jsonl`` in the latter."""
+    """jsonl: a file in the project or the run's folder; None: ``activity.jsonl`` in the latter."""
     url: Url | None = None
-    """webhook: where to post. linear: another API."""
+    """webhook: the address to post to. linear: the address of another API."""
     headers: dict[HeaderName, HeaderValue] = Field(default_factory=dict)
     headers_env: dict[HeaderName, SecretName] = Field(default_factory=dict)
-    """Header to the variable that has its value."""
+    """Header -> variable with its value."""
     secret_env: SecretName | None = None
-    """webhook: variable with the key of the signature."""
+    """webhook: variable with the key for the signature."""
     token_env: SecretName | None = None
     """linear, github: variable with the token; None: LINEAR_TOKEN, GITHUB_TOKEN."""
     agent_session_id: Annotated[str, Field(max_length=100, pattern=r"^[\w-]+$")] | None = None
@@ -123,7 +122,7 @@ class SinkOptions(Frozen):
     issue: int | None = Field(default=None, ge=1, le=2**53)
     issue_env: VariableName | None = None
     from_request: bool | None = None
-    """linear, github: the issue of which the run was made; a run of none has no such sink."""
+    """linear, github: use the issue that the run was made from; other runs don't use the sink."""
     api_url: Url | None = None
 
     @model_validator(mode="after")
@@ -138,7 +137,7 @@ class SinkOptions(Frozen):
             given = [name for name in group if getattr(self, name) not in (None, False)]
             if not given:
                 message = f"kind {self.kind} needs {' or '.join(group)}"
-                # A type of its own: where the value was refused, that is the news.
+                # A separate type: if the value was refused too, only that error is reported.
                 raise Refusal("sink_missing", {"message": message}, "{message}")
             if len(given) > 1:
                 raise ValueError(f"{' and '.join(given)} are alternatives; leave one out")
@@ -157,7 +156,7 @@ class SinkOptions(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _secrets_go_where_nobody_listens(self) -> SinkOptions:
+    def _secrets_are_sent_encrypted(self) -> SinkOptions:
         has_secret = bool(self.token_variable or self.headers_env)
         for name in ("url", "api_url"):
             address = getattr(self, name)
@@ -173,29 +172,29 @@ class SinkOptions(Frozen):
 
 
 class ActivityOptions(Frozen):
-    """``activity:``, where what happens in a run is told."""
+    """``activity:``, where the events of a run are posted."""
 
     sinks: dict[Name, SinkOptions] = Field(default_factory=dict)
     thoughts: bool = True
     """Post thoughts and actions too, at most one in ``min_interval_s``."""
     min_interval_s: float = Field(default=2.0, ge=0, le=3_600, allow_inf_nan=False)
-    """Seconds between two thoughts or actions of a run, whoever they are of; for each sink."""
+    """Seconds between two thoughts or actions of a run, of any agent; for each sink."""
     comment_tools: tuple[Annotated[str, Field(min_length=1)], ...] = (
         "mcp__linear__create_comment",
         "mcp__github__add_issue_comment",
     )
-    """Tools that are taken from the agent in a step with ``no_comment``."""
+    """Tools that an agent can't use in a step with ``no_comment``."""
     drain_s: float = Field(default=5.0, ge=0, le=300, allow_inf_nan=False)
-    """Seconds in which the end of an invocation still starts posts."""
+    """For this many seconds after its end, an invocation still starts posts."""
 
 
 class SinkPlace(Struct, frozen=True):
-    """Where a run and its project are, and what the environment holds."""
+    """The folders of a run and its project, and the environment."""
 
     run_folder: Path
     project_dir: Path
     environment: Mapping[str, str]
     identifier: str = ""
-    """Of the issue of which the run was made: ``acme/app#7``, ``ENG-42``."""
+    """The issue that the run was made from: ``acme/app#7``, ``ENG-42``."""
     session: str = ""
-    """Of the agent in Linear that was asked for the run."""
+    """The session of the agent in Linear that was asked for the run."""

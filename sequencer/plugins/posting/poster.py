@@ -1,12 +1,12 @@
-"""The activities of one invocation: who hears of the run to post it, and the thread that does.
+"""Posts the activities of one invocation: the listener for events, and the thread that posts.
 
-The engine's thread only puts bytes into a queue and sets flags; journal, network and
-searches for secrets are the background thread's. When the invocation ends, it may post for
-a few seconds more, and every sink is tried once however short that is. A post that has begun
-is always finished: to drop it would post the same result again in the next process. What is
-left stays behind the cursors for that one.
+The engine's thread only puts bytes into a queue and sets flags. The background thread does the
+rest: journal, network and searches for secrets. After the end of the invocation it may post for
+a few more seconds, and it tries every sink at least once. A started post is always finished,
+because otherwise the next process would post the same result again. The next process also posts
+the results that are left after the cursors.
 
-Not promised: thoughts and actions. They are dropped whenever something is in their way.
+Not promised: thoughts and actions. They are dropped whenever they can't be posted immediately.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ from sequencer.store.protocol import Store
 
 DRAIN_S = 5.0
 HURRIED_S = 1.0
-"""What is left for the last posts when a signal ends the invocation."""
+"""Time for the last posts when a signal ends the invocation."""
 UNNOTICED_S = 0.5
+"""A wait up to this long is not reported: people don't notice it."""
 FINISH_S = 3 * TIMEOUT_S
-"""How long a post that has begun may take to its end; the sinks' own limits are shorter."""
-TOLD_S = 8.0
-"""The same after a signal has told the program to end; it has ten seconds."""
+"""Time limit for finishing a started post; the sinks' own limits are shorter."""
+SIGNALED_S = 8.0
+"""The same limit after a signal: a program usually has ten seconds before it is killed."""
 _SLICE_S = 0.1
-"""How soon a signal shortens the wait."""
+"""Interval at which the wait checks for a signal."""
 
 
 class Poster:
-    """Posts what it hears of a run to *sinks*.
+    """Posts the events of a run to *sinks*.
 
-    A context manager: entering makes the cursors, leaving posts what is left.
+    A context manager: entering creates the cursors, leaving posts the remaining results.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class Poster:
         clock: Clock = time.monotonic,
         on_signal: Callable[[], None] = lambda: None,
     ) -> None:
-        """Read the run called *run* from *store*, which nobody else uses: another thread does.
+        """Post for the run called *run* in *store*, which only the background thread may use.
 
-        *nodes* are those of its workflow; people are told by *notice*. *on_signal* is called
-        from the handler of a signal that ends the last wait.
+        *nodes* are the nodes of its workflow. *notice* gets messages for people. *on_signal* is
+        called from the handler of a signal that ends the last wait.
         """
         self._on_signal = on_signal
         self._notice = notice
@@ -84,13 +85,13 @@ class Poster:
         self._has_thoughts = thoughts and any(sink.takes_thoughts for sink in sinks)
         self._redaction = redaction
         self._gists: dict[int, Gist] = {}
-        """Of the attempts that run, by token."""
+        """Token -> gist of each running attempt."""
         self._has_nodes = bool(nodes)
         self._subjects = {node.id: node.subject for node in nodes if node.subject is not None}
         around = Surroundings(
             store=store,
             redaction=redaction,
-            notice=self._tell,
+            notice=self._report,
             clock=clock,
             thought_every_s=min_interval_s,
             subjects=self._subjects,
@@ -101,14 +102,14 @@ class Poster:
         self._thread: threading.Thread | None = None
         self._ends_at: float | None = None
         self._gives_up_at = math.inf
-        """When nobody waits any longer for a post that has begun."""
+        """When the wait for a started post ends, on the monotonic clock."""
         self._is_hurried = False
         self._is_silent = False
 
     # --- the invocation -------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        """Make the cursors of new sinks, and begin to post what earlier processes left."""
+        """Create the cursors of new sinks, and start to post results of earlier processes."""
         for lane in self._lanes:
             lane.begin()
         self._poke()
@@ -120,36 +121,35 @@ class Poster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Post what is left, for a while; a signal makes that short."""
+        """Post the remaining results for a few seconds; after a signal, for a shorter time."""
         self._is_hurried = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
         self.close(min(self._drain_s, HURRIED_S) if self._is_hurried else self._drain_s)
 
     def close(self, timeout_s: float) -> None:
-        """Begin no post after *timeout_s* and finish the last; the rest is for the next process."""
+        """Start no post after *timeout_s*, and finish the last one; the next process continues."""
         for gist in list(self._gists.values()):
             gist.end()
         thread = self._thread
         if thread is not None:
-            # Whatever ran is in the journal by now: one look finds it.
+            # All attempts have ended and are in the journal, so one more read finds every result.
             self._ends_at = time.monotonic() + timeout_s
             for lane in self._lanes:
                 lane.poke()
             self._wake.set()
-            with _unless_told_to_end(self._hurry):
-                # Nobody is told of a wait that they don't notice.
+            with _signals_call(self._hurry):
                 self._wait_for(thread, timeout_s + UNNOTICED_S)
                 if thread.is_alive():
-                    self._tell_of_the_wait()
+                    self._report_wait()
                     self._wait_for(thread, FINISH_S)
         else:
             self._store.close()
         self._is_silent = True
 
     def _hurry(self) -> None:
-        # From a signal's handler: no lock may be taken here.
+        # A signal handler calls this, so it must not take a lock.
         now = time.monotonic()
         self._is_hurried, self._ends_at = True, now
-        self._gives_up_at = min(self._gives_up_at, now + TOLD_S)
+        self._gives_up_at = min(self._gives_up_at, now + SIGNALED_S)
         self._on_signal()
 
     def _wait_for(self, thread: threading.Thread, most_s: float) -> None:
@@ -157,16 +157,16 @@ class Poster:
         while thread.is_alive() and time.monotonic() < min(ends_at, self._gives_up_at):
             thread.join(_SLICE_S)
 
-    def _tell_of_the_wait(self) -> None:
+    def _report_wait(self) -> None:
         lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
         names = ", ".join(repr(lane.sink.name) for lane in lanes)
-        most_s = TOLD_S if self._gives_up_at < math.inf else FINISH_S
-        self._tell(f"waiting up to {most_s:g} s for activity sink {names} to answer")
+        most_s = SIGNALED_S if self._gives_up_at < math.inf else FINISH_S
+        self._report(f"waiting up to {most_s:g} s for activity sink {names} to answer")
 
-    # --- what is heard ----------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------
 
     def __call__(self, event: RunEvent) -> None:
-        """Take what happens; costs an append."""
+        """Handle an event in the engine's thread; costs one append."""
         match event:
             case AttemptWrote(attempt, data, kind):
                 gist = self._gists.get(attempt.token)
@@ -180,7 +180,7 @@ class Poster:
                 if gist is not None:
                     gist.end()
             case HeadMoved() | Waiting():
-                # What ended before has its results in the journal.
+                # Attempts that ended before this event have their results in the journal.
                 self._poke()
             case _:
                 pass
@@ -192,7 +192,7 @@ class Poster:
         if not self._has_thoughts or step.suppress_thoughts or step.single_turn:
             return
         self._run_id = attempt.run_id
-        # Several nodes talk at once, and not every sink shows who does.
+        # Nodes run in parallel, and not every sink shows which one a thought is from.
         prefix = f"{step.name}: " if self._has_nodes else ""
         about = (step.name, attempt.step_index, attempt.number)
         gist = Gist(self._redaction, *about, prefix=prefix, subject=subject)
@@ -211,8 +211,8 @@ class Poster:
             self._thread.start()
         self._wake.set()
 
-    def _tell(self, text: str) -> None:
-        # After the end the terminal belongs to somebody else.
+    def _report(self, text: str) -> None:
+        # After the end, the terminal belongs to the shell.
         if not self._is_silent:
             self._notice(text)
 
@@ -226,27 +226,27 @@ class Poster:
 
     def _post_until_the_end(self) -> None:
         while True:
-            # Before the look: what comes during it wakes the next round at once.
+            # Clear before reading, so that an event during this round wakes the next one.
             self._wake.clear()
             is_last = self._ends_at is not None
-            # A sink that hangs until its limit must not take the time of those that work.
-            for lane in sorted(self._lanes, key=lambda one: one.is_in_trouble):
+            # Working sinks first: one that hangs until its limit must not use up their time.
+            for lane in sorted(self._lanes, key=lambda lane: lane.is_in_trouble):
                 lane.has_tried = lane.has_tried and not is_last
-                lane.deliver(partial(self._may_go_on, lane))
+                lane.deliver(partial(self._may_continue, lane))
             if self._ends_at is None:
                 self._post_thoughts()
             pause = self._pause_s()
-            # A round that began before the end has not seen all that ran.
+            # A round that started before the end may have missed results.
             if is_last and self._ends_at is not None:
                 left = self._ends_at - time.monotonic()
                 if pause is None or pause > left or left <= 0:
                     return
             self._wake.wait(pause)
 
-    def _may_go_on(self, lane: Lane) -> bool:
+    def _may_continue(self, lane: Lane) -> bool:
         if self._ends_at is None or time.monotonic() < self._ends_at:
             return True
-        # However little time there is: each process brings each sink forward at its end.
+        # Even without time left, try each sink once, so that every process makes progress.
         return not (lane.has_tried or self._is_hurried)
 
     def _post_thoughts(self) -> None:
@@ -259,9 +259,9 @@ class Poster:
                 lane.post_thought(newest, self._run_id, self._run)
 
     def _newest(self) -> Activity | None:
-        """Return what was said last, whoever did; what others said before is left out."""
+        """Return the newest thought or action of all attempts; older ones are dropped."""
         newest: Activity | None = None
-        for gist in sorted(self._gists.copy().values(), key=lambda one: one.heard_at):
+        for gist in sorted(self._gists.copy().values(), key=lambda gist: gist.heard_at):
             if gist.has_news:
                 newest = gist.take() or newest
         return newest
@@ -271,7 +271,7 @@ class Poster:
         return any(gist.has_news for gist in self._gists.copy().values())
 
     def _pause_s(self) -> float | None:
-        """Return how long nothing is due; None: until somebody wakes."""
+        """Return the seconds until the next post is due; None: wait for an event."""
         pauses = [due for lane in self._lanes if (due := lane.due_in_s) is not None]
         if self._has_news and self._ends_at is None:
             dues = (lane.thought_due_in_s for lane in self._lanes)
@@ -287,24 +287,24 @@ def deliver(
     notice: Callable[[str], None],
     drain_s: float = DRAIN_S,
 ) -> None:
-    """Post what is behind the cursors, for commands that change a run by hand."""
+    """Post the results after the cursors, for operator commands."""
     with Poster(store, sinks, redaction, notice, drain_s=drain_s):
         pass
 
 
 @contextmanager
-def _unless_told_to_end(hurry: Callable[[], None]) -> Iterator[None]:
-    """Let SIGTERM and SIGHUP call *hurry* for the block, where they would end the program."""
+def _signals_call(hurry: Callable[[], None]) -> Iterator[None]:
+    """During the block, let SIGTERM and SIGHUP call *hurry* instead of ending the program."""
     is_main = threading.current_thread() is threading.main_thread()
-    taken = [
+    handled = [
         number
         for number in (signal.SIGTERM, signal.SIGHUP)
         if is_main and signal.getsignal(number) is signal.SIG_DFL
     ]
-    for number in taken:
+    for number in handled:
         signal.signal(number, lambda *_: hurry())
     try:
         yield
     finally:
-        for number in taken:
+        for number in handled:
             signal.signal(number, signal.SIG_DFL)

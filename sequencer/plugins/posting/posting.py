@@ -1,4 +1,4 @@
-"""From a project to what it posts of its runs: the sinks as the core's `Posting`."""
+"""The project's sinks as the core's `Posting`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from sequencer.project.runs import definition_of, state_path_of
 
 
 def posting_of(project: Project) -> SinkPosting | None:
-    """Return what the activity sinks of *project* get; None: it has none."""
+    """Return the posting to the activity sinks of *project*; None: it has no sinks."""
     return SinkPosting(project) if activity_of(project.settings).sinks else None
 
 
 class SinkPosting(Struct, frozen=True):
-    """What the activity sinks of a project, which has some, get and lack; see `Posting`."""
+    """Posts to the activity sinks of a project; see `Posting`."""
 
     project: Project
 
     def problems(self, run: str | None) -> Iterator[tuple[str, str]]:
-        """Yield where and what the sinks of the run called *run* lack."""
+        """Yield (place, problem) for each sink of the run called *run* that can't work."""
         return sinks.problems(activity_of(self.project.settings), self._place(run))
 
     def hear(
@@ -38,18 +38,19 @@ class SinkPosting(Struct, frozen=True):
         workflow: Workflow,
         on_signal: Callable[[], None],
     ) -> poster.Poster:
-        """Return who posts what it hears of *run*, which works on *workflow*; it says *notice*.
+        """Return the listener that posts the events of *run* on *workflow*.
 
-        *on_signal* is called when a signal ends the wait for the last posts.
+        *notice* gets messages for people. *on_signal* is called when a signal ends the wait for
+        the last posts.
 
         Raises:
-            ConfigurationError: a sink lacks something; nothing was begun.
-            NotTrusted: nobody has said that the project may post.
+            ConfigurationError: a sink can't work; nothing was started.
+            NotTrusted: no person has trusted the project to post.
         """
         project, options = self.project, activity_of(self.project.settings)
         project.trust.ensure()
         return poster.Poster(
-            # A store of its own: another thread reads it.
+            # The poster needs its own store: another thread reads it.
             project.store(run.name),
             sinks.make_sinks(options, self._place(run.name)),
             project.redaction,
@@ -63,18 +64,18 @@ class SinkPosting(Struct, frozen=True):
         )
 
     def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
-        """Post what was decided by hand in the run called *run*; what can't be waits.
+        """Post the operator commands of the run called *run*; failed posts wait.
 
         Raises: see `hear`.
         """
         project, options = self.project, activity_of(self.project.settings)
         project.trust.ensure()
-        made = sinks.make_sinks(options, self._place(run))
+        targets = sinks.make_sinks(options, self._place(run))
         store = project.store(run)
-        poster.deliver(store, made, project.redaction, notice=notice, drain_s=options.drain_s)
+        poster.deliver(store, targets, project.redaction, notice=notice, drain_s=options.drain_s)
 
     def pending(self, run: Run, head: Head) -> tuple[Pending, ...]:
-        """Return what the sinks of *run*, which is at *head*, have not taken."""
+        """Return, for each sink of *run* at *head*, the results that it has not accepted."""
         folder = run.store.state_path.parent
         return results.pending(
             folder, activity_of(self.project.settings).sinks, head, run.store.history

@@ -1,9 +1,8 @@
-"""What is told about a run, and what is asked of a place that it is told to.
+"""The activities of a run, and the protocol of the sinks that they are posted to.
 
-A result (response, error, elicitation; of a team also a thought) is made from the run's
-journal, so it can be posted by any later process as well; any other thought, and an action,
-is about this moment and may be dropped.
-A sink makes one try and says how it went. When to try again is `lane`'s to decide.
+A result (response, error, elicitation; for a team also a thought) is made from the run's journal,
+so any later process can post it too. Other thoughts, and actions, are only about the present and
+may be dropped. A sink makes one try and reports the result; `lane` decides when to try again.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from msgspec import Struct
 from sequencer.plugins.metrics.facts import Metrics
 
 LONGEST_PAUSE_S = 300.0
-"""A sink that asks for more is tried again after this."""
+"""Maximum pause; a sink that asks for more is tried again after this time."""
 
 
 class ActivityType(StrEnum):
-    """The five kinds, in the words that Linear has for them."""
+    """The five kinds, with the names that Linear uses."""
 
     THOUGHT = "thought"
     ACTION = "action"
@@ -31,7 +30,7 @@ class ActivityType(StrEnum):
 
 
 class Activity(Struct, frozen=True, kw_only=True):
-    """One thing that happened in a run; text is Markdown and holds no secret once polished."""
+    """One event of a run; text is Markdown, without secrets after `polished`."""
 
     type: ActivityType
     at: str
@@ -39,24 +38,24 @@ class Activity(Struct, frozen=True, kw_only=True):
     step_index: int
     attempt: int = 0
     event: str | None = None
-    """The journal's word for a result."""
+    """The journal's event of a result; None: not a result."""
     title: str = ""
     """What happened, in a few words, without the step's name."""
     body: str = ""
     question: str | None = None
-    """What an elicitation asks; it stays whole where the body is cut."""
+    """The question of an elicitation; it is never cut, even if the body is."""
     output_file: str | None = None
-    """Where the body is in the run's folder, if it was too large for the journal."""
+    """Path of the body in the run's folder, if it was too large for the journal."""
     action: str | None = None
-    """Of an action: the tool."""
+    """The tool of an action."""
     parameter: str | None = None
     result: str | None = None
     metrics: Metrics | None = None
-    """Of the end of a run: what all of it came to."""
+    """The totals of the run, at its end."""
 
     @property
     def is_ephemeral(self) -> bool:
-        """Return whether it may be dropped; what the journal says is a result."""
+        """Return whether it may be dropped: a thought or an action that is not in the journal."""
         return self.event is None and self.type in (ActivityType.THOUGHT, ActivityType.ACTION)
 
 
@@ -68,20 +67,20 @@ class Post(Struct, frozen=True, kw_only=True):
     run: str | None = None
     """The run's name; None: the default run."""
     revision: int | None = None
-    """Of the journal's record; None for a thought or an action."""
+    """Revision of the journal's record; None for a thought or an action."""
     index: int = 0
-    """Among the activities of that record."""
+    """Index among the activities of this record."""
     may_be_there: bool = False
-    """An earlier try, perhaps of another process, may have arrived."""
+    """An earlier try, perhaps by another process, may have arrived."""
 
     @property
     def key(self) -> str | None:
-        """Return what stays the same however often a result is posted; None if it is no result."""
+        """Return the key of a result, the same for every try; None if it is not a result."""
         return None if self.revision is None else f"{self.run_id}:{self.revision}:{self.index}"
 
     def document(self) -> dict[str, Any]:
-        """Return it as ``activity.jsonl`` and a webhook's body have it, without what is empty."""
-        told = self.activity
+        """Return the JSON of ``activity.jsonl`` and of a webhook's body, without empty fields."""
+        activity = self.activity
         fields = {
             "schema_version": 1,
             "key": self.key,
@@ -89,39 +88,39 @@ class Post(Struct, frozen=True, kw_only=True):
             "run": self.run,
             "revision": self.revision,
             "index": None if self.revision is None else self.index,
-            "at": told.at,
-            "type": str(told.type),
-            "event": told.event,
-            "step": told.step,
-            "step_index": told.step_index,
-            "attempt": told.attempt or None,
-            "title": told.title or None,
-            "body": told.body or None,
-            "question": told.question,
-            "output_file": told.output_file,
-            "action": told.action,
-            "parameter": told.parameter,
-            "result": told.result,
-            "metrics": None if told.metrics is None else told.metrics.document(),
+            "at": activity.at,
+            "type": str(activity.type),
+            "event": activity.event,
+            "step": activity.step,
+            "step_index": activity.step_index,
+            "attempt": activity.attempt or None,
+            "title": activity.title or None,
+            "body": activity.body or None,
+            "question": activity.question,
+            "output_file": activity.output_file,
+            "action": activity.action,
+            "parameter": activity.parameter,
+            "result": activity.result,
+            "metrics": None if activity.metrics is None else activity.metrics.document(),
         }
         return {name: value for name, value in fields.items() if value is not None}
 
 
 class Unreachable(Exception):
-    """The sink could not take anything now; the activity stays and is tried again."""
+    """The sink is not available now; the activity is kept and tried again."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
-        """Say why in one line, and how long the sink asked to be left alone."""
+        """Set the reason, one line, and the pause that the sink asked for."""
         super().__init__(reason)
         self.reason = reason
         self.retry_after_s = retry_after_s
 
 
 class Refused(Exception):
-    """The sink will never take this activity, however often it is posted."""
+    """The sink will never accept this activity."""
 
     def __init__(self, reason: str, *, status: int | None = None, answer: str = "") -> None:
-        """Say why in one line; *answer* is what the sink said."""
+        """Set the reason, one line, and the sink's *answer*."""
         super().__init__(reason)
         self.reason = reason
         self.status = status
@@ -130,26 +129,26 @@ class Refused(Exception):
 
 @runtime_checkable
 class Sink(Protocol):
-    """A place that activities are posted to; used by one thread at a time."""
+    """A destination for activities; used by one thread at a time."""
 
     kind: ClassVar[str]
-    """The word in ``activity: {sinks: {NAME: {kind: …}}}``."""
+    """The value of ``kind`` in ``activity: {sinks: {NAME: {kind: …}}}``."""
     max_chars: ClassVar[int]
-    """Longest body that it takes."""
+    """Maximum length of a body."""
     takes_thoughts: ClassVar[bool]
-    """Whether thoughts and actions belong there."""
+    """Whether thoughts and actions are posted to it."""
 
     @property
     def name(self) -> str:
         """Return the key in ``activity.sinks``."""
 
     def post(self, post: Post) -> None:
-        """Post it, with one try.
+        """Post the activity, with one try.
 
         Raises:
-            Unreachable: not now; it may have arrived all the same.
-            Refused: never.
+            Unreachable: the try failed, or had no answer; the activity may have arrived.
+            Refused: the sink will never accept it.
         """
 
     def close(self) -> None:
-        """Free connections; the sink may be used again."""
+        """Close connections; the sink may be used again."""

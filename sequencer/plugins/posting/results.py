@@ -1,8 +1,8 @@
-"""Which results a run's journal stands for, and which of them a sink has not taken yet.
+"""The results in a run's journal, and those that a sink has not accepted yet.
 
-Pure, and the same for every process: a result's key is its place in the journal, so the
-order of what this returns for an event must not change. For people who look, cursors are
-read without their lock, and nothing is posted.
+Pure, and the same for every process: a result's key is its position in the journal, so the order
+of the results of an event must not change. `pending` is for commands that only read: it reads
+cursors without their lock, and posts nothing.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from sequencer.plugins.posting.protocol import Activity, ActivityType, Post
 from sequencer.project.posting import Pending
 
 History = Callable[[int], Iterable[dict[str, Any]]]
-"""As `Store.history`: the facts after a revision."""
+"""Returns the facts after a revision; see `Store.history`."""
 
 
 def activities_of(fact: RecordedFact) -> list[Activity]:
-    """Return the results that *fact* stands for; most have none.
+    """Return the results of *fact*; most facts have none.
 
     >>> fact = {"revision": 3, "at": "2027-01-31T08:00:00Z", "event": "succeeded",
     ...         "step": "main", "step_index": 1, "attempt": 1, "outcome": {"output": "done"}}
-    >>> [(str(told.type), told.body) for one in read([fact]) for told in activities_of(one)]
+    >>> [(str(a.type), a.body) for recorded in read([fact]) for a in activities_of(recorded)]
     [('response', 'done')]
-    >>> [activities_of(one) for one in read([{**fact, "event": "claimed"}])]
+    >>> [activities_of(recorded) for recorded in read([{**fact, "event": "claimed"}])]
     [[]]
     """
     result, details = result_of(fact), fact.details
     usage = details.get("usage")
     if result is None or (isinstance(usage, dict) and usage.get("rehearsed")):
-        return []  # of a rehearsal: no agent ran, and no one elsewhere may take it for a result
-    told = Activity(
+        return []  # a rehearsal: no agent ran, so people must not take it for a result
+    activity = Activity(
         type=ActivityType(result.kind),
         at=fact.at,
         step=fact.step,
@@ -59,11 +59,11 @@ def activities_of(fact: RecordedFact) -> list[Activity]:
         question=result.question,
         output_file=text_in(details, "output_file") or None,
     )
-    return [told]
+    return [activity]
 
 
-def behind(cursor: Cursor, head: Head, history: History) -> Iterator[Post]:
-    """Yield the results that are behind *cursor*, oldest first."""
+def results_after(cursor: Cursor, head: Head, history: History) -> Iterator[Post]:
+    """Yield the results after *cursor*, the oldest first."""
     is_other = cursor.run_id not in (None, head.run_id)
     was_reset = is_other and any(fact.meaning.resets for fact in read(history(cursor.revision)))
     place = moved_to_run(cursor, head.run_id, head.revision, was_reset=was_reset)
@@ -86,9 +86,9 @@ def behind(cursor: Cursor, head: Head, history: History) -> Iterator[Post]:
 
 
 def with_end(post: Post, head: Head, history: History, *, has_tasks: bool) -> Post:
-    """Return the end of a run with what all of it came to; any other result as it is.
+    """Return the end of a run with its totals; any other result is returned unchanged.
 
-    The good end of a team's run (*has_tasks*) carries what its last task said.
+    A completed run of a team (*has_tasks*) also gets the output of its last task.
     """
     if not meaning_of(post.activity.event or "").ends_run:
         return post
@@ -115,12 +115,12 @@ def pending(
     head: Head,
     history: History,
 ) -> tuple[Pending, ...]:
-    """Return what the *sinks* of the run in *folder* have not taken, without those that took all.
+    """Return the results that the *sinks* of the run in *folder* have not accepted, by sink.
 
-    *history* is of the run that *head* is of.
+    Sinks that have accepted everything are left out. *head* and *history* are of the same run.
     """
     found = (_pending_of(CursorFile(folder, sink), sink, head, history) for sink in sinks)
-    return tuple(one for one in found if one.is_behind or one.refused)
+    return tuple(pending for pending in found if pending.is_behind or pending.refused)
 
 
 def _pending_of(
@@ -147,9 +147,9 @@ def _pending_of(
 
 
 def _waiting(cursor: Cursor | None, head: Head, history: History) -> Iterator[str]:
-    """Yield when each of the results behind *cursor* happened."""
-    # A sink that the run has not seen is told what comes next, so nothing waits for it.
+    """Yield the time of each result after *cursor*."""
+    # A sink that is new to the run gets only later results, so nothing waits for it.
     if cursor is None or (cursor.run_id == head.run_id and cursor.revision > head.revision):
         return
-    for post in behind(cursor, head, history):
+    for post in results_after(cursor, head, history):
         yield post.activity.at

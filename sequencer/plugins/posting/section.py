@@ -9,12 +9,12 @@ from sequencer.project.settings import Settings
 
 def activity_of(settings: Settings) -> ActivityOptions:
     """Return the section `activity` of *settings*."""
-    found: ActivityOptions = settings.section("activity")
-    return found
+    options: ActivityOptions = settings.section("activity")
+    return options
 
 
 def comment_tools_of(settings: Settings) -> tuple[str, ...]:
-    """Return the tools with which an agent could post."""
+    """Return the tools that an agent could use to post comments."""
     return activity_of(settings).comment_tools
 
 

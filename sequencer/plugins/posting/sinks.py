@@ -1,7 +1,7 @@
-"""From the options to the sinks, and the sink that is a file; a new kind is one line here.
+"""Creates the sinks from the options; a new kind is one line in `MAKERS`. Has the jsonl sink too.
 
-What is missing is found before anything runs: `problems` for ``sequencer check``, the same
-words as an error where a sink is made. No host is asked whether it is there.
+Problems are found before anything runs: `problems` yields them for ``sequencer check``, and
+`make_sinks` raises them with the same words. No host is contacted.
 
 Not promised: anything about a file that another program rewrites or cuts meanwhile.
 """
@@ -40,9 +40,11 @@ def _jsonl(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
 
 
 def _webhook(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
-    taken = {header: place.environment[name] for header, name in options.headers_env.items()}
+    secret_headers = {
+        header: place.environment[variable] for header, variable in options.headers_env.items()
+    }
     secret = None if options.secret_env is None else place.environment[options.secret_env]
-    return WebhookSink(name, options.url or "", {**options.headers, **taken}, secret)
+    return WebhookSink(name, options.url or "", {**options.headers, **secret_headers}, secret)
 
 
 def _linear(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
@@ -75,38 +77,39 @@ MAKERS: Mapping[str, Callable[[str, SinkOptions, SinkPlace], Sink]] = {
     "linear": _linear,
     "github": _github,
 }
-"""A sink by its kind's word."""
+"""Kind -> function that creates a sink."""
 
 
-def _made(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
-    if (own := MAKERS.get(options.kind)) is not None:
-        return own(name, options, place)
+def _make(name: str, options: SinkOptions, place: SinkPlace) -> Sink:
+    if (builtin := MAKERS.get(options.kind)) is not None:
+        return builtin(name, options, place)
     make = _maker(options.kind)
-    made: Sink = extensions.create(extensions.SINKS, options.kind, Sink, make, name, options, place)
-    return made
+    sink: Sink = extensions.create(extensions.SINKS, options.kind, Sink, make, name, options, place)
+    return sink
 
 
 def _maker(kind: str) -> Callable[..., Any]:
-    """Return what a package provides for sinks of *kind*.
+    """Return the function of a package that creates sinks of *kind*.
 
     Raises:
-        UnknownName: no package does. ConfigurationError: it is disabled, or can't be loaded.
+        UnknownName: no package has this kind. ConfigurationError: the package is disabled, or
+            can't be loaded.
     """
-    found: Callable[..., Any] = extensions.needed(extensions.SINKS, kind, "sink kind", known=MAKERS)
-    return found
+    make: Callable[..., Any] = extensions.needed(extensions.SINKS, kind, "sink kind", known=MAKERS)
+    return make
 
 
 def make_sinks(options: ActivityOptions, place: SinkPlace) -> list[Sink]:
     """Return the sinks of *options*, in the order of the file; nothing is opened yet.
 
     Raises:
-        ConfigurationError: one can't be made, see `problems`; a run whose results nobody
-            would hear of is not begun.
+        ConfigurationError: a sink can't be created, see `problems`. So a run does not start if
+            its results would not arrive.
     """
     for where, message in problems(options, place):
         raise ConfigurationError(message, where=where)
     return [
-        _made(name, entry, place)
+        _make(name, entry, place)
         for name, entry in options.sinks.items()
         if not entry.from_request or _is_of(entry, place.identifier)
     ]
@@ -116,16 +119,16 @@ _GITHUB, _LINEAR = re.compile(r"([^#\s]+)#[1-9]\d{0,14}"), re.compile(r"[A-Za-z0
 
 
 def _is_of(options: SinkOptions, identifier: str) -> bool:
-    """Return whether the issue called *identifier* is one of the tracker, and the repository."""
+    """Return whether the issue *identifier* belongs to the sink's tracker and repository."""
     if options.kind == "linear":
         return _LINEAR.fullmatch(identifier) is not None
     found = _GITHUB.fullmatch(identifier)
-    # Whoever wrote the issue's JSON must not choose where a token is used.
+    # The author of an issue's JSON must not choose the repository that gets the token.
     return found is not None and found[1].casefold() == (options.repository or "").casefold()
 
 
 def problems(options: ActivityOptions, place: SinkPlace) -> Iterator[tuple[str, str]]:
-    """Yield the key and what is wrong there: variables that are not set, a path outside."""
+    """Yield (key, problem) for each problem, such as an unset variable or an unsafe path."""
     for name, entry in options.sinks.items():
         where = f"activity.sinks.{name}"
         if entry.kind not in MAKERS:
@@ -172,14 +175,14 @@ def jsonl_path(options: SinkOptions, place: SinkPlace) -> Path:
 
     Raises:
         UnsafePath: it is neither in the project nor in the run's folder, or may be a file of
-            the run itself; a project that was checked out must not name just any file.
+            the run itself. A cloned project must not make this program write to any other file.
     """
     if options.path is None:
         return place.run_folder / DEFAULT_FILE
     path = place.project_dir / options.path
     if "\0" in options.path or path.suffix != ".jsonl" or path.name.startswith("journal"):
         raise UnsafePath(f"{options.path!r} must be called NAME.jsonl, and can't be a journal")
-    # Links are followed in the folders and refused in the file, when it is opened.
+    # Links in folders are followed now; a link as the file itself is refused when it is opened.
     real = path.parent.resolve() / path.name
     roots = (place.project_dir.resolve(), place.run_folder.resolve())
     if not any(real.is_relative_to(root) for root in roots):
@@ -189,14 +192,14 @@ def jsonl_path(options: SinkOptions, place: SinkPlace) -> Path:
 
 
 class JsonlSink:
-    """Appends each activity as a line; results are on the disk when `post` returns."""
+    """Appends each activity as a line; results are on disk when `post` returns."""
 
     kind: ClassVar[str] = "jsonl"
     max_chars: ClassVar[int] = 1_000_000
     takes_thoughts: ClassVar[bool] = True
 
     def __init__(self, name: str, path: Path) -> None:
-        """Write to *path*, made with its folder when there is something to write."""
+        """Write to *path*; the first post creates the file and its folder."""
         self.name = name
         self.path = path
 
@@ -216,7 +219,7 @@ class JsonlSink:
             raise Unreachable(f"{self.path}: {error.message}") from error
 
     def _append(self, line: bytes, *, is_result: bool) -> None:
-        # An agent may put a link in the place of a folder while it works.
+        # An agent may replace a folder by a link while it works, so open it safely each time.
         folder = folders.made(self.path.parent)
         fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
@@ -227,7 +230,7 @@ class JsonlSink:
             fcntl.flock(fd, fcntl.LOCK_EX)
             size = os.fstat(fd).st_size
             if size and os.pread(fd, 1, size - 1) != b"\n":
-                # A line that a crash tore stays torn, and this one stays whole.
+                # A crash has left half a line: start a new one, so that this line is complete.
                 line = b"\n" + line
             view = memoryview(line)
             while view:

@@ -1,11 +1,11 @@
-"""Text of agents made fit to be posted: no secrets, no control characters, not too long.
+"""Prepares text of agents for posting: no secrets, no control characters, not too long.
 
-Control characters go first, because the halves of a secret may meet where one was. A text
-is cut before it is searched for secrets, so that what may be the start of one stays out.
+Control characters are removed first, because that may join the halves of a secret. A text is cut
+before the search for secrets, so that the start of a secret at the cut is removed too.
 
-While an agent works, its thread only puts bytes into a bounded queue; secrets are searched
-for, and lines made, when there is something to post. What does not fit is left out, up to
-the next change between thought and action.
+While an agent works, its thread only puts bytes into a bounded queue. The search for secrets and
+the split into lines happen only when something is posted. Text that does not fit is dropped, up
+to the next change between thought and action.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sequencer.store.identity import utc_now
 
 MAX_NAMES = 100
 MAX_SHORT_CHARS = 2_000
-"""Of everything but the body."""
+"""Maximum length of every text except the body."""
 
 
 def without_controls(text: str) -> str:
@@ -43,7 +43,7 @@ def without_controls(text: str) -> str:
 
 
 def hidden(text: str, redaction: Redaction, *, is_cut: bool = False) -> str:
-    """Return *text* without control characters and secrets, nor the half of one at a cut."""
+    """Return *text* without control characters and secrets, and without half a secret at a cut."""
     stream = redaction.stream()
     plain = without_controls(text).encode("utf-8", "replace")
     settled = stream.feed(plain) if is_cut else stream.feed(plain) + stream.finish()
@@ -51,17 +51,20 @@ def hidden(text: str, redaction: Redaction, *, is_cut: bool = False) -> str:
 
 
 def polished(activity: Activity, redaction: Redaction, folder: Path, max_chars: int) -> Activity:
-    """Return *activity* as it may leave the machine, its body from *folder* if it is kept there."""
+    """Return *activity* in the form that may leave this machine.
+
+    A body that is too large for the journal is read from the run's *folder*.
+    """
     body, is_cut, note = activity.body, False, ""
     if activity.output_file is not None:
-        body, is_cut, note = _kept(folder, activity.output_file, max_chars)
+        body, is_cut, note = _start_of_output(folder, activity.output_file, max_chars)
     if len(body) > max_chars:
         body, is_cut = body[:max_chars], True
     if is_cut and not note:
         where = f"; all of it is in `{activity.output_file}`" if activity.output_file else ""
         note = f"[cut after {max_chars} characters{where}]"
     body = hidden(body, redaction, is_cut=is_cut)
-    # Hiding may make a text longer: eight letters become the word for a secret.
+    # Hiding may make the text longer: the replacement is longer than a short secret.
     body = body[:max_chars]
 
     def short(text: str | None) -> str | None:
@@ -83,7 +86,7 @@ def polished(activity: Activity, redaction: Redaction, folder: Path, max_chars: 
 
 
 def _without_secrets(metrics: Metrics | None, redaction: Redaction) -> Metrics | None:
-    """Return *metrics* with names that show nothing; somebody may have put a secret into one."""
+    """Return *metrics* without secrets: a name of an agent or a step may contain one."""
     if metrics is None:
         return None
 
@@ -95,13 +98,13 @@ def _without_secrets(metrics: Metrics | None, redaction: Redaction) -> Metrics |
     )
 
 
-def _kept(folder: Path, name: str, max_chars: int) -> tuple[str, bool, str]:
-    """Return how the output file *name* begins, whether it was cut, and a note if it is gone."""
+def _start_of_output(folder: Path, name: str, max_chars: int) -> tuple[str, bool, str]:
+    """Return (start of the output file *name*, whether it was cut, note if it is unreadable)."""
     try:
         path = results.output_path(folder, name)
     except CorruptState:
-        return "", True, f"[what the record names is not an output of a step: `{name}`]"
-    # Four bytes are the longest character of UTF-8.
+        return "", True, f"[the file that the record names is not a step's output: `{name}`]"
+    # A character of UTF-8 has at most four bytes.
     max_bytes = 4 * max_chars
     try:
         data = read_regular(path, max_bytes=max_bytes)
@@ -111,11 +114,16 @@ def _kept(folder: Path, name: str, max_chars: int) -> tuple[str, bool, str]:
 
 
 HELD_BYTES = 256 * 1024
-"""What waits between two posts at most."""
+"""Maximum size of the queue between two posts."""
 THOUGHT_CHARS = 1_500
-"""The newest end of a thought that is posted."""
-_TOLD = {Piece.THOUGHT: Piece.THOUGHT, Piece.RESPONSE: Piece.THOUGHT, Piece.ACTION: Piece.ACTION}
-"""What an agent says while it works is a thought; its answer comes from the journal."""
+"""Maximum length of a posted thought; its end is posted."""
+_POSTED_AS = {
+    Piece.THOUGHT: Piece.THOUGHT,
+    Piece.RESPONSE: Piece.THOUGHT,
+    Piece.ACTION: Piece.ACTION,
+}
+"""Kind of output -> kind of post. While an agent works, its response is a thought: the final
+answer comes from the journal."""
 _CALL = re.compile(r"-> (\S+)\s*(.*)", re.DOTALL)
 _RESULT = re.compile(r"<- ?(.*)", re.DOTALL)
 
@@ -133,113 +141,113 @@ class Gist:
         prefix: str = "",
         subject: str | None = None,
     ) -> None:
-        """Hear an attempt from its beginning; *redaction* knows the secrets.
+        """Follow an attempt from its start; *redaction* finds the secrets.
 
-        That it started is its first news: whoever gave the work away sees that it was taken
-        before the agent says anything. *subject* says what a team's task is about, and *prefix*
-        comes before everything that its agent says and does.
+        The start itself is the first activity, so that people see that the work was taken before
+        the agent says anything. *subject* is the subject of a team's task, and *prefix* comes
+        before every thought and action.
         """
         self._redaction = redaction
         self._prefix = prefix
-        self._told: dict[str, Any] = {"step": step, "step_index": step_index, "attempt": attempt}
+        self._fields: dict[str, Any] = {"step": step, "step_index": step_index, "attempt": attempt}
         self._lock = threading.Lock()
         self._queue: deque[tuple[Piece, bytes]] = deque()
-        self._held = 0
+        self._queued_bytes = 0
         self._skipped: Piece | None = None
-        """The kind of which something was left out, until another one comes."""
+        """The kind that is dropped because it did not fit, until output of another kind comes."""
         self._has_ended = False
         self._opening: Activity | None = self._activity(
             ActivityType.ACTION, action=f"{prefix}started", parameter=subject or step
         )
         self.heard_at = time.monotonic()
-        """When there was something new, on a clock that only compares."""
-        # What was understood so far belongs to the thread that takes.
+        """Time of the newest output, on the monotonic clock."""
+        # Only the thread that calls `take` may use the fields below.
         self._kind: Piece | None = None
         self._stream = redaction.stream()
-        self._begun = ""
+        self._partial = ""
         self._call: tuple[str, str] | None = None
 
     def end(self) -> None:
-        """Forget what was not taken: a result follows, and nothing may come behind it."""
+        """Drop everything that was not taken: no thought may come after the result."""
         with self._lock:
             self._clear()
             self._has_ended = True
 
     def _clear(self) -> None:
         self._queue.clear()
-        self._held, self._skipped = 0, None
+        self._queued_bytes, self._skipped = 0, None
         self._opening = None
 
     def write(self, data: bytes, kind: Piece) -> bool:
-        """Take output; return whether there was nothing waiting before."""
-        told = _TOLD.get(kind)
-        if told is None or self._has_ended:
+        """Add output to the queue; return whether the queue was empty before."""
+        posted_as = _POSTED_AS.get(kind)
+        if posted_as is None or self._has_ended:
             return False
         with self._lock:
-            if self._skipped is told:
+            if self._skipped is posted_as:
                 return False
             self._skipped = None
             self.heard_at = time.monotonic()
-            if self._held + len(data) > HELD_BYTES:
+            if self._queued_bytes + len(data) > HELD_BYTES:
                 self._clear()
-                self._skipped = told
+                self._skipped = posted_as
                 return False
-            self._queue.append((told, data))
-            self._held += len(data)
+            self._queue.append((posted_as, data))
+            self._queued_bytes += len(data)
             return len(self._queue) == 1
 
     @property
     def has_news(self) -> bool:
-        """Return whether anything was written since the last `take`."""
+        """Return whether there was output since the last `take`."""
         return bool(self._queue) or self._opening is not None
 
     def take(self) -> Activity | None:
-        """Return the newest thought or action, if there is one; from one thread at a time."""
+        """Return the newest thought or action, or None; call it from one thread at a time."""
         with self._lock:
-            queue, self._queue, self._held = self._queue, deque(), 0
+            queue, self._queue, self._queued_bytes = self._queue, deque(), 0
             newest, self._opening = self._opening, None
         for kind, data in queue:
             newest = self._read(kind, data) or newest
         return newest
 
     def _read(self, kind: Piece, data: bytes) -> Activity | None:
-        """Return the newest thought or action that *data* makes, if it makes one."""
+        """Return the newest complete thought or action in *data*, or None."""
         if kind is not self._kind:
-            self._kind, self._begun = kind, ""
+            self._kind, self._partial = kind, ""
             self._stream = self._redaction.stream()
         plain = without_controls(data.decode("utf-8", "replace"))
         settled = self._stream.feed(plain.encode("utf-8", "replace"))
-        self._begun += settled.decode("utf-8", "replace")
+        self._partial += settled.decode("utf-8", "replace")
         if kind is Piece.ACTION:
-            *lines, self._begun = self._begun.split("\n")
-            acts = [self._acted(line) for line in lines if line.strip()]
-            return acts[-1] if acts else None
-        self._begun = self._begun[-2 * THOUGHT_CHARS :]
-        body = _end_of(self._begun.strip())
+            *lines, self._partial = self._partial.split("\n")
+            actions = [self._action(line) for line in lines if line.strip()]
+            return actions[-1] if actions else None
+        self._partial = self._partial[-2 * THOUGHT_CHARS :]
+        body = _end_of(self._partial.strip())
         if not body:
             return None
         return self._activity(ActivityType.THOUGHT, body=f"{self._prefix}{body}")
 
-    def _acted(self, line: str) -> Activity:
+    def _action(self, line: str) -> Activity:
         call, result = _CALL.match(line), _RESULT.match(line)
-        used, answer = ("tool", line.strip()), None
+        (tool, parameter), answer = ("tool", line.strip()), None
         if call is not None:
-            self._call = used = (call[1], call[2])
+            self._call = tool, parameter = call[1], call[2]
         elif result is not None and self._call is not None:
-            used, answer = self._call, result[1]
+            (tool, parameter), answer = self._call, result[1]
         return self._activity(
             ActivityType.ACTION,
-            action=f"{self._prefix}{used[0]}",
-            parameter=used[1],
+            action=f"{self._prefix}{tool}",
+            parameter=parameter,
             result=answer,
         )
 
     def _activity(self, kind: ActivityType, **fields: Any) -> Activity:
-        return Activity(type=kind, at=utc_now(), **self._told, **fields)
+        return Activity(type=kind, at=utc_now(), **self._fields, **fields)
 
 
 def _end_of(text: str) -> str:
-    """Return the end of a long thought, from the beginning of a word on."""
+    """Return the end of a long thought, starting at a word."""
     if len(text) <= THOUGHT_CHARS:
         return text
     return "… " + text[-THOUGHT_CHARS:].split(None, 1)[-1]

@@ -1,14 +1,14 @@
-"""The sinks that are trackers: a GitHub issue or pull request, and a session in Linear.
+"""The sinks for issue trackers: a GitHub issue or pull request, and a session in Linear.
 
-Comments on GitHub stay forever and send mails, so thoughts and actions are not posted
-there. GitHub knows no idempotency key: each comment ends with a mark, and where an earlier
-try may have arrived the newest comments are searched for it first.
+GitHub comments are permanent and cause email, so thoughts and actions are not posted there.
+GitHub has no idempotency keys: each comment ends with a mark, and if an earlier try may have
+arrived, the newest comments are searched for the mark first.
 
-On Linear thoughts and actions are ephemeral: the next one replaces them. The id of a result
-is made from its key, so a second try is answered with a conflict. The shapes are those of
-Linear's published schema and its page "Developing the Agent Interaction".
+In Linear, thoughts and actions are ephemeral: the next one replaces them. The id of a result is
+made from its key, so Linear answers a second try with a conflict. The shapes follow Linear's
+published schema and its page "Developing the Agent Interaction".
 
-Not promised: one comment only, where more than `LOOKED_AT` others came in between.
+Not promised: a single comment, if more than `SEARCHED` other comments were written meanwhile.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from sequencer.plugins.posting.web import (
 
 API_URL = "https://api.github.com"
 API_VERSION = "2022-11-28"
-LOOKED_AT = 500
-"""Comments since the result that are searched for its mark."""
+SEARCHED = 500
+"""Maximum number of comments since the result that are searched for its mark."""
 PAGE = 100
 SECONDARY_PAUSE_S = 60.0
-"""GitHub's own advice where a limit is reached and no header says for how long."""
+"""GitHub's advice if a limit is reached and no header gives a time."""
 _FORBIDDEN, _TOO_MANY = 403, 429
 _CLOCKS_APART = timedelta(hours=1)
 
 
 def mark(key: str) -> str:
-    """Return the comment in HTML by which a result is known again.
+    """Return the HTML comment that marks a posted result.
 
     >>> mark("run:3:0"), mark("a--b>:3:0")
     ('<!-- sequencer:run:3:0 -->', '<!-- sequencer:a-_b_:3:0 -->')
@@ -59,7 +59,7 @@ class GithubSink(HttpSink):
 
     kind: ClassVar[str] = "github"
     max_chars: ClassVar[int] = 60_000
-    """GitHub takes 65,536 in all."""
+    """GitHub accepts 65,536 characters per comment."""
     takes_thoughts: ClassVar[bool] = False
 
     def __init__(
@@ -85,29 +85,30 @@ class GithubSink(HttpSink):
         )
 
     def post(self, post: Post) -> None:
-        """Post a result as a comment, unless it is there; thoughts and actions are left out.
+        """Post a result as a comment, unless it exists; thoughts and actions are ignored.
 
         Raises: see `Sink.post`.
         """
         if post.key is None:
             return
-        if post.may_be_there and self._is_there(mark(post.key), post.activity.at):
+        if post.may_be_there and self._has_comment(mark(post.key), post.activity.at):
             return
         body = f"{result_text(post.activity)}\n\n{mark(post.key)}"
         judge_github(self._send({"body": body}))
 
-    def _is_there(self, wanted: str, at: str) -> bool:
+    def _has_comment(self, wanted: str, at: str) -> bool:
         """Return whether a comment since *at* ends with *wanted*.
 
-        At the end, because what an agent wrote stands above it and must not pass for a mark.
+        Only the end counts: the text above is from an agent, which could forge a mark.
         """
         query = {"since": _since(at), "per_page": str(PAGE)}
-        for page in range(1, LOOKED_AT // PAGE + 1):
+        for page in range(1, SEARCHED // PAGE + 1):
             url = f"{self._url}?{urlencode({**query, 'page': str(page)})}"
             answer = self._web.send("GET", url, self._headers)
             judge_github(answer)
             comments = _comments(answer.text)
-            if any(str(c.get("body", "")).rstrip().endswith(wanted) for c in comments):
+            bodies = (str(comment.get("body", "")) for comment in comments)
+            if any(body.rstrip().endswith(wanted) for body in bodies):
                 return True
             if len(comments) < PAGE:
                 break
@@ -128,7 +129,7 @@ def judge_github(answer: Answer) -> None:
 
 
 def _github_pause(answer: Answer) -> float | None:
-    """Return how long to wait for the limit that *answer* tells of; None: it tells of none."""
+    """Return the pause for the rate limit in *answer*; None: it is not about a limit."""
     asked = retry_after_s(answer)
     if asked is not None:
         return asked
@@ -140,7 +141,7 @@ def _github_pause(answer: Answer) -> float | None:
 
 
 def _since(at: str) -> str:
-    """Return a time safely before *at*: the clock here need not be GitHub's."""
+    """Return a time safely before *at*: this machine's clock may differ from GitHub's."""
     try:
         when = datetime.fromisoformat(at)
     except ValueError:
@@ -154,7 +155,7 @@ def _comments(text: str) -> list[dict[str, Any]]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list):
-        # Without the list nobody knows whether it is there; posting could double it.
+        # Without the list, the comment may exist already, and posting could duplicate it.
         raise Unreachable("the answer is not from GitHub")
     return [comment for comment in found if isinstance(comment, dict)]
 
@@ -172,8 +173,8 @@ def plain(text: str) -> str:
 
 
 def result_text(activity: Activity) -> str:
-    """Return a result's text: a line that names the step, its body, figures, what is asked."""
-    # The end of a flowchart's or a team's run is no step's.
+    """Return a result as text: a title with the step, the body, figures, and the question."""
+    # The end of a flowchart's or a team's run does not belong to a step.
     step = f"**{plain(activity.step)}**" if activity.step else ""
     title = f"{step} {plain(activity.title)}".strip()
     metrics = "" if activity.metrics is None else activity.metrics.text(plain)
@@ -191,15 +192,15 @@ COMMENT = (
     "{ commentCreate(input: $input) { success } }"
 )
 _PERSONAL_KEY = "lin_api_"
-"""Such a key is sent as it is; the token of an app is a bearer token."""
+"""Prefix of a personal key, which is sent unchanged; the token of an app is a bearer token."""
 _RESETS = ("requests", "complexity", "endpoint-requests")
-_PASSING = frozenset({"INTERNAL_SERVER_ERROR", "LOCK_TIMEOUT", "SERVICE_UNAVAILABLE"})
-_SAID_IN_THE_BODY = frozenset({200, 400})
+_TEMPORARY = frozenset({"INTERNAL_SERVER_ERROR", "LOCK_TIMEOUT", "SERVICE_UNAVAILABLE"})
+_ERRORS_IN_BODY = frozenset({200, 400})
 _CREDENTIALS = frozenset({"AUTHENTICATION_ERROR", "FORBIDDEN"})
 
 
 def activity_id(key: str) -> str:
-    """Return the UUID of the result with *key*: always the same, and of version 4 as Linear asks.
+    """Return the UUID of the result with *key*: always the same; version 4, as Linear requires.
 
     >>> activity_id("run:3:0") == activity_id("run:3:0"), uuid.UUID(activity_id("run:3:0")).version
     (True, 4)
@@ -226,22 +227,22 @@ class LinearSink(HttpSink):
         self._session_id = session_id
 
     def post(self, post: Post) -> None:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "agentSessionId": self._session_id,
             "content": content_of(post.activity),
         }
         known_id = None if post.key is None else activity_id(post.key)
         if known_id is None:
-            told["ephemeral"] = True
+            fields["ephemeral"] = True
         else:
-            told["id"] = known_id
-        request = {"query": MUTATION, "variables": {"input": told}}
+            fields["id"] = known_id
+        request = {"query": MUTATION, "variables": {"input": fields}}
         answer = self._send(request)
         judge_linear(answer, known_id)
 
 
 class LinearCommentSink(HttpSink):
-    """Comments on one issue; whoever finds the comment again knows it by its id."""
+    """Comments on one issue; the comment's id is made from the result's key."""
 
     kind: ClassVar[str] = "linear"
     max_chars: ClassVar[int] = 60_000
@@ -255,15 +256,15 @@ class LinearCommentSink(HttpSink):
         self._issue = issue
 
     def post(self, post: Post) -> None:
-        """Post a result as a comment; thoughts and actions are left out.
+        """Post a result as a comment; thoughts and actions are ignored.
 
         Raises: see `Sink.post`.
         """
         if post.key is None:
             return
         known_id = activity_id(post.key)
-        told = {"id": known_id, "issueId": self._issue, "body": result_text(post.activity)}
-        answer = self._send({"query": COMMENT, "variables": {"input": told}})
+        fields = {"id": known_id, "issueId": self._issue, "body": result_text(post.activity)}
+        answer = self._send({"query": COMMENT, "variables": {"input": fields}})
         judge_linear(answer, known_id, "commentCreate")
 
 
@@ -272,7 +273,7 @@ def content_of(activity: Activity) -> dict[str, str]:
     kind = str(activity.type)
     if activity.type is ActivityType.ACTION:
         content = {"type": kind, "action": activity.action or "tool"}
-        # The schema has a parameter for every action.
+        # The schema requires a parameter for every action.
         content["parameter"] = activity.parameter or ""
         return content if activity.result is None else {**content, "result": activity.result}
     if activity.type is ActivityType.THOUGHT and activity.is_ephemeral:
@@ -283,7 +284,7 @@ def content_of(activity: Activity) -> dict[str, str]:
 def judge_linear(
     answer: Answer, known_id: str | None, mutation: str = "agentActivityCreate"
 ) -> None:
-    """Return if *answer* to *mutation* says that it is there, be it since an earlier try.
+    """Return if *answer* to *mutation* says that the post exists, perhaps from an earlier try.
 
     Raises:
         Unreachable, Refused: see `Sink.post`. GraphQL reports errors with status 200 too,
@@ -298,9 +299,9 @@ def judge_linear(
         return
     if codes & _CREDENTIALS:
         raise Unreachable(f"Linear refuses the token: {_message(found)}")
-    if codes & _PASSING:
+    if codes & _TEMPORARY:
         raise Unreachable(f"Linear: {_message(found)}")
-    if not found or answer.status not in _SAID_IN_THE_BODY:
+    if not found or answer.status not in _ERRORS_IN_BODY:
         judge(answer)
     if found:
         raise Refused(f"Linear: {_message(found)}", status=answer.status, answer=answer.text)
@@ -312,7 +313,7 @@ def judge_linear(
 
 
 def _linear_pause(answer: Answer) -> float:
-    """Return how long until the limit that is reached is reset; Linear counts in milliseconds."""
+    """Return the seconds until the reached limit is reset; Linear's headers have milliseconds."""
     asked = retry_after_s(answer)
     if asked is not None:
         return asked
@@ -326,9 +327,9 @@ def _linear_pause(answer: Answer) -> float:
 
 
 def _is_conflict(error: dict[str, Any], known_id: str) -> bool:
-    is_one = str(error.get("message", "")).lower().startswith("conflict on insert")
-    said = f"{error.get('message')} {_extensions(error).get('userPresentableMessage')}"
-    return is_one and known_id in said
+    is_conflict = str(error.get("message", "")).lower().startswith("conflict on insert")
+    texts = f"{error.get('message')} {_extensions(error).get('userPresentableMessage')}"
+    return is_conflict and known_id in texts
 
 
 def _message(errors: list[dict[str, Any]]) -> str:

@@ -1,9 +1,9 @@
-"""One HTTP request, what its answer means, and the sink that is an address of one's own.
+"""HTTP requests, the meaning of their answers, and the webhook sink.
 
-Credentials never follow a redirect, certificates are verified, and an answer is read up to
-a limit and a deadline, so that a sink that trickles can't hold the others up for long.
-A webhook's result has the header ``Idempotency-Key``, by which the receiver knows one that
-came twice; with a secret the body is signed. `httpx2` is loaded with the first request.
+Credentials never follow a redirect, and certificates are verified. An answer is read up to a size
+and a deadline, so that a slow sink can't block the others for long. A webhook's result has the
+header ``Idempotency-Key``, so that the receiver recognizes a repeated one; with a secret, the
+body is signed. `httpx2` is loaded with the first request.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 256 * 1024
-_KEPT = frozenset(
+_RETRYABLE = frozenset(
     {
-        # About the credentials or the address: mended by a person, not by another activity.
+        # Credentials or address are wrong: a person can fix them, so keep the activity.
         HTTPStatus.UNAUTHORIZED,
         HTTPStatus.FORBIDDEN,
         HTTPStatus.NOT_FOUND,
         HTTPStatus.METHOD_NOT_ALLOWED,
         HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
-        # Passing.
+        # Temporary.
         HTTPStatus.REQUEST_TIMEOUT,
         HTTPStatus.TOO_EARLY,
         HTTPStatus.TOO_MANY_REQUESTS,
@@ -45,7 +45,7 @@ _KEPT = frozenset(
 
 
 class Answer(Struct, frozen=True):
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     headers: Mapping[str, str]
@@ -54,27 +54,27 @@ class Answer(Struct, frozen=True):
 
     @property
     def is_success(self) -> bool:
-        """Return whether the request did what it should."""
+        """Return whether the request succeeded."""
         return HTTPStatus.OK <= self.status < HTTPStatus.MULTIPLE_CHOICES
 
 
 class Web:
-    """Sends requests over connections that it keeps."""
+    """Sends requests and keeps the connections open."""
 
     def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
-        """Connect to nobody yet; *timeout_s* is for each part of a request."""
+        """Open no connection yet; *timeout_s* is for each part of a request."""
         self._timeout_s = timeout_s
         self._client: httpx2.Client | None = None
 
     def send(
         self, method: str, url: str, headers: Mapping[str, str], content: bytes | None = None
     ) -> Answer:
-        """Send one request and return its answer, whatever its status.
+        """Send one request and return its answer, with any status.
 
         Raises:
             Unreachable: there was no answer; the request may have arrived.
         """
-        import httpx2  # noqa: PLC0415 - 0.1 s, and only where there is something to post
+        import httpx2  # noqa: PLC0415 - takes 0.1 s, and most runs post nothing
 
         client = self._connected()
         deadline = time.monotonic() + 2 * self._timeout_s
@@ -101,12 +101,12 @@ class Web:
             try:
                 self._client = httpx2.Client(timeout=self._timeout_s, follow_redirects=False)
             except (ImportError, OSError, ValueError) as error:
-                # A proxy or certificates that the environment names and that can't be used.
+                # The environment names a proxy or certificates that can't be used.
                 raise Unreachable(f"can't connect: {error}") from error
         return self._client
 
     def close(self) -> None:
-        """Close the connections; the next request opens others."""
+        """Close the connections; the next request opens new ones."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -116,24 +116,24 @@ def judge(answer: Answer, clock: Callable[[], float] = time.time) -> None:
     """Return if *answer* is a success.
 
     Raises:
-        Unreachable: another try may help, or a person has to mend credentials or address.
-        Refused: what was posted will never be taken.
+        Unreachable: another try may help, or a person must fix the credentials or the address.
+        Refused: the sink will never accept the activity.
     """
     if answer.is_success:
         return
     reason = f"HTTP {answer.status}"
     is_server = answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     if HTTPStatus.MULTIPLE_CHOICES <= answer.status < HTTPStatus.BAD_REQUEST:
-        # The address is another one by now; a token must not go there unasked.
+        # Don't follow the redirect: a token must not go to an address that no person has set.
         target = answer.headers.get("location", "somewhere else")
         raise Unreachable(f"{reason}: it redirects to {target}; set the url to that")
-    if is_server or answer.status in _KEPT:
+    if is_server or answer.status in _RETRYABLE:
         raise Unreachable(reason, retry_after_s(answer, clock))
     raise Refused(reason, status=answer.status, answer=answer.text)
 
 
 def retry_after_s(answer: Answer, clock: Callable[[], float] = time.time) -> float | None:
-    """Return how long ``Retry-After`` asks to wait, a number of seconds or a date."""
+    """Return the pause in ``Retry-After``, which is a number of seconds or a date."""
     written = answer.headers.get("retry-after", "").strip()
     if not written:
         return None
@@ -147,12 +147,12 @@ def retry_after_s(answer: Answer, clock: Callable[[], float] = time.time) -> flo
 
 
 def bounded(seconds: float) -> float:
-    """Return a pause that no answer, however wrong, can make endless or negative."""
+    """Return *seconds* limited to a valid pause, because an answer may have any number."""
     return min(max(seconds, 0.0), LONGEST_PAUSE_S)
 
 
 def number(text: str | None) -> float | None:
-    """Return the finite number that *text* is, else None."""
+    """Return *text* as a finite number, or None."""
     try:
         value = float(text or "")
     except ValueError:
@@ -164,7 +164,7 @@ SIGNATURE = "X-Sequencer-Signature"
 
 
 def signature(secret: str, body: bytes) -> str:
-    """Return the value of the header that proves who sent *body*.
+    """Return the value of the header that proves the sender of *body*.
 
     >>> signature("s3cret", b"{}")[:23]
     'sha256=adbde1ce40c89c14'
@@ -174,7 +174,7 @@ def signature(secret: str, body: bytes) -> str:
 
 
 class HttpSink:
-    """What sinks that are addresses have in common."""
+    """The base of sinks that post to a URL."""
 
     def __init__(self, name: str, url: str, headers: Mapping[str, str], web: Web | None) -> None:
         """Post to *url* with *headers*."""

@@ -46,9 +46,9 @@ def request_of(
     comments: tuple[str, ...] = (),
     attachments: tuple[str, ...] = (),
 ) -> Request:
-    """Return the request that the options describe, without the secrets that *hide* knows.
+    """Return the request that the options describe; *hide* removes known secrets.
 
-    JSON must be a GitHub or Linear issue; *notice* gets what the issue lacks.
+    JSON must be a GitHub or Linear issue; *notice* gets a line for each missing part of it.
 
     Raises:
         UsageRefused: there is no text, or there are two; a label or the text is not valid; or
@@ -59,7 +59,7 @@ def request_of(
     text, where = _text(text, file)
     document = as_json(text)
     issue = _issue_of_prose(hide(text)) if document is None else _issue_in(document, where)
-    for lack in (one for one in issue.lacks if one != NO_LABELS or not labels):
+    for lack in (lack for lack in issue.lacks if lack != NO_LABELS or not labels):
         notice(f"{where}: {lack}")
     return as_request(
         issue,
@@ -99,21 +99,21 @@ def _issue_in(text: str, where: str) -> TrackerIssue:
 
 
 def _text(text: str | None, file: Path | None) -> tuple[str, str]:
-    """Return the text and where it came from."""
+    """Return the text and its origin."""
     if text is not None and file is not None:
         raise UsageRefused("give a text or --file, not both")
     if file is not None and str(file) != STDIN:
         return read_text(file), str(file)
-    told = STDIN if file is not None else text or ""
-    return said(told), "standard input" if told == STDIN else "the request"
+    argument = STDIN if file is not None else text or ""
+    return said(argument), "standard input" if argument == STDIN else "the request"
 
 
 def attached(name: str, project: Path) -> str:
     """Return *name*, a path from the current folder, relative to the *project*.
 
     Raises:
-        UnsafePath: it is not a regular file, or is outside the project: an agent would be
-            told to read it.
+        UnsafePath: it is not a regular file, or is outside the project, and the prompt would
+            tell an agent to read it.
     """
     if not name or not name.isprintable():
         raise UnsafePath(
@@ -150,7 +150,7 @@ REQUEST = with_options(
     click.option("--team-size", type=click.IntRange(1, 64), metavar="N",
                  help="How many agents of the team work at the same time; implies --team."),
 )  # fmt: skip
-"""What `start` and `plan --request` take."""
+"""The options of `start` and `plan --request`."""
 
 
 def request_from(
@@ -165,8 +165,8 @@ def request_from(
     """Return the request that the options of *verb* describe.
 
     Raises:
-        UsageRefused: they give none.
-        Also raises what `requests.request_of` raises.
+        UsageRefused: they give no request.
+        Also raises the errors of `request_of`.
     """
     if text is None and file is None:
         raise UsageRefused(

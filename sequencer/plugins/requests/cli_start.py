@@ -1,4 +1,4 @@
-"""`start` and `plan --request`: from a request to its run, or to what it would be."""
+"""`start` and `plan --request`: create the run of a request, or show the run that it would be."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def start(
     request = request_from(invocation, project, "start", **given)
     name = _named(invocation, project, request)
     starter = starter_of(project)
-    with _telling_what_is_lost(invocation, starter):
+    with _reporting_lost_cost(invocation, starter):
         definition = starter.define(request, procedure, _wanted(team, team_size))
         if not no_run:
-            # One that is to be worked on at once needs its agents.
+            # A run that starts immediately needs its agents now.
             starter.ensure_installed(definition)
         project.run(name, definition).commands.start(definition)
     if no_run or not invocation.is_json:
@@ -106,8 +106,8 @@ def start(
 
 
 @contextmanager
-def _telling_what_is_lost(invocation: Invocation, starter: Starter) -> Iterator[None]:
-    """Say what was paid if no run is made after all."""
+def _reporting_lost_cost(invocation: Invocation, starter: Starter) -> Iterator[None]:
+    """Report the cost of the classification if no run is created."""
     try:
         yield
     except BaseException:
@@ -116,14 +116,14 @@ def _telling_what_is_lost(invocation: Invocation, starter: Starter) -> Iterator[
 
 
 def _named(invocation: Invocation, project: Project, request: Request) -> str:
-    """Return what the run of *request* is called; *invocation* then means that run."""
+    """Return the name for the run of *request*, and set it as the run of *invocation*."""
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
     return name
 
 
 def _wanted(team: bool | None, size: int | None) -> WantedTeam:
-    """Return what the options say about a team."""
+    """Return the options about a team as a value."""
     if team is False and size is not None:
         raise UsageRefused("--team-size and --no-team can't be used together")
     return WantedTeam(team, size)
@@ -132,9 +132,9 @@ def _wanted(team: bool | None, size: int | None) -> WantedTeam:
 def _work(
     invocation: Invocation, project: Project, definition: Definition, max_cost: float | None
 ) -> int:
-    """Work on the run that was made, until it ends or waits."""
+    """Work on the new run until it ends or waits."""
     defaults = project.settings.run
-    # A procedure ends by itself; what its loops and its hooks may add is limited there.
+    # No step limit: a procedure ends by itself, and its loops and hooks have their own limits.
     limits = InvocationLimits(
         max_steps=None,
         max_cost_usd=max_cost or defaults.max_cost_usd,
@@ -148,7 +148,7 @@ def _work(
 
 
 def _ensure_drawable(invocation: Invocation, draw: Mapping[str, bool]) -> None:
-    """Return if what is to be drawn can be; the ways exclude each other, and so does JSON."""
+    """Return if at most one kind of drawing is chosen, and not together with JSON."""
     names = [f"--{name}" for name, is_asked in draw.items() if is_asked]
     if len(names) > 1:
         raise UsageRefused(f"{' and '.join(names)} can't be used together")
@@ -167,9 +167,9 @@ def plan_request(
     diagram: bool = False,
     **given: Any,
 ) -> None:
-    """Show what `start` would make of a request, and why; nothing is made.
+    """Show the run that `start` would create for a request, and why; nothing is created.
 
-    An agent may do that as often as it likes, so for an agent the rules classify.
+    If an agent calls it, the rules classify: it may call this often, and questions cost money.
     """
     draw = {"mermaid": mermaid, "diagram": diagram}
     _ensure_drawable(invocation, draw)
@@ -177,27 +177,27 @@ def plan_request(
     project = invocation.project({"agent": agent})
     starter = _planning(invocation, project)
     request = request_from(invocation, project, "plan", **given)
-    with _telling_what_is_lost(invocation, starter):
+    with _reporting_lost_cost(invocation, starter):
         route = starter.route(request, procedure)
     if spent := cost_words(route.usage):
         invocation.say(f"classifying the request by {one_line(route.asked or '')}: {spent}")
     choice = starter.choose_team(request, route, wanted)
     if any(draw.values()):
-        drawn = starter.made_of(request, route, choice)
-        _draw(invocation, drawn, _named(invocation, project, request), draw)
+        to_draw = starter.made_of(request, route, choice)
+        _draw(invocation, to_draw, _named(invocation, project, request), draw)
         return
     definition: Definition | None = None
     try:
         definition = starter.made_of(request, route, choice)
     except ConfigurationError as error:
-        # Where it would go is worth knowing on a machine that can't start it.
+        # The route is useful even on a machine that can't start the run.
         invocation.say(f"notice: its steps can't be shown: {error}")
     if invocation.is_json:
         kind = scoring.classification_of(request, route, routing_of(project.settings))
         facts = {"request": request.model_dump(mode="json"), **route.model_dump(mode="json")}
         facts |= {"team": None if choice is None else _team_json(project, choice)}
-        made = {"steps": None} if definition is None else _facts(project, definition)
-        invocation.print_json({**made, **facts, "classification": kind})
+        steps = {"steps": None} if definition is None else _facts(project, definition)
+        invocation.print_json({**steps, **facts, "classification": kind})
         return
     invocation.echo("\n".join(explained(route)))
     if definition is not None and definition.workflow.description:
@@ -209,7 +209,7 @@ def plan_request(
 
 
 def _planning(invocation: Invocation, project: Project) -> Starter:
-    """Return what decides about a request; for an agent it asks no model."""
+    """Return the starter; if an agent is the caller, it asks no model."""
     starter = starter_of(project)
     if starter.questions is None or not is_inside_agent():
         return starter
@@ -218,7 +218,7 @@ def _planning(invocation: Invocation, project: Project) -> Starter:
 
 
 def _show_score(invocation: Invocation, choice: TeamChoice | None) -> None:
-    """Say whether a team would work on it, and how much each reason counts."""
+    """Print whether a team would work on it, and the points of each reason."""
     if choice is None or _HAS_NO_TEAMS in choice.why:
         return
     invocation.echo(f"team: {'yes' if choice.uses_team else 'no'}  ({choice.why})")
@@ -231,11 +231,11 @@ def _show_score(invocation: Invocation, choice: TeamChoice | None) -> None:
 
 
 _HAS_NO_TEAMS = "teams.enabled"
-"""In the reason of a project that has not asked for any."""
+"""Part of the reason if the project has not enabled teams."""
 
 
 def _size(choice: TeamChoice) -> int:
-    """Return the members that the score speaks for, if there may be so many."""
+    """Return the number of members for the score, up to the maximum."""
     return min(choice.size, choice.score.team_size)
 
 
@@ -251,16 +251,16 @@ def _team_json(project: Project, choice: TeamChoice) -> dict[str, Any]:
 
 
 def explained(chosen: Route) -> list[str]:
-    """Return the lines that say how the procedure was chosen."""
+    """Return lines that explain the choice of the procedure."""
     lines = [f"{one_line(chosen.procedure)}  ({one_line(chosen.reason)})"]
-    for one in chosen.considered:
-        result = f" -> {one_line(one.result)}" if one.result else ""
-        lines.append(f"  {one.source:<15} {one_line(one.why)}{result}")
+    for considered in chosen.considered:
+        result = f" -> {one_line(considered.result)}" if considered.result else ""
+        lines.append(f"  {considered.source:<15} {one_line(considered.why)}{result}")
     return lines
 
 
 def _show_made(invocation: Invocation, project: Project, definition: Definition, name: str) -> None:
-    """Print what the run called *name* is made of."""
+    """Print the parts of the new run called *name*."""
     route = definition.route
     if invocation.is_json:
         kinds = {key: route.get(key) for key in ("procedure", "classification")}
@@ -276,7 +276,7 @@ def _show_made(invocation: Invocation, project: Project, definition: Definition,
 
 
 def _facts(project: Project, definition: Definition) -> dict[str, Any]:
-    """Return what programs ask for about the request and the steps that it gets."""
+    """Return the JSON of the request and its steps, for programs."""
     return {
         "request": definition.request.model_dump(mode="json"),
         "steps": _steps(project, definition),
@@ -292,7 +292,7 @@ def _steps(project: Project, definition: Definition) -> list[dict[str, Any]]:
 
 
 def _show_work(invocation: Invocation, project: Project, definition: Definition) -> None:
-    """Print the steps or tasks, and what differs from how they are written."""
+    """Print the steps or tasks, and notes about changes to them."""
     show = _show_tasks if definition.workflow.graph else _show_steps
     show(invocation, _steps(project, definition))
     for note in definition.notes:
@@ -302,7 +302,7 @@ def _show_work(invocation: Invocation, project: Project, definition: Definition)
 def _draw(
     invocation: Invocation, definition: Definition, name: str, draw: Mapping[str, bool]
 ) -> None:
-    """Draw the run, and nothing else on standard output, so that a file can take it."""
+    """Draw the run, and print nothing else on standard output, so that it can go to a file."""
     if graph := definition.workflow.graph:
         present(invocation, view_of(name, graph, None, None, Story()), None, draw)
     else:
@@ -311,7 +311,7 @@ def _draw(
 
 
 def _show_team(invocation: Invocation, definition: Definition) -> None:
-    """Say whether a team works on it, and why, where that was a question."""
+    """Print whether a team works on it and why, unless teams are not enabled."""
     team = definition.assignment or {}
     if team.get("uses_team"):
         score = f"score {team['score']}: {', '.join(team['reasons'])}"
@@ -321,7 +321,7 @@ def _show_team(invocation: Invocation, definition: Definition) -> None:
 
 
 def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
-    """Print the steps of a procedure, and what their authors say that they do."""
+    """Print the steps of a procedure, and their descriptions."""
     keys = ("step", "prompt", "agent")
     rows = [
         tuple(map(one_line, (str(n), *(step[key] for key in keys), _marks(step))))
@@ -329,24 +329,27 @@ def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
     ]
     head = ("N", "STEP", "PROMPT", "AGENT", "")
     invocation.echo(columns(head, rows, right={0}, room=invocation.room))
-    if said := purposes((one["step"], one.get("description", "")) for one in steps):
-        invocation.echo(f"\n{said}")
+    if text := purposes((step["step"], step.get("description", "")) for step in steps):
+        invocation.echo(f"\n{text}")
 
 
 def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
-    """Print the tasks of a team; a narrow terminal gets the beginnings of their subjects."""
+    """Print the tasks of a team; a narrow terminal gets only the start of each subject."""
     keys = ("step", "subject", "role", "agent")
     rows = [
-        [shown(c) for c in (*(step[k] for k in keys), ", ".join(step["blocked_by"]), _marks(step))]
+        [
+            shown(cell)
+            for cell in (*(step[key] for key in keys), ", ".join(step["blocked_by"]), _marks(step))
+        ]
         for step in steps
     ]
     head = ("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", "")
-    # What is special about a task can be looked up; who does it and when can't be guessed.
+    # If space is short, the marks go first: agent and order are more important.
     invocation.echo(columns(head, rows, room=invocation.room, goes=(5,), whole={1}, prose={1}))
 
 
 def _described(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:
-    """Return what a person or a program asks for about a resolved step, of a team a task."""
+    """Return the fields of a resolved step, or of a team's task, for people and programs."""
     agent, _ = project.agents.choose(step, step.name)
     fields = step.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     fields.pop("name")
@@ -371,7 +374,7 @@ def _described(project: Project, step: Step, index: int, graph: Graph | None) ->
 
 
 def _marks(step: dict[str, Any]) -> str:
-    """Return what is special about a step, in a few words."""
+    """Return the special properties of a step, in a few words."""
     marks = [
         word
         for key, word in (

@@ -1,4 +1,4 @@
-"""What requests add to commands."""
+"""The options that requests add to commands."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""What the JSON of GitHub and Linear says of an issue or a pull request.
+"""Reads an issue or a pull request from the JSON of GitHub and Linear. Pure.
 
-Read are the output of ``gh`` (issue view, pr view, api), GitHub's events about issues and
-pull requests, Linear's events about issues, comments and agent sessions, and an issue as
-Linear's API answers it. The shapes are those of gh's exporter, GitHub's REST schema and
-Linear's GraphQL schema. Of gh, where a person has chosen the keys, those with content that
-are not read are named; the others send dozens of addresses and dates.
+It reads the output of ``gh`` (issue view, pr view, api), GitHub's events about issues and pull
+requests, Linear's events about issues, comments and agent sessions, and issues from Linear's API.
+The shapes follow gh's exporter, GitHub's REST schema and Linear's GraphQL schema. With gh, a
+person chooses the keys, so unread keys with content are reported; the other sources send dozens
+of addresses and dates.
 
-Everything in there was written by people elsewhere: a value of the wrong type is refused
-rather than skipped, because a label that is lost takes its gate with it. Not promised: that
-the texts are harmless to whoever reads them. Pure.
+All content is untrusted. A value of the wrong type is refused, not skipped: losing a label would
+also lose its gate. Not promised: that the texts are harmless for an agent that reads them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ EXPECTED = (
     "a pull request, or Linear's about an Issue, a Comment or an AgentSessionEvent"
 )
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
-"""`gh` colors what it prints where it is told to; no text within JSON holds a bare escape."""
+"""`gh` can print colors; a text in JSON never contains a bare escape character."""
 _BEGINS_LIKE_JSON = re.compile(r"\s*(?:\{\s*[\"}]|\[\s*(?:\{|\]\s*\Z))")
 _GITHUB_URL = re.compile(r"https?://[^/\s]+/(?P<repository>[^/\s]+/[^/\s]+)/(?:issues|pull)/\d+")
 _LINK = re.compile(r"https?://[!-~]{1,1900}")
@@ -42,17 +41,17 @@ _UPLOAD = re.compile(
     r"https://(?:github\.com/(?:user-attachments|[\w.-]+/[\w.-]+)/(?:assets|files)"
     r"|(?:private-)?user-images\.githubusercontent\.com|uploads\.linear\.app)/[^\s)\]>\"'`<]+"
 )
-"""Where both trackers keep what people drop into a text."""
+"""The addresses of files that people drop into a text, in both trackers."""
 _LABEL = re.compile(r"<label>([^<]*)</label>")
 _PRIORITIES: Mapping[float, str] = {1: "Urgent", 2: "High", 3: "Medium", 4: "Low"}
-"""Linear's numbers; 0 is none."""
+"""Linear's numbers; 0 means no priority."""
 _REVIEWED: Mapping[str, str] = {
     "APPROVED": "approved",
     "CHANGES_REQUESTED": "requested changes",
     "COMMENTED": "reviewed",
     "DISMISSED": "reviewed, and the review was dismissed",
 }
-"""What a person did by a review in each state; one that is PENDING nobody has sent."""
+"""State of a review -> what the person did; a PENDING review was not sent yet."""
 _PASSED = frozenset({"SUCCESS", "NEUTRAL", "SKIPPED"})
 _FAILED = frozenset({"FAILURE", "ERROR"})
 _READ_OF_GH = frozenset(
@@ -70,20 +69,20 @@ _FACTS_OF_GH = frozenset(
         "updatedAt",
     }
 )
-"""What nobody has to be told about: it is about the page, and asks for no work."""
+"""Keys about the page itself; they ask for no work, so ignoring them needs no notice."""
 _LINE_CHARS = 300
 MAX_NAME_CHARS, MAX_TITLE_CHARS = 40, 300
 _MOST_KEYS, _KEY_CHARS = 15, 40
 _HYPHENS = re.compile(r"-+")
 _INVISIBLE = frozenset("\u115f\u1160\u17b4\u17b5")
-"""Letters and marks that nobody sees, by which names would differ that look the same."""
+"""Invisible letters and marks: names that differ only by them would look the same."""
 _GONE = frozenset({"deleted", "remove"})
-"""Actions after which there is nothing to work on."""
+"""Actions after which there is no work to do."""
 NO_LABELS = "it has no labels, and labels can choose the procedure; give them with --label"
 
 
 class TrackerIssue(Struct, frozen=True, kw_only=True):
-    """What was read; a text is empty where nothing was said."""
+    """An issue from a tracker; a missing text is empty."""
 
     title: str
     text: str
@@ -100,13 +99,11 @@ class TrackerIssue(Struct, frozen=True, kw_only=True):
     assignees: tuple[str, ...] = ()
     priority: str = ""
     lacks: tuple[str, ...] = ()
-    """What a person should know about what was not there."""
+    """Notices about missing parts, for people."""
 
 
 def as_json(text: str) -> str | None:
-    """Return *text* as a JSON reader takes it; None: it is not meant to be JSON.
-
-    JSON that is cut or wrong is meant to be some.
+    """Return *text* without colors if it looks like JSON, even cut or invalid JSON, or None.
 
     >>> as_json('{"title":'), as_json("[Bug] it {fails}"), as_json("{{name}} fails")
     ('{"title":', None, None)
@@ -116,11 +113,11 @@ def as_json(text: str) -> str | None:
 
 
 def issue_of(value: object, where: str) -> TrackerIssue:
-    """Return the issue that *value*, a JSON document, is about; *where* is for messages.
+    """Return the issue in *value*, a JSON document; *where* is for messages.
 
     Raises:
-        UsageRefused: it is another document, an event without anything to work on, or one of
-            its values is not what GitHub and Linear send there.
+        UsageRefused: it is another document, an event without work to do, or has a value of a
+            type that GitHub and Linear don't send.
     """
     if not isinstance(value, Mapping):
         count = f" of {len(value)}" if isinstance(value, list) else ""
@@ -136,7 +133,7 @@ def issue_of(value: object, where: str) -> TrackerIssue:
 
 
 def _read(top: Fields) -> TrackerIssue | None:
-    """Return what *top* says; None: it has no known shape."""
+    """Return the issue in *top*; None: it has no known shape."""
     kind = top.get("type")
     if kind == "AgentSessionEvent":
         return _session(top)
@@ -152,13 +149,13 @@ def _read(top: Fields) -> TrackerIssue | None:
         return None if about is None else _github_event(top, about)
     if isinstance(top.get("identifier"), str):
         return _linear(top, top)
-    # Other trackers have labels too, and their texts are called something else.
+    # Other trackers also have labels, but other names for the text.
     is_github = top.has_any("body") or (top.has_any("labels") and not top.has_any("description"))
     return _github(top, Fields({}, "", top.where)) if is_github else None
 
 
 class Fields:
-    """The values of one object, each of the type that it has to be; null is like not there."""
+    """Reads the values of one JSON object and checks their types; null counts as missing."""
 
     def __init__(self, data: Mapping[str, Any], path: str, where: str) -> None:
         self._data = data
@@ -166,15 +163,15 @@ class Fields:
         self.where = where
 
     def __contains__(self, name: str) -> bool:
-        """Return whether *name* is there and not null."""
+        """Return whether *name* exists and is not null."""
         return self._data.get(name) is not None
 
     def has_any(self, *names: str) -> bool:
-        """Return whether one of *names* is there, be it null."""
+        """Return whether one of *names* exists, even if it is null."""
         return any(name in self._data for name in names)
 
     def get(self, name: str) -> Any:
-        """Return the value *name*, whatever it is."""
+        """Return the value *name*, of any type."""
         return self._data.get(name)
 
     def filled(self) -> Iterator[str]:
@@ -184,11 +181,11 @@ class Fields:
                 yield name
 
     def text(self, name: str) -> str:
-        """Return the text *name*; the next ones raise `UsageRefused` for another type, too."""
+        """Return the text *name*; this and the next methods refuse values of another type."""
         value = self.get(name)
         if not isinstance(value, str | None):
             raise self.wrong(name, "text")
-        # GitHub's form on the web sends the line ends of a browser.
+        # GitHub's web form sends a browser's line ends.
         return (value or "").replace("\r\n", "\n")
 
     def line(self, name: str) -> str:
@@ -196,9 +193,9 @@ class Fields:
         return _one_line(self.text(name))
 
     def link(self, name: str) -> str:
-        """Return the text *name* if it is an address, else nothing."""
-        found = self.text(name).strip()
-        return found if _LINK.fullmatch(found) else ""
+        """Return the text *name* if it is an address, else an empty text."""
+        address = self.text(name).strip()
+        return address if _LINK.fullmatch(address) else ""
 
     def section(self, name: str) -> Fields:
         """Return the object *name*."""
@@ -208,30 +205,30 @@ class Fields:
         return Fields(value, f"{self._path}{name}.", self.where)
 
     def sections(self, name: str, of_a_text: str = "") -> Iterator[Fields]:
-        """Yield the objects of a list; a text in their place is its *of_a_text*."""
+        """Yield the objects of a list; an item that is a text becomes {*of_a_text*: item}."""
         value = self.get(name)
         if isinstance(value, Mapping):
-            # Linear's API has lists so.
+            # Linear's API wraps lists this way.
             value = value.get("nodes")
         if not isinstance(value, list | None):
             raise self.wrong(name, "a list")
         for number, item in enumerate(value or ()):
-            one = {of_a_text: item} if of_a_text and isinstance(item, str) else item
-            if not isinstance(one, Mapping):
+            entry = {of_a_text: item} if of_a_text and isinstance(item, str) else item
+            if not isinstance(entry, Mapping):
                 raise self.wrong(f"{name}.{number}", "an object")
-            yield Fields(one, f"{self._path}{name}.{number}.", self.where)
+            yield Fields(entry, f"{self._path}{name}.{number}.", self.where)
 
     def names(self, name: str, key: str) -> tuple[str, ...]:
-        """Return what the *key* of each object of a list says, once each; each has to have it."""
+        """Return the *key* of each object of a list, without repetitions; every object needs it."""
         found = []
-        for one in self.sections(name, of_a_text=key):
-            if key not in one:
-                raise one.wrong(key, "text")
-            found.append(one.line(key))
+        for entry in self.sections(name, of_a_text=key):
+            if key not in entry:
+                raise entry.wrong(key, "text")
+            found.append(entry.line(key))
         return tuple(dict.fromkeys(filter(None, found)))
 
     def ensure_not_gone(self) -> None:
-        """Return if there is something left to work on."""
+        """Return if the issue still exists."""
         action = self.get("action")
         if isinstance(action, str) and action in _GONE:
             raise UsageRefused(
@@ -240,26 +237,26 @@ class Fields:
             )
 
     def wrong(self, name: str, wanted: str) -> UsageRefused:
-        """Return the refusal of what *name* is; a path in it ends in an item of a list."""
+        """Return the error for the type of *name*, a key or the path of a list's item."""
         kind = type(self.get(name.partition(".")[0])).__name__
-        said = f"has to be {wanted}, not {kind}" if "." not in name else f"has to be {wanted}"
-        return UsageRefused(f"{self._path}{name} {said}", where=self.where, hint=EXPECTED)
+        text = f"has to be {wanted}, not {kind}" if "." not in name else f"has to be {wanted}"
+        return UsageRefused(f"{self._path}{name} {text}", where=self.where, hint=EXPECTED)
 
 
 def _github_event(event: Fields, about: str) -> TrackerIssue:
     event.ensure_not_gone()
     issue = _github(event.section(about), event.section("repository"))
     comment = event.section("comment")
-    said = _said(comment.section("user").line("login"), comment.text("body"))
+    quoted = _comment(comment.section("user").line("login"), comment.text("body"))
     review = _review(event.section("review"), "user")
-    return replace(issue, comments=(*issue.comments, *said, *review))
+    return replace(issue, comments=(*issue.comments, *quoted, *review))
 
 
 def _github(issue: Fields, repository: Fields) -> TrackerIssue:
-    """Return an issue or pull request, as ``gh`` or as REST tells it; *repository* may be empty."""
+    """Return an issue or pull request from ``gh`` or REST; *repository* may be empty."""
     url = issue.link("html_url") or issue.link("url")
-    named = _GITHUB_URL.match(url)
-    name = repository.line("full_name") or (named["repository"] if named else "")
+    in_url = _GITHUB_URL.match(url)
+    name = repository.line("full_name") or (in_url["repository"] if in_url else "")
     number = issue.get("number")
     is_number = type(number) is int and number > 0
     count = issue.get("comments")
@@ -290,45 +287,45 @@ def _github(issue: Fields, repository: Fields) -> TrackerIssue:
 
 
 def _github_comments(issue: Fields) -> Iterator[str]:
-    """Yield the comments and reviews in the order in which they were made, if dates tell it."""
+    """Yield the comments and reviews, in the order of their dates if all have one."""
     found: list[tuple[str, tuple[str, ...]]] = []
-    for one in issue.sections("comments"):
-        # What the maintainers have hidden, as spam or as off-topic, is nobody's request.
-        if one.get("isMinimized") is not True:
-            said = _said(one.section("author").line("login"), one.text("body"))
-            found.append((one.text("createdAt"), said))
-    # The latest ones are among all of them.
+    for comment in issue.sections("comments"):
+        # Skip comments that maintainers have hidden as spam or off-topic.
+        if comment.get("isMinimized") is not True:
+            quoted = _comment(comment.section("author").line("login"), comment.text("body"))
+            found.append((comment.text("createdAt"), quoted))
+    # "reviews" includes the latest ones.
     reviews = issue.sections("reviews" if "reviews" in issue else "latestReviews")
-    found += [(one.text("submittedAt"), _review(one, "author")) for one in reviews]
+    found += [(review.text("submittedAt"), _review(review, "author")) for review in reviews]
     if all(at for at, _ in found):
-        found.sort(key=lambda one: one[0])
-    for _, said in found:
-        yield from said
+        found.sort(key=lambda item: item[0])
+    for _, quoted in found:
+        yield from quoted
 
 
 def _review(review: Fields, person: str) -> tuple[str, ...]:
-    """Return a review as it stands in a prompt: who says what of the work, and why."""
+    """Return a review in the form for a prompt: the author, the verdict, and the text."""
     state = review.line("state").upper()
     text, author = review.text("body").strip(), review.section(person).line("login")
-    # Without a text it says something by its state only, or in the lines of the code.
+    # Without a text, only an approval or a request for changes has a meaning.
     if state in ("", "PENDING") or not (text or state in ("APPROVED", "CHANGES_REQUESTED")):
         return ()
-    said = f"{author or 'someone'} {_REVIEWED.get(state, f'reviewed ({state.lower()})')}"
-    return (f"{said}:\n\n{text}" if text else f"{said}, without a text",)
+    verdict = f"{author or 'someone'} {_REVIEWED.get(state, f'reviewed ({state.lower()})')}"
+    return (f"{verdict}:\n\n{text}" if text else f"{verdict}, without a text",)
 
 
 def _state_of_pull(pull: Fields) -> Iterator[str]:
-    """Yield what a pull request's reviews and checks have come to."""
+    """Yield the review decision and the failed checks of a pull request."""
     decision = pull.line("reviewDecision")
     if decision:
         yield f"The review decision is: {decision.replace('_', ' ').lower()}"
-    failed = [line for one in pull.sections("statusCheckRollup") for line in _failed(one)]
+    failed = [line for check in pull.sections("statusCheckRollup") for line in _failed(check)]
     if failed:
         yield "\n".join(("These checks have failed:\n", *failed))
 
 
 def _failed(check: Fields) -> Iterator[str]:
-    """Yield a line about *check* if it has failed: a run of a check, or a status of a commit."""
+    """Yield a line about *check*, a check run or a commit status, if it has failed."""
     conclusion, state = check.line("conclusion").upper(), check.line("state").upper()
     if state in _FAILED or (conclusion and conclusion not in _PASSED):
         workflow = check.line("workflowName")
@@ -340,7 +337,7 @@ def _failed(check: Fields) -> Iterator[str]:
 
 
 def _left_out(issue: Fields) -> Iterator[str]:
-    """Yield a sentence about what ``gh`` was asked for and nobody reads."""
+    """Yield a sentence about keys that ``gh`` was asked for and that this module ignores."""
     if issue.has_any("html_url", "node_id"):
         return  # REST sends everything
     unread = [name for name in issue.filled() if name not in _READ_OF_GH | _FACTS_OF_GH]
@@ -355,16 +352,16 @@ def _linear(issue: Fields, event: Fields) -> TrackerIssue:
     by_number = _PRIORITIES.get(number, "") if type(number) in (int, float) else ""
     people = (issue.section("assignee").line(key) for key in ("name", "displayName"))
     comments = (
-        _said(_author(one), one.text("body"))
-        for one in issue.sections("comments", of_a_text="body")
+        _comment(_author(comment), comment.text("body"))
+        for comment in issue.sections("comments", of_a_text="body")
     )
     return TrackerIssue(
         title=issue.text("title").strip(),
         text=issue.text("description"),
         labels=issue.names("labels", "name"),
-        comments=tuple(text for said in comments for text in said),
+        comments=tuple(text for quoted in comments for text in quoted),
         attachments=tuple(
-            filter(None, (one.link("url") for one in issue.sections("attachments", "url")))
+            filter(None, (item.link("url") for item in issue.sections("attachments", "url")))
         ),
         identifier=issue.line("identifier"),
         url=issue.link("url") or event.link("url"),
@@ -378,11 +375,11 @@ def _linear_comment(comment: Fields, event: Fields) -> TrackerIssue:
     if "issue" not in comment:
         raise UsageRefused("is a comment on something that is not an issue", where=event.where)
     issue = _linear(comment.section("issue"), Fields({}, "", event.where))
-    return replace(issue, comments=_said(_author(comment), comment.text("body")))
+    return replace(issue, comments=_comment(_author(comment), comment.text("body")))
 
 
 def _session(event: Fields) -> TrackerIssue:
-    """Return what an agent of Linear was asked for; each text is there once."""
+    """Return the issue of an agent session in Linear; each text is included once."""
     session, activity = event.section("agentSession"), event.section("agentActivity")
     if activity.get("signal") == "stop":
         raise UsageRefused("asks an agent to stop, so there is nothing to do", where=event.where)
@@ -390,9 +387,9 @@ def _session(event: Fields) -> TrackerIssue:
         raise UsageRefused("is an agent session without an issue", where=event.where)
     issue = _linear(session.section("issue"), Fields({}, "", event.where))
     issue = replace(issue, session=session.line("id"))
-    said = [*((one, "body") for one in event.sections("previousComments"))]
-    said += [(session.section("comment"), "body"), (activity.section("content"), "body")]
-    texts = [text for one, key in said for text in _said(_author(one), one.text(key))]
+    sources = [*event.sections("previousComments")]
+    sources += [session.section("comment"), activity.section("content")]
+    texts = [text for source in sources for text in _comment(_author(source), source.text("body"))]
     comments = tuple(dict.fromkeys((*issue.comments, *texts)))
     if issue.labels:
         return replace(issue, comments=comments)
@@ -401,10 +398,10 @@ def _session(event: Fields) -> TrackerIssue:
 
 
 def _labels_of(context: str, issue: Fields) -> tuple[str, ...]:
-    """Return the labels of *issue* in *context*, the text that Linear makes for agents.
+    """Return the labels of *issue* in *context*, the text that Linear writes for agents.
 
-    It is the only place of a session's event that has them. Whatever people have written is
-    cut out first, so that no description gives itself a label.
+    No other part of a session's event has them. Text that people have written is removed first,
+    so that a description can't add a label.
     """
     head = context
     for name in ("title", "description"):
@@ -413,11 +410,11 @@ def _labels_of(context: str, issue: Fields) -> tuple[str, ...]:
             head = head.replace(f"<{name}>{form}</{name}>", "", 1)
     head = head.partition("</issue>")[0]
     if re.search(r"<(title|description)>", head):
-        # Something in there is not as it was written, so nobody knows where it ends.
+        # The text differs from the issue's fields, so its end is unknown: trust no label.
         return ()
-    own = re.sub(r"<parent-issue\b.*?</parent-issue>", "", head, flags=re.DOTALL)
-    found = (_one_line(html.unescape(label)) for label in _LABEL.findall(own))
-    return tuple(dict.fromkeys(filter(None, found)))
+    without_parent = re.sub(r"<parent-issue\b.*?</parent-issue>", "", head, flags=re.DOTALL)
+    labels = (_one_line(html.unescape(label)) for label in _LABEL.findall(without_parent))
+    return tuple(dict.fromkeys(filter(None, labels)))
 
 
 def _author(comment: Fields) -> str:
@@ -425,8 +422,8 @@ def _author(comment: Fields) -> str:
     return user.line("name") or user.line("displayName")
 
 
-def _said(author: str, body: str) -> tuple[str, ...]:
-    """Return a comment as it stands in a prompt; nothing if it says nothing."""
+def _comment(author: str, body: str) -> tuple[str, ...]:
+    """Return a comment in the form for a prompt; nothing if it is empty."""
     text = body.strip()
     if not text:
         return ()
@@ -434,7 +431,7 @@ def _said(author: str, body: str) -> tuple[str, ...]:
 
 
 def _bounded(issue: TrackerIssue) -> TrackerIssue:
-    """Return *issue* with as many comments as a request has room for, and all its links."""
+    """Return *issue* with at most as many comments as a request may have, and all its links."""
     left_out = len(issue.comments) - MAX_ITEMS
     comments = issue.comments[-MAX_ITEMS:]
     lacks = issue.lacks
@@ -446,7 +443,7 @@ def _bounded(issue: TrackerIssue) -> TrackerIssue:
 
 
 def _branch(name: str) -> str:
-    """Return *name* if git takes it and people can see it; prompts put it into commands."""
+    """Return *name* if it is a valid, printable branch name, because prompts use it in commands."""
     is_usable = is_branch_name(name) and name.isprintable() and len(name) <= _LINE_CHARS
     return name if is_usable else ""
 
@@ -471,21 +468,21 @@ def as_request(
     comments: tuple[str, ...] = (),
     attachments: tuple[str, ...] = (),
 ) -> Request:
-    """Return the request that *issue* is, without the secrets that *hide* knows.
+    """Return the request for *issue*; *hide* removes known secrets.
 
-    *repository* and *base_branch* are the project's, for an issue that names none.
+    *repository* and *base_branch* are the project's, for an issue without its own.
 
     Raises:
-        UsageRefused: a value can't be one of a request; *where* is for the message.
+        UsageRefused: a value is not valid in a request; *where* is for the message.
     """
     title = hide(issue.title)
     over = max(0, len(issue.comments) + len(comments) - MAX_ITEMS)
-    # A title that was cut stands whole in the text.
-    whole = title if len(title) > MAX_TITLE_CHARS else ""
+    # The text repeats a title that was cut.
+    full_title = title if len(title) > MAX_TITLE_CHARS else ""
     try:
         return Request(
             title=_shortened(title),
-            text="\n".join(filter(None, (whole, hide(issue.text)))).strip(),
+            text="\n".join(filter(None, (full_title, hide(issue.text)))).strip(),
             labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, labels)))),
             comments=tuple(map(hide, (*issue.comments[over:], *comments))),
             attachments=(*map(hide, issue.attachments), *attachments),
@@ -507,9 +504,9 @@ def _shortened(title: str) -> str:
 
 
 def free_name(title: str, taken: Collection[str]) -> str:
-    """Return a name for a run of a request called *title*, none of *taken*.
+    """Return a name that is not in *taken* for the run of a request called *title*.
 
-    Letters and digits of every script stay, with the marks that belong to them.
+    It keeps letters and digits of every script, and their marks.
 
     >>> free_name("Debug: login timeout!", {"debug-login-timeout"})
     'debug-login-timeout-2'
@@ -528,9 +525,9 @@ def free_name(title: str, taken: Collection[str]) -> str:
 
 
 def _in_name(character: str, before: str) -> str:
-    """Return *character*, or a hyphen where it stands in no name; *before* is the one before it."""
+    """Return *character*, or a hyphen if a name can't have it; *before* is the previous one."""
     kind = unicodedata.category(character)
-    # A mark changes the letter before it; what it changes an emoji into says nothing.
+    # Keep a mark only after a letter or digit: marks also change emoji, which are removed.
     is_mark = kind in ("Mn", "Mc") and unicodedata.category(before)[0] in "LMN"
-    is_kept = kind[0] in "LN" or (is_mark and not "\ufe00" <= character <= "\ufe0f")
-    return character if is_kept and character not in _INVISIBLE else "-"
+    is_valid = kind[0] in "LN" or (is_mark and not "\ufe00" <= character <= "\ufe0f")
+    return character if is_valid and character not in _INVISIBLE else "-"

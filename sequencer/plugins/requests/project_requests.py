@@ -1,4 +1,4 @@
-"""From a project to what turns requests into runs of it."""
+"""Creates the starter that turns requests into runs of a project."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from sequencer.store.user_state import make_own
 
 
 def classifier_of(project: Project) -> str | None:
-    """Return the agent that is to classify requests; None: the rules do."""
+    """Return the agent that classifies requests; None: the rules classify them."""
     if project.rehearses:
         return None
     return classifying_agent(routing_of(project.settings), project.agents.default_model_agent())
 
 
 def starter_of(project: Project) -> Starter:
-    """Return what turns requests into runs."""
+    """Return the starter that turns requests into runs."""
     settings, agent = project.settings, classifier_of(project)
     return Starter(
         registry=settings.registry,
@@ -48,21 +48,21 @@ def starter_of(project: Project) -> Starter:
             make_place=partial(make_own, "questions"),
         ),
         hooks=project.hooks,
-        agent=settings.agent.default if _was_asked_for(project) else None,
+        agent=settings.agent.default if _is_agent_typed(project) else None,
         team=TeamStarter(teams_of(settings), routing_of(settings))
         if extensions.is_available("teams")
         else None,
     )
 
 
-def _was_asked_for(project: Project) -> bool:
-    """Return whether ``--agent`` chose the run's agent, which a rehearsal does not keep."""
+def _is_agent_typed(project: Project) -> bool:
+    """Return whether ``--agent`` chose the run's agent; a rehearsal does not record it."""
     source = project.settings.source_of("agent", "default")
     return source.kind == "flag" and not project.rehearses
 
 
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
-    """Yield why the rules classify requests although an agent is to do it."""
+    """Yield the reason if the rules classify requests although an agent is configured."""
     del run
     if looks:
         return
@@ -73,8 +73,8 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
         _, executor = project.agents.choose(Step(name="classifier", agent=name), "classifier")
     except ConfigurationError:
         return  # another check reports it
-    found = without_tools(executor, project.settings.project_dir)
-    if isinstance(found, Objection):
-        text = f"keyword rules classify requests, not agent {name!r}: {found.reason}"
-        hint = f"{found.hint} in routing.classifier; 'rules' there is what happens now"
+    restricted = without_tools(executor, project.settings.project_dir)
+    if isinstance(restricted, Objection):
+        text = f"keyword rules classify requests, not agent {name!r}: {restricted.reason}"
+        hint = f"{restricted.hint} in routing.classifier; 'rules' there is what happens now"
         yield Diagnostic(Level.NOTICE, Area.AGENT, text, "routing.classifier", hint)

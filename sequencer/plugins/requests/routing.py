@@ -1,13 +1,13 @@
-"""Which procedure does what a request asks for, and why that one.
+"""Chooses the procedure for a request, with the reason.
 
-The order: who names one is obeyed; then labels; then a classification by an agent, or by
-rules where no agent is asked; then the fallback. Pure but for the classifier, which the
-caller gives; everything that was tried is told with the answer.
+The order: a procedure named by a person; labels; a classification by an agent, or by rules if no
+agent is asked; the fallback. Pure except for the classifier, which the caller passes. The result
+lists everything that was tried.
 
-A request comes from outside and an agent's answer from a model, so the answer is matched
-whole against the seven words and never searched for one. The rules look at the title, and at
-the first line of the text where the title says nothing; they know English only. One that does
-not fit exactly says nothing, so that the fallback is chosen rather than the wrong procedure.
+Requests and agents' answers are untrusted, so the complete answer must be one of the seven words;
+it is never searched for one. The rules check the title and, if that decides nothing, the first
+line of the text. They know only English. A rule must match exactly: the fallback is better than
+a wrong procedure.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ from sequencer.model.step import Name, PromptName
 from sequencer.workflows.router import shown
 
 SHARED_PROMPT = "system/shared.md"
-"""What every step with system_from_labels is told, whatever the labels."""
+"""The system prompt of every step with system_from_labels, for any labels."""
 AUTO, RULES = "auto", "rules"
-"""Words of `classifier` that name no agent: the default one if there is one, and none."""
+"""Values of `classifier` that are not names: the default agent if there is one, and no agent."""
 
 Literally = Annotated[str, Field(min_length=1, max_length=1_000)]
 Labels = Annotated[tuple[Label, ...], Field(max_length=200)]
 
 
 class LabelOverrides(Frozen):
-    """``routing.labels:``, labels that decide without a classification."""
+    """``routing.labels:``, labels that choose a procedure without a classification."""
 
     debugger: Labels = ("debugger", "bug")
     orchestrator: Labels = ("orchestrator", "epic")
 
 
 class LabelPrompt(Frozen):
-    """One of ``routing.system_prompts:``, the file that goes with some labels."""
+    """One of ``routing.system_prompts:``, the system prompt for some labels."""
 
     labels: Labels | None = None
-    """May be left out in a built-in entry; empty: the entry is never chosen."""
+    """Optional for a built-in entry; empty: the entry is never chosen."""
     prompt: PromptName | None = None
-    """File below prompts_dir; may be left out in a built-in entry."""
+    """File below prompts_dir; optional for a built-in entry."""
 
 
 SYSTEM_PROMPTS: Mapping[str, LabelPrompt] = MappingProxyType(
@@ -85,16 +85,16 @@ class RoutingSettings(Frozen):
     system_prompts: Annotated[dict[Name, LabelPrompt], AfterValidator(_own_ones_are_whole)] = Field(
         default_factory=dict
     )
-    """Looked at in the order written, and then the built-in ones that are not."""
+    """The first entry that matches wins: first these in order, then the other built-in ones."""
     classifier: Name = AUTO
     """``auto``, ``rules``, or an agent."""
     timeout_s: float = Field(default=10.0, gt=0, le=600, allow_inf_nan=False)
-    """Of the whole classification, however often the classifier is asked."""
+    """Time limit for the whole classification, including a second question."""
     fallback: Name = "full-development"
     procedures: dict[Word, Name] = Field(default_factory=dict)
-    """Other procedures for some of the words."""
+    """Word -> procedure, where it is not the built-in one."""
     substitutions: dict[Literally, str] = Field(default_factory=dict)
-    """Literal texts in prompts, and what is written instead."""
+    """Literal text in prompts -> replacement."""
 
     def procedure_for(self, word: Word) -> str:
         """Return the procedure for requests that are classified as *word*.
@@ -105,7 +105,7 @@ class RoutingSettings(Frozen):
         return self.procedures.get(word, PROCEDURE_OF[word])
 
     def labelled(self, request: Request) -> Iterator[tuple[Word, str]]:
-        """Yield the words that labels of *request* say, most important first, with the label."""
+        """Yield (word, label) for each label of *request* that decides, most important first."""
         words: tuple[tuple[Word, Labels], ...] = (
             ("debugger", self.labels.debugger),
             ("orchestrator", self.labels.orchestrator),
@@ -115,7 +115,7 @@ class RoutingSettings(Frozen):
                 yield word, label
 
     def label_prompts(self) -> dict[str, LabelPrompt]:
-        """Return the labels and files of system prompts, whole, in the order of precedence."""
+        """Return the complete entries of system prompts, in the order of precedence."""
         names = dict.fromkeys((*self.system_prompts, *SYSTEM_PROMPTS))
         return {name: self._label_prompt(name) for name in names}
 
@@ -129,7 +129,7 @@ class RoutingSettings(Frozen):
 
 
 def system_prompts_for(request: Request, settings: RoutingSettings) -> tuple[str, ...]:
-    """Return the files that a step with system_from_labels is given for *request*.
+    """Return the system prompts of a step with system_from_labels for *request*.
 
     >>> system_prompts_for(Request(title="x", labels=("Bug",)), RoutingSettings())
     ('system/debugger.md', 'system/shared.md')
@@ -147,10 +147,10 @@ def every_system_prompt(settings: RoutingSettings) -> list[str]:
 
 
 def classifying_agent(settings: RoutingSettings, default: str | None) -> str | None:
-    """Return the agent to ask, or None where the rules decide.
+    """Return the agent to ask, or None if the rules decide.
 
-    *default* is the agent that the project has chosen for its steps; None: it chose none,
-    and a model that nobody configured is not asked.
+    *default* is the project's default agent. None: it has none, and a model that the user has not
+    configured is never asked.
     """
     if settings.classifier == RULES:
         return None
@@ -176,7 +176,7 @@ PROCEDURE_OF: Mapping[Word, str] = MappingProxyType(
 
 
 ATTEMPTS = 2
-"""How often a classifier is asked about one request."""
+"""Maximum number of questions to a classifier about one request."""
 MAX_REASON_CHARS = 300
 
 
@@ -190,12 +190,12 @@ def route(
 ) -> Route:
     """Return the procedure for *request*: one of *known*.
 
-    *classify* answers one of the seven words or raises `ClassificationFailed`, after which
-    it is asked once more. None, or where it raises `NotAsked`: the rules decide.
+    *classify* returns one of the seven words, or raises `ClassificationFailed` and is called a
+    second time. The rules decide if it is None or raises `NotAsked`.
 
     Raises:
-        UnknownName: the procedure that was named, or that the settings have for what was
-            found, is none of *known*. Another one in its place would hide the mistake.
+        UnknownName: the procedure that a person or the settings name is not in *known*. Using
+            another one would hide the mistake.
     """
     routing = _Routing(request, settings, known)
     found = routing.explicit(explicit) or routing.label()
@@ -205,7 +205,7 @@ def route(
 
 
 class _Routing:
-    """One request on its way; each method answers or notes why it can't."""
+    """The routing of one request; each method returns a route, or notes why it can't."""
 
     def __init__(self, request: Request, settings: RoutingSettings, known: Collection[str]) -> None:
         self._request = request
@@ -225,10 +225,10 @@ class _Routing:
             reason = f"label {label!r} is one of routing.labels.{word}"
             name = self._settings.procedure_for(word)
             if found is not None:
-                beaten = Considered(
+                second = Considered(
                     source="label", result=name, why=f"{reason}, which are looked at last"
                 )
-                return found.replace(considered=(*found.considered, beaten))
+                return found.replace(considered=(*found.considered, second))
             found = self._chosen("label", name, reason, key=f"routing.procedures.{word}")
         if found is None:
             self._note("label", "no label decides")
@@ -284,10 +284,10 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())[:MAX_REASON_CHARS]
 
 
-MAX_TOLD_CHARS = 8_000
-"""Of a request's text; the first pages say what kind it is."""
+MAX_TEXT_CHARS = 8_000
+"""Maximum length of a request's text in the prompt; the first pages show its kind."""
 MAX_ANSWER_CHARS = 100
-"""No word is that long, whatever stands around it."""
+"""Maximum length of an answer: a word with quotes is much shorter."""
 _QUOTES = "\"'`"
 
 _PROMPT = """\
@@ -312,25 +312,25 @@ _BEGIN, _END = "----- request -----", "----- end of request -----"
 
 
 class ClassificationFailed(StepFailed):
-    """Nobody said what kind of request it is: the agent failed, or its answer is no word."""
+    """The kind of request is unknown: the agent failed, or its answer is not one of the words."""
 
 
 class NotAsked(ClassificationFailed):
-    """The agent can't be asked as a classifier has to be, so the rules decide."""
+    """The agent can't run with a classifier's restrictions, so the rules decide."""
 
 
 def classification_prompt(request: Request) -> str:
-    """Return what an agent is asked about *request*; the answer goes to `parse_classification`."""
-    told = request.text[:MAX_TOLD_CHARS]
-    if len(request.text) > MAX_TOLD_CHARS:
-        told += f"\n… ({len(request.text) - MAX_TOLD_CHARS} more characters)"
+    """Return the question to an agent about *request*; `parse_classification` reads the answer."""
+    text = request.text[:MAX_TEXT_CHARS]
+    if len(request.text) > MAX_TEXT_CHARS:
+        text += f"\n… ({len(request.text) - MAX_TEXT_CHARS} more characters)"
     labels = ", ".join(request.labels) or "none"
-    parts = (_PROMPT, _BEGIN, f"Title: {request.title}", f"Labels: {labels}", "", told, _END, "")
+    parts = (_PROMPT, _BEGIN, f"Title: {request.title}", f"Labels: {labels}", "", text, _END, "")
     return "\n".join(parts)
 
 
 def parse_classification(text: str) -> Word:
-    r"""Return the word that *text*, an agent's answer, decides for, or is.
+    r"""Return the word in *text*, an agent's answer: its decision, or the complete text.
 
     >>> parse_classification(' "Code".\n')
     'code'
@@ -338,15 +338,15 @@ def parse_classification(text: str) -> Word:
     'code'
 
     Raises:
-        ClassificationFailed: it is anything else. A word within a sentence may stand behind
-            a "not", so nothing is picked out.
+        ClassificationFailed: it is anything else. A word is not picked out of a sentence, because
+            the sentence may negate it.
     """
-    said = decision_in(text) or text
-    answer = said.strip() if len(said) <= MAX_ANSWER_CHARS else ""
+    decision = decision_in(text) or text
+    answer = decision.strip() if len(decision) <= MAX_ANSWER_CHARS else ""
     answer = answer.removesuffix(".")
     if len(answer) > 1 and answer[0] == answer[-1] and answer[0] in _QUOTES:
         answer = answer[1:-1].removesuffix(".")
-    # Other scripts have letters that fold to these.
+    # ASCII only: some letters of other scripts fold to ASCII letters.
     folded = answer.casefold() if answer.isascii() else ""
     for word in WORDS:
         if folded == word:
@@ -359,11 +359,10 @@ def parse_classification(text: str) -> Word:
 
 
 def classify_with(ask: Callable[[str], str]) -> Callable[[Request], Word]:
-    """Return a classifier that puts the prompt to *ask* and reads the answer.
+    """Return a classifier that calls *ask* with the prompt and parses the answer.
 
-    The classifier raises `ClassificationFailed` where *ask* failed as a step does or ran out
-    of time, or where its answer is refused. Other errors pass: a wrong configuration is to
-    be seen, not to be routed around.
+    The classifier raises `ClassificationFailed` if *ask* fails, runs out of time, or gives an
+    invalid answer. Other errors are not caught: the user must see a wrong configuration.
     """
 
     def classify(request: Request) -> Word:
@@ -383,14 +382,14 @@ def classify_with(ask: Callable[[str], str]) -> Callable[[Request], Word]:
 
 
 MAX_LINES = 60
-"""Of the text, in which an explicit wish may stand."""
+"""Number of lines of the text that are searched for an explicit wish."""
 MAX_LINE_CHARS = 500
 VAGUE_WORDS = 5
-"""A wish for "better" with more words than this says what is to be better."""
+"""A wish for "better" with more words than this is specific enough."""
 
 
 class Guess(NamedTuple):
-    """What the rules say; no word: they are unsure."""
+    """The result of the rules; word None: no rule matched."""
 
     word: Word | None
     reason: str
@@ -401,24 +400,24 @@ _WRITTEN = Path(__file__).parents[2] / "builtin" / "classification.yaml"
 
 @cache
 def _forms() -> Mapping[str, re.Pattern[str]]:
-    """Return the forms of the rules, by name."""
+    """Return the patterns of the rules, by name."""
     written = parse(_WRITTEN.read_bytes(), _WRITTEN).data
     parts: dict[str, str] = {
         name: f"(?:{'|'.join(words.split())})".replace("_", r"\s+")
         for name, words in written["words"].items()
     }
 
-    def whole(form: str) -> str:
+    def expanded(form: str) -> str:
         return re.sub(r"\{([A-Z_]+)\}", lambda found: parts[found[1]], form)
 
     for name, part in written["parts"].items():
-        parts[name] = whole(part)
+        parts[name] = expanded(part)
     flags = re.VERBOSE | re.IGNORECASE
-    return {name: re.compile(whole(form), flags) for name, form in written["forms"].items()}
+    return {name: re.compile(expanded(form), flags) for name, form in written["forms"].items()}
 
 
 def classify_by_rules(request: Request) -> Guess:
-    """Return the word that the rules have for *request*, and which rule it was.
+    """Return the word that the rules choose for *request*, and the reason.
 
     >>> classify_by_rules(Request(title="How does authentication work?")).word
     'question'
@@ -441,12 +440,12 @@ def classify_by_rules(request: Request) -> Guess:
 
 
 def _of_line(line: str) -> Guess | None:
-    whole = " ".join(line.split())
+    sentence = " ".join(line.split())
     forms = _forms()
-    wish = forms["polite"].match(whole)
-    rest = whole[wish.end() :] if wish else whole
+    wish = forms["polite"].match(sentence)
+    rest = sentence[wish.end() :] if wish else sentence
     if wish and rest.endswith("?"):
-        # "Could you add …?" is no question.
+        # "Could you add …?" is a wish, not a question.
         rest = rest.rstrip("? ")
     rules: tuple[tuple[Word, str, Callable[[str], object]], ...] = (
         ("transient", "it asks for something outside the project", forms["transient"].match),
@@ -457,7 +456,7 @@ def _of_line(line: str) -> Guess | None:
         ("planning", "it wants something better without saying what", _is_vague),
         ("code", "it starts with a change to make", forms["code"].match),
         ("code", "it says what goes wrong or what should be", forms["symptom"].search),
-        ("code", "it is marked as a bug or a feature", lambda _: forms["marked"].match(whole)),
+        ("code", "it is marked as a bug or a feature", lambda _: forms["marked"].match(sentence)),
     )
     for word, reason, fits in rules:
         if rest and fits(rest):

@@ -12,12 +12,12 @@ from sequencer.project.settings import Settings
 
 def routing_of(settings: Settings) -> RoutingSettings:
     """Return the section `routing` of *settings*."""
-    found: RoutingSettings = settings.section("routing")
-    return found
+    options: RoutingSettings = settings.section("routing")
+    return options
 
 
 def system_prompts_of(settings: Settings) -> list[str]:
-    """Return each file that a step with system_from_labels may be given."""
+    """Return every system prompt that a step with system_from_labels may get."""
     return every_system_prompt(routing_of(settings))
 
 

@@ -1,9 +1,9 @@
-"""From a request to a run: route it, resolve the procedure's steps, and check them all.
+"""Turns a request into a run: route it, resolve the procedure's steps, and check them all.
 
-Nothing is started before everything is known to be there: the procedure, each step's
-agent and prompt, and the outputs that prompts ask for. What is resolved is kept with the
-run, so that it does not change under way. An agent that is asked which procedure it is to be
-works outside of any run: no claim, no log, nothing kept.
+Nothing starts before everything is found: the procedure, each step's agent and prompt, and the
+outputs that prompts use. The resolved steps are stored with the run, so that they don't change
+while it runs. An agent that classifies the request works outside of any run: no claim, no log,
+no record.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ from sequencer.store.identity import utc_now
 from sequencer.workflows import prompts as templates
 from sequencer.workflows.registry import PROCEDURES, Registry, builtin_procedure, with_defaults
 
-NO_BUSINESS_OF_A_PROGRAM = ("single_turn", "disallow_all_tools")
-"""Fields that say how a model works; a command that is run in its place has no such thing."""
-WHAT_A_TASK_IS = frozenset({"name", "prompt", "text", "validation", "output", "agent"})
-"""Fields of a built-in task that no agent may do without."""
+MODEL_FIELDS = ("single_turn", "disallow_all_tools")
+"""Fields that only make sense for a model; they are dropped if a command runs the step."""
+REQUIRED_TASK_FIELDS = frozenset({"name", "prompt", "text", "validation", "output", "agent"})
+"""Fields of a built-in task that its agent must support."""
 
 
 class Starter(Struct, frozen=True):
-    """Makes definitions of runs."""
+    """Creates definitions of runs."""
 
     registry: Registry
     routing: RoutingSettings
@@ -78,24 +78,24 @@ class Starter(Struct, frozen=True):
     prompts: PromptFolder
     step_defaults: Mapping[str, Any]
     comment_tools: tuple[str, ...] = ()
-    """Tools with which an agent could post comments; a no_comment step has none of them."""
+    """Tools that could post comments; a no_comment step can't use them."""
     questions: Callable[[], Questions] | None = None
-    """Returns what asks an agent what kind of request one is, which takes a limited time in
-    all; None: the rules decide."""
+    """Creates the questions to the classifying agent, with one time limit for all of them; None:
+    the rules decide."""
     paid: list[Usage] = field(default_factory=list)
-    """What each question has used, also where no answer came of it."""
+    """The usage of each question, even of those without an answer."""
     hooks: Hooks = field(default_factory=NoHooks)
     agent: str | None = None
-    """Was asked for by name: performs the steps that name none, also after a restart."""
+    """From ``--agent``: performs the steps that don't name an agent, also after a restart."""
     team: TeamStarter | None = None
-    """None: nobody works in teams here."""
+    """None: teams are not available."""
 
     def route(self, request: Request, explicit: str | None = None) -> Route:
-        """Return which procedure *request* goes to.
+        """Return the procedure for *request*.
 
         Raises:
-            UnknownName: the procedure that was named does not exist.
-            UsageRefused: it is no procedure.
+            UnknownName: the named procedure does not exist.
+            UsageRefused: the name belongs to a workflow that is not a procedure.
         """
         questions = None if self.questions is None else self.questions()
         try:
@@ -135,19 +135,19 @@ class Starter(Struct, frozen=True):
         wanted: WantedTeam | None = None,
         route: Route | None = None,
     ) -> Definition:
-        """Return what a run of *request* is to be made of; nothing is kept or started.
+        """Return the definition of a run for *request*; nothing is stored or started.
 
-        *wanted* is what a person said about a team, *route* how the request was routed before.
+        *wanted* is the person's choice of a team; *route* is the route if it is known already.
 
         Raises:
-            ConfigurationError: a step's agent or prompt can't be had.
-            Raises also what `route` and `TeamStarter.choose` do.
+            ConfigurationError: a step's agent or prompt is not available.
+            Also raises the errors of `route` and `TeamStarter.choose`.
         """
         chosen = route or self.route(request, explicit)
         return self.made_of(request, chosen, self.choose_team(request, chosen, wanted))
 
     def made_of(self, request: Request, chosen: Route, choice: TeamChoice | None) -> Definition:
-        """Return what a run of *request* is to be made of, where all is *chosen*; see `define`."""
+        """Return the definition of a run for *request* with this route and team; see `define`."""
         notes: list[str] = []
         if choice is not None and choice.uses_team and self.team is not None:
             workflow = self._tasks(
@@ -164,13 +164,13 @@ class Starter(Struct, frozen=True):
             substitutions=dict(self.routing.substitutions),
             notes=tuple(dict.fromkeys(notes)),
             agent=self.agent,
-            team=None if choice is None else told(choice),
+            team=None if choice is None else choice_json(choice),
         )
 
     def choose_team(
         self, request: Request, chosen: Route, wanted: WantedTeam | None = None
     ) -> TeamChoice | None:
-        """Return whether a team works on *request*; None: there are no teams here.
+        """Return whether a team works on *request*; None: teams are not available.
 
         Raises:
             PluginUnavailable: a person asked for a team, and teams are disabled.
@@ -182,38 +182,38 @@ class Starter(Struct, frozen=True):
         name, wanted = chosen.procedure, wanted or WantedTeam()
         is_builtin = name in PROCEDURES and self.registry.get(name) == builtin_procedure(name)
         if is_builtin and self.team.options.enabled and wanted == WantedTeam():
-            # A hook that has other steps for this request makes a procedure of the project's own.
-            whole = self.registry.get(name)
-            is_builtin = self.hooks.steps(request, whole) == whole
+            # If a hook changes the steps, this is no longer the built-in procedure.
+            procedure = self.registry.get(name)
+            is_builtin = self.hooks.steps(request, procedure) == procedure
         return self.team.choose(request, chosen, wanted, is_builtin=is_builtin)
 
-    def _line(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
-        """Return the procedure *whole* with its steps as they are to run for *request*."""
-        steps = [self._resolved(step, request, notes) for step in whole.steps]
-        about = whole.description
-        workflow = Workflow(whole.name, steps, kind="procedure", description=about)
+    def _line(self, procedure: Workflow, request: Request, notes: list[str]) -> Workflow:
+        """Return *procedure* with its steps resolved for *request*."""
+        steps = [self._resolved(step, request, notes) for step in procedure.steps]
+        about = procedure.description
+        workflow = Workflow(procedure.name, steps, kind="procedure", description=about)
         workflow = self.hooks.steps(request, workflow)
-        # Steps that a hook made have had no defaults yet.
+        # Steps that a hook has added don't have the project's defaults yet.
         filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
         return Workflow(workflow.name, filled, kind="procedure", description=about)
 
-    def _tasks(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
-        """Return the team's graph *whole* with its steps as they are to run for *request*."""
-        steps, brought = [], optional_of(whole)
-        for step in whole.steps:
+    def _tasks(self, team: Workflow, request: Request, notes: list[str]) -> Workflow:
+        """Return the graph of *team* with its steps resolved for *request*."""
+        steps, by_role = [], optional_of(team)
+        for step in team.steps:
             filled = with_defaults(step, self.step_defaults)
             if self.agent is not None and step.agent is None:
                 filled = filled.replace(agent=self.agent)
-            # What the built-in tasks ask for beside their prompts is no author's wish either.
-            own = [name for name in step.model_fields_set if name not in WHAT_A_TASK_IS]
-            optional = dict.fromkeys((*brought.get(step.name, ()), *sorted(own)))
-            kept, lost = fitted(self.agents, filled, step.name, tuple(optional))
+            # No person wrote the other fields of built-in tasks, so they are optional.
+            extra = [name for name in step.model_fields_set if name not in REQUIRED_TASK_FIELDS]
+            optional = dict.fromkeys((*by_role.get(step.name, ()), *sorted(extra)))
+            fit, lost = fitted(self.agents, filled, step.name, tuple(optional))
             notes += [f"task {step.name!r}: its agent has no {name}" for name in lost]
-            steps.append(self._resolved(kept, request, notes))
-        return Workflow(whole.name, tuple(steps), kind="graph", graph=whole.graph)
+            steps.append(self._resolved(fit, request, notes))
+        return Workflow(team.name, tuple(steps), kind="graph", graph=team.graph)
 
     def _resolved(self, step: Step, request: Request, notes: list[str]) -> Step:
-        """Return *step* as it is to run for *request*."""
+        """Return *step* resolved for *request*: defaults, agent, prompts and tools."""
         step = with_defaults(step, self.step_defaults)
         update: dict[str, Any] = {}
         if self.agent is not None and step.agent is None:
@@ -227,58 +227,58 @@ class Starter(Struct, frozen=True):
             update["validation"] = step.validation.replace(fixer=fixer)
         executor = self._executor(step)
         if executor.kind == "command":
-            dropped = [name for name in NO_BUSINESS_OF_A_PROGRAM if getattr(step, name)]
+            dropped = [name for name in MODEL_FIELDS if getattr(step, name)]
             update |= dict.fromkeys(dropped, False)
             notes += [f"step {step.name!r} is a command, so {name} is left out" for name in dropped]
-        # Each attempt does it again; here for who looks at what is to run.
+        # Each attempt does this again; do it now too, so that a plan shows the real tools.
         return without_comments(step.replace(**update), executor, self.comment_tools)
 
     def _executor(self, step: Step) -> Executor:
-        """Return what performs *step*, whatever of its fields it can honour."""
+        """Return the executor of *step*, even if it does not support all its fields."""
         return self.agents.choose(
             Step(name=step.name, prompt=step.prompt, agent=step.agent), step.name
         )[1]
 
     def _ensure_complete(self, workflow: Workflow) -> None:
-        """Return if every step has its agent and its prompts, and can have what it asks for."""
+        """Return if every step has its agent, its prompts, and the outputs that they use."""
         known = {step.name for step in workflow.steps}
         known |= {
             step.validation.fixer.name
             for step in workflow.steps
             if step.validation is not None and step.validation.fixer is not None
         }
-        for one, position in _with_fixers(workflow):
-            _, executor = self.agents.choose(one, position)
-            text = self.prompts.read_for(one, executor)
-            for name in filter(None, (one.system_prompt, *one.added_system_prompts)):
+        for step, position in _with_fixers(workflow):
+            _, executor = self.agents.choose(step, position)
+            text = self.prompts.read_for(step, executor)
+            for name in filter(None, (step.system_prompt, *step.added_system_prompts)):
                 self.prompts.read(name)
-            _ensure_said(one, text, known)
+            _ensure_outputs_exist(step, text, known)
 
     def ensure_installed(self, definition: Definition) -> None:
-        """Return if the agent of each step is installed, so that the run can begin.
+        """Return if the agent of each step is installed, so that the run can start.
 
         Raises:
             AgentMissing: see `Agents.ready`.
         """
-        for one, position in _with_fixers(definition.workflow):
-            self.agents.ready(one, position)
+        for step, position in _with_fixers(definition.workflow):
+            self.agents.ready(step, position)
 
 
 def _with_fixers(workflow: Workflow) -> Iterator[tuple[Step, str]]:
-    """Yield each step, and behind it its fixer, with the name of the step."""
+    """Yield (step, position) for each step, followed by its fixer with the same position."""
     for step in workflow.steps:
         yield step, step.name
         if step.validation is not None and step.validation.fixer is not None:
             yield step.validation.fixer, step.name
 
 
-def _ensure_said(step: Step, text: str, known: set[str]) -> None:
-    """Return if every step whose output *text* asks for exists.
+def _ensure_outputs_exist(step: Step, text: str, known: set[str]) -> None:
+    """Return if every step whose output *text* uses exists.
 
     Raises:
-        ConfigurationError: one does not, so that the step could only fail.
+        ConfigurationError: a step does not exist, so this step would always fail.
     """
-    for name in _asked(text):
+    for name in _used_steps(text):
         if name not in known:
             raise ConfigurationError(
                 f"its prompt asks for {{{{steps.{name}.output}}}}, but there is no such step",
@@ -287,24 +287,24 @@ def _ensure_said(step: Step, text: str, known: set[str]) -> None:
             )
 
 
-def _asked(text: str) -> Iterator[str]:
+def _used_steps(text: str) -> Iterator[str]:
     for path in templates.names(text):
         if path[0] == "steps" and len(path) > 1:
             yield path[1]
 
 
 def lost_words(paid: Iterable[Usage]) -> str:
-    """Return what was *paid* for a run that was not made; empty: nothing was."""
+    """Return a sentence about the cost *paid* for a run that was not created, or nothing."""
     spent = cost_words(total(paid))
     return f"classifying the request cost {spent}, which no run counts" if spent else ""
 
 
 SUFFIX = "-team"
-"""Behind a procedure's name: the workflow in which a team does what the procedure does."""
+"""Suffix of the workflow in which a team does the work of a procedure."""
 
 
 class WantedTeam(Struct, frozen=True):
-    """What a person said about the team."""
+    """The person's choice of a team."""
 
     asked: bool | None = None
     """``--team``, ``--no-team``, or neither."""
@@ -313,7 +313,7 @@ class WantedTeam(Struct, frozen=True):
 
 
 class TeamStarter(Struct, frozen=True):
-    """Decides whether a team works on a request, and makes its graph."""
+    """Decides whether a team works on a request, and creates its graph."""
 
     options: TeamOptions
     routing: RoutingSettings
@@ -321,13 +321,13 @@ class TeamStarter(Struct, frozen=True):
     def choose(
         self, request: Request, chosen: Route, wanted: WantedTeam, *, is_builtin: bool
     ) -> TeamChoice:
-        """Return whether *request*, which goes to the procedure of *chosen*, goes to a team.
+        """Return whether a team works on *request*, for which *chosen* is the route.
 
-        A procedure that the project has changed, so that it is not *is_builtin*, has steps
-        that no team's tasks know of; a team works on it only if a person says so.
+        The tasks of a team match only a built-in procedure. If the project has changed it (not
+        *is_builtin*), a team works on it only if a person asks for it.
 
         Raises:
-            UsageRefused: a person asked for one, and there is none for the procedure.
+            UsageRefused: a person asked for a team, and the procedure has none.
         """
         why = None
         by_size = wanted.asked is None and wanted.size is not None
@@ -351,10 +351,10 @@ class TeamStarter(Struct, frozen=True):
         return choice if wanted.size is None else replace(choice, size=wanted.size)
 
     def workflow(self, procedure: str, size: int) -> Workflow:
-        """Return the graph of the tasks in which a team of *size* does what *procedure* does.
+        """Return the graph of tasks in which a team of *size* does the work of *procedure*.
 
         Raises:
-            ConfigurationError: these are more tasks than a run may have.
+            ConfigurationError: it has more tasks than a run may have.
         """
         return workflow_of(
             procedure + SUFFIX,
@@ -362,24 +362,24 @@ class TeamStarter(Struct, frozen=True):
             self.options.every_role,
             size=size,
             max_tasks=self.options.max_tasks,
-            # Of a built-in list nothing else can be wrong.
+            # Nothing else can be wrong in a built-in list.
             locate=lambda _: "teams.max_tasks",
         )
 
 
-def told(choice: TeamChoice) -> dict[str, Any]:
-    """Return *choice* as it stands in the journal and in ``definition.json``."""
+def choice_json(choice: TeamChoice) -> dict[str, Any]:
+    """Return the JSON of *choice* for the journal and ``definition.json``."""
     return {
         "uses_team": choice.uses_team,
         "why": choice.why,
         "score": choice.score.score,
         "size": choice.size,
-        "reasons": [f"{one.points:+d} {one.text}" for one in choice.score.reasons],
+        "reasons": [f"{reason.points:+d} {reason.text}" for reason in choice.score.reasons],
     }
 
 
-class _Deaf:
-    """Hears nothing; the answer is all that counts."""
+class _IgnoredOutput:
+    """Ignores all output; only the answer counts."""
 
     def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Ignore it."""
@@ -389,16 +389,16 @@ class _Deaf:
 
 
 MOST_GRACE_S = 0.5
-"""Between TERM and KILL: what only answers has nothing to save."""
+"""Maximum time between TERM and KILL: an agent that only answers has nothing to save."""
 LEAST_S = 1.0
-"""For another question; in less time nobody answers."""
+"""Minimum time for another question; no agent answers in less."""
 
 
 class Questions:
-    """What *agent* is asked: in one turn each, without tools, and in an empty folder.
+    """Asks *agent* questions: in one turn each, without tools, and in an empty folder.
 
-    The text of a question is a stranger's, so whoever answers can do nothing else. A command
-    is the person's own program, and keeps what it can do.
+    The text of a question is untrusted, so the agent must not be able to act. A command is the
+    user's own program and keeps its abilities.
     """
 
     def __init__(
@@ -411,14 +411,14 @@ class Questions:
         ensure_may_ask: Callable[[], object],
         make_place: Callable[[], Path],
     ) -> None:
-        """Ask nobody yet; the clock starts with the first question, once it may be asked.
+        """Ask nothing yet; the time limit starts with the first question.
 
-        *make_place* returns a folder of this user in which the empty one is made: clients look
-        for their settings in the folders above, and above a shared one anybody can leave some.
+        *make_place* returns a folder of this user in which the empty one is created: clients
+        search for settings in the parent folders, and other users can write above a shared one.
         """
         self.asked = self._agent = agent
         self.paid: list[Usage] = []
-        """What each question has used, in their order."""
+        """The usage of each question, in order."""
         self._agents = agents
         self._ensure_may_ask = ensure_may_ask
         self._within_s = within_s
@@ -430,11 +430,11 @@ class Questions:
         """Return the answer to *prompt*.
 
         Raises:
-            ConfigurationError: the agent can't be had, or is not installed.
-            NotAsked: it can't be started without tools, or there is no place for it.
-            StepFailed: it failed, did not answer in time, or had no time left to be asked.
-            Interrupted: somebody interrupted it.
-            NotTrusted: the project may not ask anybody here.
+            ConfigurationError: the agent is not configured, or is not installed.
+            NotAsked: it can't be started without tools, or no folder can be created for it.
+            StepFailed: it failed, did not answer in time, or no time was left to ask it.
+            Interrupted: a person interrupted it.
+            NotTrusted: the project may not start agents on this machine.
         """
         self._ensure_may_ask()
         if self._until is None:
@@ -443,7 +443,7 @@ class Questions:
             left_s = self._until - time.monotonic()
             if left_s < LEAST_S:
                 raise StepFailed(f"too little of the {self._within_s:g} s is left to ask again")
-        # Its end by force has to fit in as well, and so has the start.
+        # Starting the agent and stopping it by force must fit into the limit too.
         grace_s = min(MOST_GRACE_S, left_s / 10)
         outcome = self._outcome(prompt, left_s - 2 * grace_s, grace_s)
         if outcome.status is OutcomeStatus.INTERRUPTED:
@@ -461,7 +461,7 @@ class Questions:
         if isinstance(executor, Objection):
             raise NotAsked(f"agent {name!r} is not asked: {executor.reason}", hint=executor.hint)
         self.asked = name
-        field = next((one for one in WITHOUT_TOOLS if one in executor.supported_fields), None)
+        field = next((name for name in WITHOUT_TOOLS if name in executor.supported_fields), None)
         step = step if field is None else step.replace(**{field: True})
         folder = self._folder(name)
         cancellation = Cancellation()
@@ -475,13 +475,13 @@ class Questions:
             timeout_s=timeout_s,
             grace_s=grace_s,
         )
-        # Until it has said what it has used.
+        # Unknown cost, until the agent reports its usage.
         usage = Usage(unpriced=1)
         try:
-            outcome = executor.perform(request, _Deaf(), cancellation)
+            outcome = executor.perform(request, _IgnoredOutput(), cancellation)
             usage = outcome.usage
         except Exception:
-            # It was not started.
+            # The agent was not started, so it has cost nothing.
             usage = Usage()
             raise
         finally:
@@ -491,13 +491,13 @@ class Questions:
         return judge_turn(outcome)
 
     def _folder(self, agent: str) -> Path:
-        """Return a new folder, in which there is an empty one and nothing else."""
+        """Return a new folder that contains only an empty folder."""
         try:
             folder = Path(tempfile.mkdtemp(dir=self._make_place())).resolve()
             (folder / "empty").mkdir(mode=0o700)
         except (OSError, ConfigurationError, StorageFailed) as error:
-            # Not a shared folder: a client reads the settings that others leave above it.
-            what = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else error
-            why = f"there is no folder for it ({what})"
+            # No shared folder as a fallback: a client would read settings of others above it.
+            reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else error
+            why = f"there is no folder for it ({reason})"
             raise NotAsked(f"agent {agent!r} is not asked: {why}") from error
         return folder

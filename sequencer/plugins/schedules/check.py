@@ -1,4 +1,4 @@
-"""What a timer's ticks lack, and what no timer starts."""
+"""The checks of schedules: runs without a timer, and what a timer's ticks lack."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PASSING = frozenset({"tmpfs", "ramfs", "overlay"})
 
 
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
-    """Yield what no timer starts, and what a timer's tick lacks: limits, keys, programs, mail.
+    """Yield runs that no timer starts, and missing limits, keys, programs and mail of ticks.
 
-    The tick of an untrusted project starts no program, so its crontab is not read.
+    In an untrusted project, a tick starts no program, so the crontab is not read.
     """
     del run
     if looks:
@@ -38,7 +38,7 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
     for workflow in scheduled_workflows(project):
         yield from check_time_limits(project, workflow)
     is_trusted = False
-    with suppress(ConfigurationError):  # `_check_code` says which
+    with suppress(ConfigurationError):  # `_check_code` reports it
         is_trusted = project.trust.refusal() is None
     if not is_trusted:
         return
@@ -52,18 +52,18 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, f"schedules.{run}", hint)
     for entry, lack in lacking(project, entries):
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack.what, entry.name, lack.hint)
-    for entry, program, here, there in lost(settings, entries, os.environ):
-        message = f"a timer's tick does not find {program!r}, which is {here} in this shell"
-        if there is not None:
-            message = f"{program!r} is {here} in this shell, but {there} in a timer's tick"
+    for entry, program, in_shell, in_tick in lost(settings, entries, os.environ):
+        message = f"a timer's tick does not find {program!r}, which is {in_shell} in this shell"
+        if in_tick is not None:
+            message = f"{program!r} is {in_shell} in this shell, but {in_tick} in a timer's tick"
         hint = f"the tick's PATH is {entry.path}; run 'sequencer schedule install' again"
-        if not Path(here).is_absolute():
+        if not Path(in_shell).is_absolute():
             hint = "a timer uses only the absolute folders of PATH: give the program's full path"
         yield Diagnostic(Level.WARNING, Area.AGENT, message, entry.name, hint)
 
 
 def _check_own_records() -> Iterator[Diagnostic]:
-    """Yield why this user's own records are not kept, or not for long; ticks need them."""
+    """Yield a finding if this user's records can't be kept, or not permanently: ticks need them."""
     copies = "ticks keep what you were told in logs/ only, where an agent can write"
     try:
         folder = own_state()

@@ -1,7 +1,7 @@
-"""`schedule`: unattended ticks, and the pages as a service, started by this machine.
+"""`schedule`: unattended ticks, and the web pages as a service of this machine.
 
-No lock around a tick is needed, because two ticks exclude each other. The key of the pages'
-link is in a file that only this user can read.
+Ticks need no extra lock, because two ticks exclude each other. The key in the link to the pages
+is in a file that only this user can read.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def schedule(
         return _show(invocation, installer_of(kind), names)
     name = names[is_web]
     if action == "remove":
-        was_there = installer_of(kind).removed(name)
-        invocation.say(f"{name} {'was removed' if was_there else 'was not installed'}")
+        was_installed = installer_of(kind).removed(name)
+        invocation.say(f"{name} {'was removed' if was_installed else 'was not installed'}")
         return 0
     log = str(_log(settings, invocation.run_name, given))
     tick = partial(_tick, settings, name, invocation.run_name, log)
@@ -163,7 +163,7 @@ def _install(invocation: Invocation, installer: Installer, job: Job) -> None:
 def _install_ticks(
     invocation: Invocation, installer: Installer, job: Job, log: str, *, is_all: bool
 ) -> None:
-    """Install the timer *job*; say what it lacks, and what comes next."""
+    """Install the timer *job*; print what it lacks, and its next dates."""
     _install(invocation, installer, job)
     invocation.say(f"one due step runs {_often(job)}; the full record: {log}")
     project = invocation.project()
@@ -174,34 +174,34 @@ def _install_ticks(
         lacks += of_cron
         if not of_cron:
             invocation.say("cron mails what you have to know")
-    said = [f"{one.what}\n  {one.hint}" for one in lacks]
-    invocation.notices([*said, *_agent_warnings(project, workflows)])
+    notices = [f"{lack.what}\n  {lack.hint}" for lack in lacks]
+    invocation.notices([*notices, *_agent_warnings(project, workflows)])
     for line in _comes_next(invocation, installer, job.name):
         invocation.say(line)
 
 
 def _lacks(project: Project, workflows: list[Workflow], job: Job) -> Iterator[Lack]:
-    """Yield what the timer's ticks need of this shell and do not have."""
+    """Yield what the timer's ticks need and only this shell has."""
     yield from lacks_of_trust(project)
     yield from lacks_of_keys(project, workflows, Path(job.env_file) if job.env_file else None)
 
 
 def _agent_warnings(project: Project, workflows: list[Workflow]) -> list[str]:
-    """Return what goes wrong with the agents of *workflows* while nobody looks.
+    """Return warnings about agents of *workflows* that can go wrong in unattended ticks.
 
-    A client that nothing ends if it hangs, a fallback that can't stand in, an unknown cost.
+    They are clients without a time limit, fallbacks that can't be used, and unknown costs.
     """
-    found: list[str] = []
+    warnings: list[str] = []
     for workflow in workflows:
         untimed = check_time_limits(project, workflow)
-        found += [f"{one.where}: {one.message}\n  {one.hint}" for one in untimed]
-        warned = agent_warnings(project, workflow, project.settings.cost_caps(workflow))
-        found += [f"{message}\n  {hint}" for message, hint in warned]
-    return list(dict.fromkeys(found))
+        warnings += [f"{finding.where}: {finding.message}\n  {finding.hint}" for finding in untimed]
+        in_agents = agent_warnings(project, workflow, project.settings.cost_caps(workflow))
+        warnings += [f"{message}\n  {hint}" for message, hint in in_agents]
+    return list(dict.fromkeys(warnings))
 
 
 def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
-    """Return the log of the ticks of *run*; of those of all runs, which have their own too.
+    """Return the log of the ticks of *run*, or of `tick --all`, whose runs also have their own.
 
     Raises:
         UsageRefused: the options contradict each other.
@@ -218,7 +218,7 @@ def _log(settings: Settings, run: str | None, given: Mapping[str, Any]) -> Path:
 def _names(
     invocation: Invocation, settings: Settings, folders: tuple[Path, ...]
 ) -> tuple[str, str]:
-    """Return what the ticks of this project's run, and the pages, are called."""
+    """Return the job names of the ticks for this project's run and of the pages."""
     run = invocation.run_name
     if run is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
@@ -230,29 +230,29 @@ def _names(
 
 
 def _name(what: str, folder: Path, config: Path | None, run: str | None) -> str:
-    """Return a name of its own for *what* in *folder*; two folders may have one name."""
-    told = f"{folder}\n{config or ''}\n{run or ''}"
-    digest = blake2b(told.encode(errors="surrogateescape"), digest_size=3).hexdigest()
+    """Return a unique job name for *what* in *folder*: two folders may have the same name."""
+    key = f"{folder}\n{config or ''}\n{run or ''}"
+    digest = blake2b(key.encode(errors="surrogateescape"), digest_size=3).hexdigest()
     words = [what, folder.name or "root", *([run] if run else [])]
     return f"sequencer-{slug('-'.join(words))}-{digest}"
 
 
 def _show(invocation: Invocation, installer: Installer, names: tuple[str, str]) -> int:
-    found = False
+    has_any = False
     for what, name in zip(("ticks", "pages"), names, strict=True):
-        is_there, state = installer.shown(name)
-        every = installer.interval(name) if is_there else None
+        is_installed, state = installer.shown(name)
+        every = installer.interval(name) if is_installed else None
         often = "" if every is None else f", {_every(every)}"
         invocation.echo(f"{what}: {state}{often}")
-        if is_there and what == "ticks":
+        if is_installed and what == "ticks":
             for line in _comes_next(invocation, installer, name):
                 invocation.echo(f"  {line}")
-        found |= is_there
-    return 0 if found else 1
+        has_any |= is_installed
+    return 0 if has_any else 1
 
 
 def _comes_next(invocation: Invocation, installer: Installer, name: str) -> Iterator[str]:
-    """Yield when the timer *name* ticked last and ticks next, and the next dates of schedules."""
+    """Yield lines with the last and the next tick of the timer *name*, and the next dates."""
     project, run = invocation.project(), invocation.run_name
     last, now = last_tick(project.settings, run), time.time()
     due, every = installer.next(name, last), installer.interval(name)
@@ -271,7 +271,7 @@ def _comes_next(invocation: Invocation, installer: Installer, name: str) -> Iter
 def _tick(
     settings: Settings, name: str, run: str | None, log: str, given: Mapping[str, Any]
 ) -> Job:
-    """Return what runs one due step."""
+    """Return the job that runs one due step."""
     argv = [*program_argv(), "tick", f"{OPTION}={log}"]
     if settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
@@ -285,12 +285,12 @@ def _tick(
 def _pages(
     settings: Settings, name: str, folders: tuple[Path, ...], given: Mapping[str, Any]
 ) -> Job:
-    """Return what shows the pages."""
+    """Return the job that serves the pages."""
     ensure_extra()
     shown = tuple(str(path.resolve()) for path in folders) or (str(settings.project_dir),)
     argv = [*program_argv(), "web", "--no-browser", f"--token-file={_token_file(given)}"]
     argv += [f"--port={given['port']}", f"--bind={given['bind']}"]
-    argv += [f"--name={one}" for one in given["names"]]
+    argv += [f"--name={host}" for host in given["names"]]
     if not folders and settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
     argv += ["--", *shown] if folders or settings.config_path is None else []
@@ -322,7 +322,7 @@ def _print(invocation: Invocation, installer: Installer, job: Job, log: str) -> 
             f"# The full record, with the time on each line: {log}",
         )
     if job.env_file:
-        lines.append(f"# Keys are read from {job.env_file}; let nobody else read it (chmod 600).")
+        lines.append(f"# Keys are read from {job.env_file}; let no one else read it (chmod 600).")
     else:
         lines.append("# Keys do not belong here: name a file of NAME=value lines with --env-file.")
     for line in (*lines, installer.printed(job)):
@@ -338,7 +338,7 @@ def _every(minutes: int) -> str:
 
 
 def _link(given: Mapping[str, Any]) -> str:
-    """Return the link that opens the pages, whose key is made if there is none.
+    """Return the link that opens the pages; a missing key is created.
 
     Raises:
         UsageRefused: the key is too short.
@@ -359,21 +359,21 @@ def _link(given: Mapping[str, Any]) -> str:
 
 
 def _token_file(given: Mapping[str, Any]) -> Path:
-    """Return the file with the key of the link: the one that is named, or this user's."""
-    named: Path | None = given["token_file"]
-    return named.absolute() if named else own_state("web.token")
+    """Return the file with the key of the link: the option's, or this user's own file."""
+    chosen: Path | None = given["token_file"]
+    return chosen.absolute() if chosen else own_state("web.token")
 
 
 def program_argv() -> list[str]:
-    """Return how this very program is started, without a shell's help."""
-    beside = Path(sys.executable).with_name("sequencer")
-    if beside.is_file() and os.access(beside, os.X_OK):
-        return [str(beside)]
+    """Return the command that starts this same program, without a shell."""
+    script = Path(sys.executable).with_name("sequencer")
+    if script.is_file() and os.access(script, os.X_OK):
+        return [str(script)]
     return [sys.executable, "-P", "-m", "sequencer"]
 
 
 def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
-    """Return what a timer would not know by itself."""
+    """Return the variables that a timer would not have by itself."""
     state = env.get(STATE_VARIABLE, "")
-    found = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
-    return {**found, STATE_VARIABLE: state} if state.startswith("/") else found
+    variables = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
+    return {**variables, STATE_VARIABLE: state} if state.startswith("/") else variables

@@ -1,4 +1,4 @@
-"""What schedules add to commands."""
+"""The options that schedules add to commands."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""``schedules:`` in orchestration.yaml: at which dates a run starts by itself.
+"""``schedules:`` in orchestration.yaml: the dates at which a run starts by itself.
 
-Dates are those of cron, in the machine's local time. When the clock changes, those at fixed
-hours come once each: in the hour that is skipped, when the clock has moved on; in the hour that
-comes twice, the first time. Those of every hour (``*``) follow time: they come in both of these
-hours, and not in the skipped one. So does cron of Debian.
+Dates follow cron, in the machine's local time. When the clock changes, a date at a fixed hour
+comes exactly once: if its hour is skipped, right after the change; if its hour comes twice, the
+first time. A date of every hour (``*``) follows real time: it comes in both of the repeated hours,
+and not in a skipped hour. Debian's cron does the same.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sequencer.model.step import Name
 _FIELDS = 5
 _MINUTE_S = 60
 _SHIFT_S = 3 * 60 * 60
-"""More than any clock change takes back."""
+"""Longer than any clock change."""
 
 
 def _is_cron(value: str) -> str:
@@ -39,12 +39,12 @@ def _is_cron(value: str) -> str:
 
 
 class Schedule(Frozen):
-    """One of ``schedules:``; its name is that of its run."""
+    """One of ``schedules:``; its name is the name of its run."""
 
     workflow: Name
-    """What the run works on."""
+    """The workflow of the run."""
     at: Annotated[str, Field(max_length=200), AfterValidator(_is_cron)]
-    """Five fields of cron: minute, hour, day, month, weekday."""
+    """The five fields of cron: minute, hour, day, month, weekday."""
 
     def last(self, now: float) -> float:
         """Return the newest date up to *now*; both in seconds since 1970."""
@@ -57,7 +57,7 @@ class Schedule(Frozen):
         return min(date for date in self._around(first) if date > now)
 
     def _around(self, date: float) -> Iterator[float]:
-        """Yield *date*, and those near it where the clock on the wall gives another order."""
+        """Yield *date*, and near a clock change also later dates, which may be out of order."""
         yield date
         if _changes_near(date):
             for near in self._from(date, is_reverse=False):
@@ -66,28 +66,28 @@ class Schedule(Frozen):
                 yield near
 
     def _from(self, now: float, *, is_reverse: bool) -> Iterator[float]:
-        """Yield dates from *now* on, or back, in the order of the clock on the wall.
+        """Yield dates from *now*, forward or in reverse, in the order of local clock times.
 
-        It begins before *now*, and where the clock changes on the other side of the change.
+        It starts a little earlier than *now*, and near a clock change on the other side of it.
         """
         from cronsim import CronSim  # noqa: PLC0415 - see above
 
-        # CronSim leaves out the date at which it begins.
+        # CronSim leaves out the date at which it starts, so start earlier.
         over = _SHIFT_S if _changes_near(now) else _MINUTE_S
         now += over if is_reverse else -over
-        # The second of two hours is told by `fold`, and each date is asked about both.
+        # `fold` marks the second of two repeated hours; each date is checked with both values.
         start = datetime.fromtimestamp(now).replace(fold=0)  # noqa: DTZ006 - local
         is_of_every_hour = self.at.split()[1].startswith("*")
         for date in CronSim(self.at, start, reverse=is_reverse):
-            # Without a zone: what it is on this machine that day is the system's to say.
+            # Without a zone, the system applies the machine's zone rules of that day.
             first, second = date.timestamp(), date.replace(fold=1).timestamp()
             if not is_of_every_hour or first == second:
                 yield first
-            elif first < second:  # else there is no such time
+            elif first < second:  # otherwise this local time is skipped
                 yield from (second, first) if is_reverse else (first, second)
 
 
 def _changes_near(date: float) -> bool:
-    """Return whether the clock on the wall changes in the hours around *date*."""
+    """Return whether the local clock changes in the hours around *date*."""
     before, after = time.localtime(date - _SHIFT_S), time.localtime(date + _SHIFT_S)
     return before.tm_gmtoff != after.tm_gmtoff

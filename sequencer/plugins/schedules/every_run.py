@@ -1,10 +1,10 @@
-"""`tick --all`: the due step of the first run in line that has one.
+"""`tick --all`: run one due step, of the first run in the queue that has one.
 
-`line` says whose turn it is. Each tick is a process of its own, so it says, logs and decides
-what the tick of that run alone would. A lock for each place at work ends with its process, so
-nothing has to be cleaned up after a crash.
+`line` decides the order. The tick of each run is a separate process, so it prints, logs and
+decides the same as a tick of only that run. Each tick holds a numbered lock, which ends with its
+process, so a crash needs no cleanup.
 
-Not promised: that a run is only worked on by these ticks. Others take turns with them as ever.
+Not promised: that only these ticks work on a run. Other processes can work on it too.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from sequencer.project.starts import as_utc
 from sequencer.store import folder as folders
 
 _OWN = ("--at-most", "--config", OPTION)
-"""Options with a value that a run's tick gets in another form, or not."""
+"""Options with a value that a run's tick gets in another form, or does not get."""
 
 
 def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
     """Run one due step, of the run whose turn it is; return the exit code of its tick.
 
-    Of these ticks *at_most* (None: one) are at work at a time.
+    At most *at_most* (None: one) of these ticks run at the same time.
 
-    Where nothing was due it is that of the first run that something stands in the way of. With
-    a log it is 0: each run tells by itself, and only once.
+    If nothing was due, it is the exit code of the first run with an obstacle. With a log it is 0,
+    because each run reports for itself, and only once.
 
     Raises:
-        UsageRefused: a run is named, too.
-        NotTrusted: nothing of the project may run here.
-        ClaimHeld: *at_most* so many work already.
+        UsageRefused: a run is also named.
+        NotTrusted: no code of the project may run on this machine.
+        ClaimHeld: *at_most* ticks are running already.
         Interrupted: a signal came.
     """
     if invocation.run_name is not None:
@@ -58,7 +58,7 @@ def tick_all(invocation: Invocation, at_most: int | None = None) -> int:
     at_most = at_most or 1
     project, options = invocation.project(), [*_passed_on(invocation.arguments)]
     if (refused := project.trust.refusal()) is not None:
-        # Each run would say it by itself, and that it is over.
+        # Raise it once, instead of once per run.
         raise refused
     place = _place(project, at_most)
     if place is None:
@@ -81,17 +81,17 @@ class _Runs(NamedTuple):
     by_name: dict[str, Run]
     ranks: dict[str, Rank]
     able: frozenset[str]
-    """Those that a tick may do something for. The others wait for a date."""
+    """The runs that a tick may work on; the others wait for a date."""
 
     @classmethod
     def of(cls, project: Project) -> _Runs:
-        """Return those of *project*."""
+        """Return the runs of *project*."""
         listed, by_name, able = list[tuple[Run, dict[str, Any]]](), dict[str, Run](), set[str]()
         for run, facts in each_run(project, partial(run_facts, project)):
-            # What can't be read has a turn too: its tick says why.
-            told = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
-            if not told["ended"] or any(post["pending"] for post in told["posts"]):
-                listed.append((run, told))
+            # An unreadable run gets turns too: its tick reports the error.
+            known = unread_facts(run, facts) if isinstance(facts, SequencerError) else facts
+            if not known["ended"] or any(post["pending"] for post in known["posts"]):
+                listed.append((run, known))
                 able.add(run.name or "")
                 by_name[run.name or ""] = run
         dates = dict[str, str]()
@@ -107,7 +107,7 @@ class _Runs(NamedTuple):
 def _ticked(
     invocation: Invocation, runs: _Runs, options: list[str], place: int, ending: EndOnSignal
 ) -> int:
-    """Let one run after the other have its turn until one has moved; return the exit code."""
+    """Give one run after the other a turn until one has moved; return the exit code."""
     has_log = log_of(invocation.arguments) is not None
     line, tried, codes = KeptLine(runs.project.settings), set[str](), list[int]()
     has_moved = False
@@ -115,11 +115,11 @@ def _ticked(
         run = runs.by_name[turn.name]
         before = _mark(run)
         codes.append(_tick_of(invocation, runs.project, run, options, place=place, ending=ending))
-        # If somebody else holds its step, that is why it has moved.
+        # If another process holds the step, that process has moved the run.
         has_moved = codes[-1] != ClaimHeld.exit_code and _mark(run) != before
         if not has_moved:
             line.give_back(turn)
-        # A tick that has just begun ends by the signal itself, with another code.
+        # A tick that has just started is ended by the signal itself, with another code.
         if ending.has_come or codes[-1] == Interrupted.exit_code:
             raise Interrupted("ended by a signal")
         if has_moved:
@@ -136,7 +136,7 @@ def _ticked(
 
 
 def _next_turn(line: KeptLine, runs: _Runs, tried: set[str]) -> Turn | None:
-    """Return the next turn; those that only wait for a date come last, to say so."""
+    """Return the next turn; runs that only wait for a date come last, to report that."""
     for wanted in (runs.able, runs.by_name.keys()):
         if (turn := line.take(runs.ranks, wanted - tried)) is not None:
             tried.add(turn.name)
@@ -157,14 +157,14 @@ def _tick_of(
     has_log = log_of(invocation.arguments) is not None
     invocation.say(f"{name_of(run)}:")
     argv = [*program_argv(), "tick", *_of(project, run, has_log=has_log), *options]
-    # The place is taken until the tick has ended, even if this process is killed.
+    # The child inherits the lock, so it is held until the tick ends, even if this process dies.
     child = subprocess.Popen(argv, pass_fds=(place,))  # noqa: S603 - this program
     ending.on_ready(child.terminate)
     return child.wait()
 
 
 def _place(project: Project, at_most: int) -> int | None:
-    """Return a descriptor that holds one of *at_most* places; None: all are taken."""
+    """Return a descriptor that holds one of *at_most* locks; None: all are held."""
     folder = folders.made(project.settings.state_file.parent)
     for number in range(1, at_most + 1):
         fd = folder.open(f"tick-{number}.lock", os.O_WRONLY | os.O_CREAT)
@@ -178,7 +178,7 @@ def _place(project: Project, at_most: int) -> int | None:
 
 
 def _mark(run: Run) -> tuple[str, int] | None:
-    """Return what is another one after an attempt at a step."""
+    """Return a value that changes with each attempt at a step."""
     try:
         head = run.head
     except SequencerError:
@@ -187,7 +187,7 @@ def _mark(run: Run) -> tuple[str, int] | None:
 
 
 def _passed_on(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield the options that each tick gets as they were typed."""
+    """Yield the options that each tick gets unchanged."""
     is_value = False
     for argument in arguments:
         name, separator, _ = argument.partition("=")

@@ -1,10 +1,9 @@
-"""What starts programs on this machine: units of systemd, agents of launchd, lines of cron.
+"""The timers and services of this machine: units of systemd, agents of launchd, lines of cron.
 
-Every path is absolute and quoted for the reader that it meets: sh within cron, where ``%`` ends
-the command, or systemd, where ``%`` begins a specifier. Keys stand in a file that the entry
-names.
+Every path is absolute and quoted for its reader: sh inside cron, where ``%`` ends the command, or
+systemd, where ``%`` starts a specifier. Keys are in a file that the entry names.
 
-Not promised: that a job runs while nobody is logged in; the message says what that takes.
+Not promised: that a job runs while no one is logged in; the message says what this needs.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ REGULAR = {
     **{n * HOUR_MIN: f"0 */{n} * * *" for n in range(2, 24) if 24 % n == 0},
     DAY_MIN: "0 0 * * *",
 }
-"""Every so many minutes, and what cron calls that."""
+"""Interval in minutes -> the five fields of cron for it."""
 NO_CRONTAB = ("no crontab for", "no such file")
-"""What crontab -l says where there is none; busybox has the second."""
+"""Messages of crontab -l if there is no crontab; busybox prints the second."""
 CRON_CHARS = 990
 """Classic cron refuses longer commands."""
 PROGRAM_S = 30
@@ -93,23 +92,23 @@ WantedBy=timers.target
 
 
 class Job(Struct, frozen=True):
-    """What this machine is to start."""
+    """A program that this machine starts at intervals, or keeps running."""
 
     name: str
     about: str
     argv: tuple[str, ...]
     folder: str
     variables: Mapping[str, str]
-    """PATH, and where the record of trust is if that was said."""
+    """PATH, and the variable for the state folder if it is set."""
     env_file: str | None
     every: int | None = None
-    """Minutes from one start to the next; None: it runs always."""
+    """Minutes between two starts; None: it runs permanently."""
 
     def ensure_printable(self) -> None:
-        """Return if a unit file or a crontab can hold this.
+        """Return if a unit file or a crontab can hold this job.
 
         Raises:
-            UsageRefused: it can't.
+            UsageRefused: a text has a control character.
         """
         for text in (*self.argv, self.folder, *self.variables.values(), self.env_file or ""):
             if not text.isprintable():
@@ -120,7 +119,7 @@ class Job(Struct, frozen=True):
 
     @property
     def shell(self) -> str:
-        """Return the command for sh, which reads the keys."""
+        """Return the command for sh; it reads the keys first."""
         parts: list[str] = []
         if self.env_file is not None:
             parts += ["set -a", f". {shlex.quote(self.env_file)}", "set +a"]
@@ -129,7 +128,7 @@ class Job(Struct, frozen=True):
 
     @property
     def typed(self) -> str:
-        """Return the command for a shell where a person starts it by hand."""
+        """Return the command that a person can type to start it."""
         command = shlex.join(self.argv)
         if self.env_file is None:
             return command
@@ -143,7 +142,7 @@ def _after(last: float | None, every: int | None) -> float | None:
 
 
 def _found_in(path: Path, pattern: str) -> str | None:
-    """Return the first group of *pattern* in the file at *path*, if it is there."""
+    """Return the first group of *pattern* in the file at *path*, or None."""
     with suppress(OSError, UnicodeDecodeError):
         found = re.search(pattern, path.read_text(encoding="utf-8"))
         return None if found is None else found[1]
@@ -151,14 +150,14 @@ def _found_in(path: Path, pattern: str) -> str | None:
 
 
 def _lingers() -> bool:
-    """Return whether the services of this user run while nobody is logged in."""
+    """Return whether the services of this user run while the user is not logged in."""
     with suppress(KeyError, OSError):
         return Path("/var/lib/systemd/linger", pwd.getpwuid(os.getuid()).pw_name).exists()
     return False
 
 
 class _Files(ABC):
-    """A kind that reads files of this user's."""
+    """A kind of timer that is configured by files of this user."""
 
     @abstractmethod
     def files(self, job: Job) -> dict[Path, str]:
@@ -166,24 +165,24 @@ class _Files(ABC):
 
     @abstractmethod
     def _paths(self, name: str) -> tuple[Path, ...]:
-        """Return where the files of the job called *name* are."""
+        """Return the paths of the files of the job called *name*."""
 
     def printed(self, job: Job) -> str:
-        """Return what `installed` would write, ready to paste."""
+        """Return the files that `installed` would write, ready to paste."""
         return "\n\n".join(
             f"# Put this into {path}\n{text.rstrip()}" for path, text in self.files(job).items()
         )
 
     def _write(self, job: Job) -> str:
-        was_there = self._is_there(job.name)
+        existed = self._exists(job.name)
         for path, text in self.files(job).items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            fresh = path.with_name(f".{path.name}.{os.getpid()}")
-            fresh.write_text(text, encoding="utf-8")
-            fresh.replace(path)
-        return f"{self._paths(job.name)[0]} {'was replaced' if was_there else 'is installed'}"
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        return f"{self._paths(job.name)[0]} {'was replaced' if existed else 'is installed'}"
 
-    def _is_there(self, name: str) -> bool:
+    def _exists(self, name: str) -> bool:
         return self._paths(name)[0].exists()
 
     def _unlink(self, name: str) -> None:
@@ -226,42 +225,42 @@ class Systemd(_Files):
         return (
             f"{super().printed(job)}\n\n"
             f"# Then: systemctl --user daemon-reload && systemctl --user enable --now {unit}\n"
-            "# And, so that it runs while nobody is logged in: loginctl enable-linger"
+            "# And, so that it runs while no one is logged in: loginctl enable-linger"
         )
 
     def installed(self, job: Job) -> Sequence[str]:
-        """Install and start *job*; return what people should know."""
-        unit, said = _unit_of(job), self._write(job)
+        """Install and start *job*; return lines for people."""
+        unit, message = _unit_of(job), self._write(job)
         _ensured("systemctl", "--user", "daemon-reload")
         _ensured("systemctl", "--user", "enable", unit)
         _ensured("systemctl", "--user", "restart", unit)
-        linger = "so that it runs while nobody is logged in: loginctl enable-linger"
+        linger = "so that it runs while no one is logged in: loginctl enable-linger"
         return (
-            f"{said} and started",
+            f"{message} and started",
             f"its messages: journalctl --user -u {job.name}.service",
             *([] if _lingers() else [linger]),
         )
 
     def interval(self, name: str) -> int | None:
-        """Return after how many minutes *name* starts again; None: it runs always, or is gone."""
+        """Return the minutes between two starts of *name*; None: permanent, or not installed."""
         found = _found_in(self._paths(name)[1], r"(?m)^OnUnitActiveSec=(\d+)min")
         return None if found is None else int(found)
 
     def next(self, name: str, last: float | None) -> float | None:
-        """Return when *name* starts next, in seconds since 1970, if it did *last*."""
+        """Return the time of the next start of *name* after *last*, in seconds since 1970."""
         return _after(last, self.interval(name))
 
     def shown(self, name: str) -> tuple[bool, str]:
-        """Return whether *name* is installed, and how it is."""
-        if not self._is_there(name):
+        """Return (whether *name* is installed, its state in words)."""
+        if not self._exists(name):
             return False, "not installed"
         unit = f"{name}.{'timer' if self._paths(name)[1].exists() else 'service'}"
         state = _run("systemctl", "--user", "is-active", unit).stdout.strip()
         return True, f"installed, {state or 'unknown'} ({self._paths(name)[0]})"
 
     def removed(self, name: str) -> bool:
-        """End and remove *name*; return whether it was there."""
-        if not self._is_there(name):
+        """Stop and remove *name*; return whether it was installed."""
+        if not self._exists(name):
             return False
         for path in self._paths(name):
             if path.exists():
@@ -282,49 +281,50 @@ class Launchd(_Files):
 
     def files(self, job: Job) -> dict[Path, str]:
         log = self._log(job.name)
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "Label": job.name,
             "ProgramArguments": ["/bin/sh", "-c", job.shell],
             "WorkingDirectory": job.folder,
             "StandardErrorPath": log,
         }
         if job.every is None:
-            # Runs that a tracker has started continue when the pages end; the link is no news.
-            told |= {"RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}}
-            told |= {"AbandonProcessGroup": True, "StandardOutPath": "/dev/null"}
+            # Runs that a tracker has started continue after the pages end. The link, which the
+            # pages print, does not belong in a log.
+            fields |= {"RunAtLoad": True, "KeepAlive": {"SuccessfulExit": False}}
+            fields |= {"AbandonProcessGroup": True, "StandardOutPath": "/dev/null"}
         else:
-            told |= {"StartInterval": job.every * 60, "StandardOutPath": log}
-        return {self._paths(job.name)[0]: plistlib.dumps(told).decode()}
+            fields |= {"StartInterval": job.every * 60, "StandardOutPath": log}
+        return {self._paths(job.name)[0]: plistlib.dumps(fields).decode()}
 
     def installed(self, job: Job) -> Sequence[str]:
-        """Write the agent of *job* and load it; return what people should know."""
+        """Write the agent of *job* and load it; return lines for people."""
         domain = f"gui/{os.getuid()}"
         _run("launchctl", "bootout", f"{domain}/{job.name}")
-        said = self._write(job)
+        message = self._write(job)
         _ensured("launchctl", "bootstrap", domain, str(self._paths(job.name)[0]))
-        return f"{said} and started", f"its messages: {self._log(job.name)}"
+        return f"{message} and started", f"its messages: {self._log(job.name)}"
 
     def shown(self, name: str) -> tuple[bool, str]:
-        """Return whether the agent *name* is installed, and whether it is active."""
-        if not self._is_there(name):
+        """Return (whether the agent *name* is installed, its state in words)."""
+        if not self._exists(name):
             return False, "not installed"
         runs = _run("launchctl", "print", f"gui/{os.getuid()}/{name}").returncode == 0
         return True, f"installed, {'active' if runs else 'inactive'} ({self._paths(name)[0]})"
 
     def interval(self, name: str) -> int | None:
-        """Return the minutes between two starts of *name*; None: it runs always, or is gone."""
+        """Return the minutes between two starts of *name*; None: permanent, or not installed."""
         found = _found_in(
             self._paths(name)[0], r"<key>StartInterval</key>\s*<integer>(\d+)</integer>"
         )
         return None if found is None else int(found) // 60
 
     def next(self, name: str, last: float | None) -> float | None:
-        """Return when *name* starts next if it did *last*, both in seconds since 1970."""
+        """Return the time of the next start of *name* after *last*, in seconds since 1970."""
         return _after(last, self.interval(name))
 
     def removed(self, name: str) -> bool:
-        """Unload and remove the agent *name*; return whether it was there."""
-        if not self._is_there(name):
+        """Unload and remove the agent *name*; return whether it was installed."""
+        if not self._exists(name):
             return False
         _run("launchctl", "bootout", f"gui/{os.getuid()}/{name}")
         self._unlink(name)
@@ -335,15 +335,15 @@ class Cron:
     """A line of the crontab."""
 
     def printed(self, job: Job) -> str:
-        """Return the line.
+        """Return the line for the crontab.
 
         Raises:
-            UsageRefused: cron can't keep this distance, or takes no line of this length.
+            UsageRefused: cron does not support this interval, or a line of this length.
         """
         when, rest = (
             ("@reboot", " >/dev/null") if job.every is None else (cron_times(job.every), "")
         )
-        # cron ends the command at % and gives the rest to it as input, in quotes as well.
+        # cron ends the command at %, even inside quotes, and passes the rest as its input.
         command = f"cd {shlex.quote(job.folder)} && {job.shell}{rest}".replace("%", r"\%")
         line = f"{when} {command} # {job.name}"
         if len(line) > CRON_CHARS:
@@ -354,80 +354,80 @@ class Cron:
         return line
 
     def _lines(self) -> list[str]:
-        """Return the lines that are there.
+        """Return the lines of the crontab.
 
         Raises:
-            UsageRefused: they can't be read, so they would be lost.
+            UsageRefused: they can't be read, so replacing the crontab would lose them.
         """
         done = _run("crontab", "-l")
-        said = done.stderr.strip()
-        if done.returncode and not any(words in said.lower() for words in NO_CRONTAB):
+        message = done.stderr.strip()
+        if done.returncode and not any(words in message.lower() for words in NO_CRONTAB):
             raise UsageRefused(
-                f"crontab -l: {said or f'exit code {done.returncode}'}",
-                hint="your crontab is as it was; choose another timer with --with",
+                f"crontab -l: {message or f'exit code {done.returncode}'}",
+                hint="your crontab is unchanged; choose another timer with --with",
             )
-        # As cron does: another line end in a comment would make a command of its rest.
+        # Split only at \n, as cron does: other line ends in a comment must not start a command.
         return [] if done.returncode else done.stdout.removesuffix("\n").split("\n")
 
     def _without(self, name: str) -> tuple[list[str], bool]:
         lines = self._lines()
-        left = [line for line in lines if not line.endswith(f" # {name}")]
-        return left, len(left) < len(lines)
+        others = [line for line in lines if not line.endswith(f" # {name}")]
+        return others, len(others) < len(lines)
 
     def installed(self, job: Job) -> Sequence[str]:
-        """Add the line of *job* to the crontab, or replace it; return what people should know."""
+        """Add the line of *job* to the crontab, or replace it; return lines for people."""
         line = self.printed(job)
-        lines, was_there = self._without(job.name)
+        lines, existed = self._without(job.name)
         _ensured("crontab", "-", text="\n".join([*lines, line]) + "\n")
-        said = "the line in your crontab was replaced" if was_there else ""
-        said = said or "a line was added to your crontab"
+        message = "the line in your crontab was replaced" if existed else ""
+        message = message or "a line was added to your crontab"
         if job.every is None:
-            return said, f"it starts with the machine; until then start it by hand: {job.typed}"
-        return (said,)
+            return message, f"it starts with the machine; until then start it by hand: {job.typed}"
+        return (message,)
 
     def interval(self, name: str) -> int | None:
-        """Return the minutes between two starts of *name*; None: they differ, or it is gone."""
+        """Return the minutes between two starts of *name*; None: irregular, or not installed."""
         known = {fields: every for every, fields in REGULAR.items()}
         return known.get(self._times(name) or "")
 
     def next(self, name: str, last: float | None) -> float | None:
-        """Return when the line of *name* starts it next, in seconds since 1970."""
+        """Return the time of the next start of *name*, in seconds since 1970."""
         del last
         fields = self._times(name)
         return None if fields is None else Schedule(workflow=name, at=fields).next(time.time())
 
     def lines(self) -> list[str]:
-        """Return the lines of the crontab; none if it can't be read."""
+        """Return the lines of the crontab; empty if it can't be read."""
         with suppress(UsageRefused):
             return self._lines()
         return []
 
     def _times(self, name: str) -> str | None:
-        """Return the five fields of the line called *name*; None: it has none, or is not there."""
-        line = next((one for one in self.lines() if one.endswith(f" # {name}")), "")
+        """Return the five fields of the line for *name*; None: unknown fields, or no line."""
+        line = next((line for line in self.lines() if line.endswith(f" # {name}")), "")
         fields = " ".join(line.split()[:5])
         return fields if fields in REGULAR.values() else None
 
     def shown(self, name: str) -> tuple[bool, str]:
-        """Return whether the crontab has a line for *name*, and say so in words."""
+        """Return (whether the crontab has a line for *name*, its state in words)."""
         if shutil.which("crontab") is None:
             return False, "not installed; this machine has no crontab"
-        is_there = self._without(name)[1]
-        return is_there, "installed (crontab)" if is_there else "not installed"
+        is_installed = self._without(name)[1]
+        return is_installed, "installed (crontab)" if is_installed else "not installed"
 
     def removed(self, name: str) -> bool:
-        """Remove the line of *name* from the crontab; return whether it was there."""
-        lines, was_there = self._without(name)
-        if was_there:
+        """Remove the line of *name* from the crontab; return whether it was installed."""
+        lines, existed = self._without(name)
+        if existed:
             _ensured("crontab", "-", text="".join(f"{line}\n" for line in lines))
-        return was_there
+        return existed
 
 
 Installer = Systemd | Launchd | Cron
 
 
 def installer_of(kind: str | None) -> Installer:
-    """Return what starts programs on this machine, or what was asked for."""
+    """Return the installer for *kind*; None: the best kind that this machine has."""
     if kind is None:
         has_systemd = shutil.which("systemctl") and Path("/run/systemd/system").is_dir()
         other = "systemd" if has_systemd else "cron"
@@ -438,11 +438,11 @@ def installer_of(kind: str | None) -> Installer:
 
 
 def cron_times(every: int) -> str:
-    """Return the five fields for "every so many minutes".
+    """Return the five fields of cron for an interval of *every* minutes.
 
     Raises:
-        UsageRefused: cron counts within an hour or a day, so that 45 minutes would be 45
-            and then 15.
+        UsageRefused: the interval does not divide an hour or a day: with cron, 45 minutes would
+            be 45 and then 15.
     """
     if (fields := REGULAR.get(every)) is not None:
         return fields
@@ -458,10 +458,10 @@ def _unit_of(job: Job) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return *text* for a setting that systemd takes to the end of the line.
+    """Return *text* escaped for a systemd setting that ends with the line.
 
     Raises:
-        UsageRefused: systemd would drop its end, or go on reading in the next line.
+        UsageRefused: systemd would drop its end, or continue with the next line.
     """
     if text.endswith((" ", "\\")):
         raise UsageRefused(
@@ -472,17 +472,17 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(text: str, *, is_command: bool = True) -> str:
-    """Return *text* as one word of a setting of systemd, or of a command line in one."""
+    """Return *text* quoted as one word of a systemd setting, or of a command line in it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     # Only a command line replaces $NAME.
     return f'"{escaped.replace("$", "$$") if is_command else escaped}"'
 
 
 def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program of the system, and return what came of it.
+    """Run a program of the system, and return its result.
 
     Raises:
-        UsageRefused: it is not there, or hangs.
+        UsageRefused: it is not installed, or hangs.
     """
     try:
         return subprocess.run(  # noqa: S603 - programs of the system, an argv list
@@ -490,7 +490,7 @@ def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str
             input=text,
             capture_output=True,
             encoding="utf-8",
-            errors="surrogateescape",  # a crontab may have any bytes, and keeps them
+            errors="surrogateescape",  # a crontab may have any bytes, which must not change
             timeout=PROGRAM_S,
             check=False,
         )
@@ -506,5 +506,5 @@ def _run(*argv: str, text: str | None = None) -> subprocess.CompletedProcess[str
 def _ensured(*argv: str, text: str | None = None) -> None:
     done = _run(*argv, text=text)
     if done.returncode:
-        said = done.stderr.strip() or f"exit code {done.returncode}"
-        raise UsageRefused(f"{shlex.join(argv)}: {said}", hint="choose another with --with")
+        message = done.stderr.strip() or f"exit code {done.returncode}"
+        raise UsageRefused(f"{shlex.join(argv)}: {message}", hint="choose another with --with")

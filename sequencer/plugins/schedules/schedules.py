@@ -1,15 +1,14 @@
-"""When a run of ``schedules:`` starts, and starting it exactly once for a date; see `Starts`.
+"""Decides when a run of ``schedules:`` starts, and starts it once per date; see `Starts`.
 
-A run is due when a date has come since it ended last, newer than the one that it started for.
-That one is kept in the user's own state folder, so an agent that changes the run's files starts
-nothing. A missed date is made up for once. A date that comes while the run is under way, or
-while work of it is not merged, is left out; that is noted with the reason, and said once. Dates
-count since the project was trusted.
-A start is noted before it is made and again when it is, before an agent of the run works: so
-the next tick makes up for a crash in between. A date noted by a clock far ahead is set aside.
+A run is due if a date has come since it last ended, newer than the date of its last start. That
+date is in the user's state folder, so an agent that changes the run's files starts nothing.
+Missed dates start the run once. A date is skipped while the run is under way or has unmerged
+work; the reason is noted, and reported once. Dates count since the project was trusted. A start
+is noted before and after it, before an agent works, so the next tick can finish it after a crash.
+A date noted by a clock that is far ahead is set aside.
 
-Not promised: that a date starts a run on one machine only, where several have ticks and the run
-is not in git.
+Not promised: that a date starts a run on only one machine, if several machines have ticks and the
+run is not in git.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from sequencer.project.starts import as_utc, clock
 from sequencer.store.user_state import own_state, put_own, read_own
 
 FOLDER = "schedules"
-"""Of the user's own records."""
+"""Folder of this user's records of schedules."""
 AHEAD_S = 24 * 60 * 60
-"""A time that is noted may be so far ahead: clocks are set, and differ."""
+"""A noted time may be this far ahead of the clock, because clocks differ and are adjusted."""
 LATEST_S = 2.0**33
-"""A note of a later time is damaged; no calendar has it on every machine."""
+"""A note of a later time is damaged; not every machine can represent it as a date."""
 MAX_BYTES = 64 * 1024
 _WHY = {
     ReadinessKind.PERSON: "it waits for you",
@@ -47,7 +46,7 @@ _WHY = {
     ReadinessKind.STOPPED: "it was stopped",
     ReadinessKind.REFUSED: "it failed",
 }
-"""Why a run is not over; otherwise it is under way."""
+"""Why a run has not ended; for any other kind it is under way."""
 _BY_ITSELF = (
     ReadinessKind.READY,
     ReadinessKind.HELD,
@@ -55,39 +54,38 @@ _BY_ITSELF = (
     ReadinessKind.COMPLETE,
 )
 UNMERGED = "yesterday's work is not merged"
-"""Why the date of a run that is over starts nothing."""
+"""Why a date does not start a run that has ended."""
 
 
 class DateNote(NamedTuple):
-    """What is known of a schedule's dates outside the project."""
+    """The record about a schedule's dates, outside the project."""
 
     since: float
-    """The date that the run started for last, or when its schedule was first seen here."""
+    """The date of the run's last start, or the time when this machine first saw the schedule."""
     starting: float | None = None
-    """The date for which a tick is about to start it."""
+    """The date for which a tick is starting the run."""
     ended: str | None = None
-    """Id of the run that is started over for that date; None: there was none."""
+    """Id of the completed run that this start replaces; None: there was none."""
     ahead: float | None = None
-    """A `since` that is more than a day ahead of the clock. One of the two clocks is wrong, and
-    no one knows which: it counts again once the clock comes near it."""
+    """A `since` that is more than a day ahead of the clock. One of the clocks was wrong, and it is
+    unknown which one; it counts again when the clock comes near it."""
     left_out: float | None = None
-    """The newest date since then that started nothing."""
+    """The newest skipped date since then."""
     why: str | None = None
-    """The reason for that."""
+    """Why it was skipped."""
 
     def is_made(self, head: Head | None) -> bool:
-        """Return whether the start that was about to be made has been made, as *head* shows."""
+        """Return whether *head* shows that the start for `starting` has happened."""
         return head is not None and head.run_id != self.ended
 
     def made(self) -> DateNote:
-        """Return the note after the start that was about to be made."""
+        """Return the note after the start for `starting` has happened."""
         return DateNote(max(self.since, self.starting or 0.0), ahead=self.ahead)
 
     def believed(self, now: float) -> DateNote:
-        """Return it as it counts at *now*.
+        """Return the note without times that are too far ahead of *now*.
 
-        A time more than a day ahead would keep the run from starting until then, for years
-        perhaps.
+        Otherwise such a time would keep the run from starting until then, perhaps for years.
         """
         latest, note = now + AHEAD_S, self
         if note.ahead is not None and note.ahead <= latest:
@@ -102,14 +100,14 @@ class DateNote(NamedTuple):
 
 
 def workflows(project: Project) -> dict[str, str]:
-    """Return what the run of each schedule works on, by the run's name."""
-    return {name: one.workflow for name, one in schedules_of(project.settings).items()}
+    """Return run name -> workflow for each schedule."""
+    return {name: schedule.workflow for name, schedule in schedules_of(project.settings).items()}
 
 
 def next_start(project: Project, run: Run, now: float | None = None) -> float | None:
-    """Return when *run* starts by itself, in seconds since 1970: at most *now* if it is due.
+    """Return the time when *run* starts by itself, in seconds since 1970; at most *now*: it is due.
 
-    None: it has no schedule, or is under way. Nothing is written.
+    None: it has no schedule, or is under way. Writes nothing.
     """
     if run.name not in schedules_of(project.settings):
         return None
@@ -118,9 +116,9 @@ def next_start(project: Project, run: Run, now: float | None = None) -> float | 
 
 
 def next_look(project: Project, run: Run) -> float | None:
-    """Return when a tick of *run* may find a date, in seconds since 1970; None: no schedule.
+    """Return the time when a tick of *run* may find a date, in seconds since 1970.
 
-    At most now if it would find one that has come already.
+    At most now if a date has come already; None if it has no schedule.
     """
     schedule = schedules_of(project.settings).get(run.name or "")
     start = next_start(project, run)
@@ -128,23 +126,23 @@ def next_look(project: Project, run: Run) -> float | None:
 
 
 def is_unsettled(project: Project, run: Run) -> bool:
-    """Return whether a tick of *run* has to come before its dates count as they should."""
-    with suppress(SequencerError):  # a tick says what is wrong with it
+    """Return whether a tick of *run* must write a note before its dates count."""
+    with suppress(SequencerError):  # a tick reports the error
         note = _read(project, run)
         return note is None or note.believed(time.time()) != note
     return True
 
 
 def left_out(project: Project, run: Run) -> tuple[float, str] | None:
-    """Return the newest date that has started nothing, and why; None: there is none.
+    """Return the newest skipped date and the reason; None: no date was skipped.
 
-    Only what came after the newest start counts. Nothing is written.
+    Only dates after the last start count. Writes nothing.
     """
     if run.name not in schedules_of(project.settings):
         return None
     now = time.time()
     note, found = _known(project, run, now), None
-    with suppress(SequencerError):  # `status` says what is wrong with the run
+    with suppress(SequencerError):  # `status` reports the error
         found = _newly_left_out(project, run, run.head, now, note)
     if found is not None or note.left_out is None:
         return found
@@ -152,17 +150,17 @@ def left_out(project: Project, run: Run) -> tuple[float, str] | None:
 
 
 def _known(project: Project, run: Run, now: float) -> DateNote:
-    """Return what counts of the dates of *run* at *now*."""
+    """Return the note about the dates of *run* that counts at *now*."""
     note = None
-    with suppress(SequencerError):  # a tick says what is wrong with it
+    with suppress(SequencerError):  # a tick reports the error
         note = _read(project, run)
     return (note or _first_note(project, run.head, now)).believed(now)
 
 
 def _first_note(project: Project, head: Head | None, now: float) -> DateNote:
-    """Return what is known of dates of which nothing is noted: they count since people know them.
+    """Return the note for a schedule without one: its dates count since the project was trusted.
 
-    No tick may have come yet, but somebody trusted the project with its schedules.
+    Perhaps no tick has come yet, but by trusting the project a person has approved its schedules.
     """
     trusted = ended = None
     with suppress(SequencerError):
@@ -174,9 +172,9 @@ def _first_note(project: Project, head: Head | None, now: float) -> DateNote:
 
 
 def _ended_at(head: Head, now: float) -> float | None:
-    """Return when the run that is complete ended; None: no one knows.
+    """Return the time when the completed run ended; None: unknown.
 
-    An end that is still to come was written by another clock, or by hand.
+    An end in the future was written by another clock, or edited by a person.
     """
     ended = parse_time(head.last_update)
     return ended.timestamp() if ended is not None and ended.timestamp() <= now else None
@@ -185,7 +183,7 @@ def _ended_at(head: Head, now: float) -> float | None:
 def _newly_left_out(
     project: Project, run: Run, head: Head | None, now: float, note: DateNote
 ) -> tuple[float, str] | None:
-    """Return the newest date that *run* missed since it was under way, and why, if not noted."""
+    """Return (date, reason) for the newest date that *run* missed, unless it is noted already."""
     if head is None or (note.starting is not None and not note.is_made(head)):
         return None
     date = schedules_of(project.settings)[run.name or ""].last(now)
@@ -199,25 +197,25 @@ def _newly_left_out(
     return date, f"it was under way until {clock(ended)}"
 
 
-def _standing(run: Run) -> Readiness | None:
-    with suppress(SequencerError):  # the tick says what is wrong with it
+def _readiness(run: Run) -> Readiness | None:
+    with suppress(SequencerError):  # the tick reports the error
         return run.readiness()
     return None
 
 
 def _continues_by_itself(run: Run) -> bool:
-    """Return whether *run* needs no one: it is working, will continue, or is complete."""
-    here = _standing(run)
-    return here is not None and here.kind in _BY_ITSELF
+    """Return whether *run* needs no person: it is working, will continue, or is complete."""
+    readiness = _readiness(run)
+    return readiness is not None and readiness.kind in _BY_ITSELF
 
 
 def _why_it_waits(run: Run, head: Head) -> str:
-    here = _standing(run)
-    kind = ReadinessKind.READY if here is None else here.kind
+    readiness = _readiness(run)
+    kind = ReadinessKind.READY if readiness is None else readiness.kind
     if kind is ReadinessKind.READY and head.failures_in_row:
         return "its step failed and is tried again"
-    if kind in (ReadinessKind.LIMIT, ReadinessKind.NOT_YET) and here is not None:
-        return here.message
+    if kind in (ReadinessKind.LIMIT, ReadinessKind.NOT_YET) and readiness is not None:
+        return readiness.message
     return _WHY.get(kind, "it is under way")
 
 
@@ -245,10 +243,10 @@ def scheduled(project: Project) -> Iterator[tuple[Run, float | None]]:
 def turns(
     project: Project, listed: Iterable[tuple[Run, Mapping[str, Any]]], able: Collection[str]
 ) -> dict[str, int]:
-    """Return the place of each *able* run in the line of `tick --all`, 1 for the next one.
+    """Return the position of each *able* run in the queue of `tick --all`; 1 is next.
 
-    *listed* are the runs that are not over, with their `run_facts`; "" is the default run. It
-    is empty if no tick of all runs came.
+    *listed* are the runs that have not ended, with their `run_facts`; "" is the default run. The
+    result is empty if there was no `tick --all` yet.
     """
     dates = {run.name or "": as_utc(date) for run, date in scheduled(project) if date is not None}
     ranks = ranks_of(project, listed, dates)
@@ -257,7 +255,7 @@ def turns(
 
 
 def leaves_out(run: Run, date: float, why: str) -> str:
-    """Return in words that a date has started nothing."""
+    """Return a sentence about a skipped date."""
     return f"run {run.name!r} did not start at {clock(date)}: {why}"
 
 
@@ -267,23 +265,23 @@ def start_due(
     say: Callable[[str], None],
     tell: Callable[[str], None] | None = None,
 ) -> float | None:
-    """Start *run* over if it is complete and due; a tick starts one that never was.
+    """Restart *run* if it is complete and due; for a run that never started, call `begin` next.
 
-    Return the date that it waits for; None: it has no schedule, may be worked on, or is over
-    and has results to post. *say* takes a notice, *tell* what a person must know: a date that
-    is left out. If the run never was, `begin` has to follow.
+    Return the date that a run which never started waits for. None: it has no schedule, is due, or
+    may have work to do. *say* gets notices, *tell* gets messages that a person must read: a
+    skipped date.
     """
     now = time.time()
     if run.name not in schedules_of(project.settings):
         return None
-    # Once: another tick may start it meanwhile, and the run that it has started is not over.
+    # Read the head only once: another tick may start the run meanwhile.
     head = run.head
     note = _settled(project, run, head, now, say)
     if (missed := _newly_left_out(project, run, head, now, note)) is not None:
         note = note._replace(left_out=missed[0], why=missed[1])
         _write(project, run, note)
-        heard = say if tell is None or _continues_by_itself(run) else tell
-        heard(leaves_out(run, *missed))
+        report = say if tell is None or _continues_by_itself(run) else tell
+        report(leaves_out(run, *missed))
     date = _next(project, run, head, now, note)
     if date is None or (head and _is_held(project, run, head, note, is_due=date <= now)):
         return None
@@ -302,27 +300,27 @@ def start_due(
 
 
 def _is_held(project: Project, run: Run, head: Head, note: DateNote, *, is_due: bool) -> bool:
-    """Return whether work of *run* that is not merged keeps its date from starting it over.
+    """Return whether unmerged work of *run* keeps its date from restarting it.
 
     Raises:
-        WorkTreeRefused: it is of an earlier run, so that no merge is to be tried first.
+        WorkTreeRefused: the work is from an earlier run, so that a tick can't try to merge it.
     """
     if not (is_due or _has_skipped(head, note)):
         return False
-    left = [one for one in project.unmerged() if one.run == run.name and one.run_id]
-    if left and all(one.run_id != head.run_id for one in left):
+    unmerged = [work for work in project.unmerged() if work.run == run.name and work.run_id]
+    if unmerged and all(work.run_id != head.run_id for work in unmerged):
         if is_due:
             _leave_out(project, run)
-        raise _skipped(left[0].words, f"{left[0].hint}; then its next date starts the run")
-    return bool(left)
+        raise _skipped(unmerged[0].words, f"{unmerged[0].hint}; then its next date starts the run")
+    return bool(unmerged)
 
 
 @contextmanager
 def telling_skipped(project: Project, run: Run | None) -> Iterator[None]:
-    """Say of a refused merge in the block that a date of *run* was left out for it.
+    """Add to the error of a refused merge in the block that a date of *run* was skipped.
 
     Raises:
-        WorkTreeRefused: the same as the block, and that.
+        WorkTreeRefused: the error of the block, with this addition.
     """
     try:
         yield
@@ -336,14 +334,14 @@ def telling_skipped(project: Project, run: Run | None) -> Iterator[None]:
 
 
 def _has_skipped(head: Head, note: DateNote) -> bool:
-    """Return whether a date has come since the run of *head* ended, and started nothing."""
+    """Return whether a date was skipped for unmerged work since the run of *head* ended."""
     ended = parse_time(head.last_update)
     is_over = head.status == "complete" and ended is not None and note.why == UNMERGED
     return is_over and (note.left_out or 0.0) > (0.0 if ended is None else ended.timestamp())
 
 
 def _leave_out(project: Project, run: Run) -> bool:
-    """Note that the date for which *run* is due starts nothing; return whether one did so."""
+    """Note that the date for which *run* is due is skipped; return whether a date was skipped."""
     now, head = time.time(), run.head
     note = (_read(project, run) or DateNote(now)).believed(now)
     date = _next(project, run, head, now, note)
@@ -358,13 +356,13 @@ def _skipped(why: str, hint: str | None) -> WorkTreeRefused:
 
 
 def begin(project: Project, run: Run) -> None:
-    """Make the first start of *run*, if `start_due` has found it due, and note that it is made.
+    """Start *run* for the first time if `start_due` has found it due, and note the start.
 
     Raises:
-        StorageFailed: it can't be written.
+        StorageFailed: the run or the note can't be written.
     """
     if run.name in project.due:
-        # Before an agent of it works: that could make it look as if it never had started.
+        # Note it before an agent works: an agent could make the run look as if it never started.
         run.commands.begin()
         note = _read(project, run)
         if note is not None and note.starting is not None:
@@ -374,15 +372,15 @@ def begin(project: Project, run: Run) -> None:
 def _settled(
     project: Project, run: Run, head: Head | None, now: float, say: Callable[[str], None]
 ) -> DateNote:
-    """Return what is known of the dates of *run*, and write it down where it has changed."""
+    """Return the note about the dates of *run*, and write it if it has changed."""
     found = _read(project, run)
     note = found or _first_note(project, head, now)
     if note.starting is not None and note.is_made(head):
         note = note.made()
     note = note.believed(now)
     if note.ahead is not None and (found is None or note.ahead != found.ahead):
-        noted = f"run {run.name!r} has started for {clock(note.ahead)}"
-        say(f"notice: {noted}, far ahead of this machine's clock: its dates count from now on")
+        start = f"run {run.name!r} has started for {clock(note.ahead)}"
+        say(f"notice: {start}, far ahead of this machine's clock: its dates count from now on")
     if found is None and head is not None:
         missed = _next(project, run, head, now, DateNote(0.0))
         is_lost = _next(project, run, head, now, note) != missed
@@ -395,25 +393,25 @@ def _settled(
 
 
 def _record(project: Project, run: Run) -> str:
-    # Another ``at`` is another schedule: its dates count from now on.
+    # A changed ``at`` gets a new record: its dates count from the change.
     at = schedules_of(project.settings)[run.name or ""].at
-    told = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{at}"
-    digest = blake2b(told.encode(errors="surrogateescape"), digest_size=16).hexdigest()
+    key = f"{project.settings.project_dir}\n{project.settings.config_path}\n{run.name}\n{at}"
+    digest = blake2b(key.encode(errors="surrogateescape"), digest_size=16).hexdigest()
     return f"{digest}.json"
 
 
 def _read(project: Project, run: Run) -> DateNote | None:
-    """Return what is noted of the dates of *run*; None: nothing that can be read."""
+    """Return the note about the dates of *run*; None: there is no readable note."""
     data = read_own(FOLDER, _record(project, run), MAX_BYTES)
     try:
-        kept = json.loads(data or b"")
-        note = DateNote(**{name: kept.get(name) for name in DateNote._fields})
+        fields = json.loads(data or b"")
+        note = DateNote(**{name: fields.get(name) for name in DateNote._fields})
         times = [float(at) for at in _times(note) if at is not None]
     except (ValueError, TypeError, AttributeError):
         return None
     is_sound = note.since is not None and all(0 <= at < LATEST_S for at in times)
-    is_told = isinstance(note.ended, str | None) and isinstance(note.why, str | None)
-    return note if is_sound and is_told else None
+    has_texts = isinstance(note.ended, str | None) and isinstance(note.why, str | None)
+    return note if is_sound and has_texts else None
 
 
 def _times(note: DateNote) -> tuple[float | None, ...]:
@@ -421,5 +419,5 @@ def _times(note: DateNote) -> tuple[float | None, ...]:
 
 
 def _write(project: Project, run: Run, note: DateNote) -> None:
-    told = {"project": str(project.settings.project_dir), "run": run.name, **note._asdict()}
-    put_own(FOLDER, _record(project, run), json.dumps(told).encode())
+    fields = {"project": str(project.settings.project_dir), "run": run.name, **note._asdict()}
+    put_own(FOLDER, _record(project, run), json.dumps(fields).encode())

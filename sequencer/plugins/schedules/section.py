@@ -13,8 +13,8 @@ from sequencer.project.settings import Settings
 
 def schedules_of(settings: Settings) -> Mapping[str, Schedule]:
     """Return the section `schedules` of *settings*, by the name of the run that starts."""
-    found: Mapping[str, Schedule] = settings.section("schedules")
-    return found
+    schedules: Mapping[str, Schedule] = settings.section("schedules")
+    return schedules
 
 
 def _problems(value: Mapping[str, Schedule], check: Check) -> Iterator[Found]:

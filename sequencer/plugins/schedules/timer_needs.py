@@ -1,9 +1,9 @@
-"""What the ticks of a timer need to work, and this machine or the timer's environment lacks.
+"""What a timer's ticks need, and what this machine or the timer's environment lacks.
 
-A timer starts with a bare environment, asks nobody, and has mail as its only voice. Each lack
-is a line for a person, with what to do.
+A timer starts with an almost empty environment, can't ask anyone, and can report only by mail.
+Each lack is one line for a person, with a hint.
 
-Not promised: that mail arrives, or that a key is right.
+Not promised: that mail arrives, or that a key is valid.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ from sequencer.project.trusting import VARIABLE as TRUST
 from sequencer.workflows.registry import with_defaults
 
 MAIL_PATH = ("/usr/sbin", "/usr/lib", "/usr/local/sbin")
-"""Where cron looks for sendmail."""
+"""Folders in which cron searches sendmail."""
 CRONS = frozenset({"cron", "crond", "fcron", "cronie"})
 _SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS", "PASSPHRASE")
 _FIRST_PROCESS = 1
 
 
 class Lack(NamedTuple):
-    """What is missing, and what to do."""
+    """Something that is missing, and a hint."""
 
     what: str
     hint: str
 
 
 def workflows_of(project: Project, run: str | None, *, is_all: bool) -> list[Workflow]:
-    """Return the workflows that the ticks of *run*, or of all runs, work on."""
+    """Return the workflows of *run*, or of all runs."""
     schedules = schedules_of(project.settings)
     names = [None, *schedules, *project.run_names()] if is_all else [run]
-    found: dict[str, Workflow] = {}
+    workflows: dict[str, Workflow] = {}
     for name in dict.fromkeys(names):
-        with suppress(SequencerError):  # `check` and each tick say what is wrong with it
+        with suppress(SequencerError):  # `check` and each tick report the error
             opened = project.run(name)
             head, schedule = opened.head, schedules.get(name or "")
             if head is None and schedule is not None:
                 workflow = project.settings.registry.get(schedule.workflow)
             else:
                 workflow = opened.workflow_for(head)
-            found[workflow.name] = workflow
-    return [*found.values()]
+            workflows[workflow.name] = workflow
+    return [*workflows.values()]
 
 
 def lacks_of_cron(lines: Iterable[str], log: str) -> Iterator[Lack]:
-    """Yield what cron on this machine lacks; *lines* are those of the crontab."""
+    """Yield what cron on this machine lacks; *lines* are the lines of the crontab."""
     if not _is_running(CRONS):
         yield Lack("no cron daemon runs on this machine", "start it; without it no tick comes")
     where = os.pathsep.join((os.environ.get("PATH", ""), *MAIL_PATH))
@@ -69,13 +69,13 @@ def lacks_of_cron(lines: Iterable[str], log: str) -> Iterator[Lack]:
     if shutil.which("sendmail", path=where) is None:
         yield Lack("no program on this machine sends mail (sendmail), so cron can't mail you", look)
     elif any(re.fullmatch(r"\s*MAILTO\s*=\s*(\"\"|'')?\s*", line) for line in lines):
-        yield Lack("MAILTO is empty in your crontab, so cron mails nobody", look)
+        yield Lack("MAILTO is empty in your crontab, so cron sends no mail", look)
 
 
 def _is_running(names: Collection[str]) -> bool:
-    """Return whether a process has one of *names*, or nobody can tell."""
+    """Return whether a process has one of *names*, or this user can't see all processes."""
     if sys.platform == "darwin":
-        return True  # launchd starts cron when a crontab is there
+        return True  # launchd starts cron if there is a crontab
     try:
         psutil.Process(_FIRST_PROCESS).name()
     except psutil.Error:
@@ -84,26 +84,25 @@ def _is_running(names: Collection[str]) -> bool:
 
 
 def lacks_of_trust(project: Project) -> Iterator[Lack]:
-    """Yield that a timer's tick refuses to work on *project*, if it does."""
-    with suppress(SequencerError):  # `check` says what is wrong with the record
+    """Yield a lack if a timer's tick would refuse to work on *project*."""
+    with suppress(SequencerError):  # `check` reports a bad record
         if project.trust.refusal(by_record=True) is not None:
-            here = f" ({TRUST} counts only in this shell)" if project.trust.is_vouched_for else ""
+            note = f" ({TRUST} counts only in this shell)" if project.trust.is_vouched_for else ""
             hint = "each tick refuses with exit code 2 until you run 'sequencer trust'"
-            yield Lack(f"the project is not trusted{here}", hint)
+            yield Lack(f"the project is not trusted{note}", hint)
 
 
 def lacks_of_keys(
     project: Project, workflows: Iterable[Workflow], env_file: Path | None
 ) -> Iterator[Lack]:
-    """Yield which keys and settings in variables this shell has, and a timer has not."""
+    """Yield the keys and settings in variables that this shell has and a timer does not."""
     if env_file is not None and (lack := _lack_of_file(env_file)) is not None:
         yield lack
-    kept = _names_in(env_file)
-    named = sorted(_variables(project, workflows) - kept)
-    if named:
-        verb = "is" if len(named) == 1 else "are"
+    missing = sorted(_variables(project, workflows) - _names_in(env_file))
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
         hint = "put it into a file of NAME=value lines (mode 600) and name that with --env-file"
-        yield Lack(f"{', '.join(named)} {verb} set only in this shell", hint)
+        yield Lack(f"{', '.join(missing)} {verb} set only in this shell", hint)
 
 
 def _lack_of_file(path: Path) -> Lack | None:
@@ -125,12 +124,12 @@ def _names_in(path: Path | None) -> set[str]:
 
 
 def _variables(project: Project, workflows: Iterable[Workflow]) -> set[str]:
-    """Return the variables of this shell that hold keys of the project's, or settings of it."""
+    """Return the variables of this shell that hold keys or settings of the project."""
     patterns = {name for workflow in workflows for name in _passed(project, workflow)}
     found = {
         name
         for name, text in os.environ.items()
-        if text and any(fnmatchcase(name, one) for one in patterns)
+        if text and any(fnmatchcase(name, pattern) for pattern in patterns)
         if any(word in name for word in _SECRET)
     }
     found |= {name for name in _named(project.settings.written) if os.environ.get(name)}
@@ -138,9 +137,9 @@ def _variables(project: Project, workflows: Iterable[Workflow]) -> set[str]:
 
 
 def _passed(project: Project, workflow: Workflow) -> Iterator[str]:
-    """Yield the names, some with a star, of what agents in *workflow* read of the environment."""
+    """Yield the variables, some with a star, that agents in *workflow* read."""
     for step in performed(project.settings, workflow):
-        with suppress(SequencerError):  # `check` says what is wrong with it
+        with suppress(SequencerError):  # `check` reports the error
             _, executor = project.agents.choose(
                 with_defaults(step, project.settings.step_defaults), step.name
             )

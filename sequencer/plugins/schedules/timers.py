@@ -1,10 +1,10 @@
-"""Which programs a timer's tick has to find, and where the entries that call it look.
+"""The programs that a timer's tick must find, and the PATH of the installed timers.
 
-A timer has not the PATH of a shell. The entry that is printed brings one along, with the
-folders in which the project's programs are found at that moment; what was installed
-earlier is read back, so that `check` asks what the next tick will find.
+A timer does not have the PATH of a shell. A printed entry sets one, with the folders that have the
+project's programs now. Installed entries are read back, so that `check` can report programs that
+the next tick will not find.
 
-Not promised: what an agent calls by itself, and entries that nobody printed in this form.
+Not covered: programs that an agent calls by itself, and entries in another form.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ from sequencer.project.settings import Agent, Settings
 from sequencer.store.folder import read_regular
 
 ALWAYS = ("git", "node")
-"""What agents and the program itself look for; node starts most clients."""
+"""Programs that agents and this program need; node starts most clients."""
 STANDARD_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _LIST_S = 5
-"""crontab -l reads a file; one that asks for a password would wait forever."""
+"""Time limit for crontab -l, which should only read a file but may ask for a password."""
 Which = Callable[[str], str | None]
 _STAMP = re.compile(r"(?m)^(\d{4}(?:-\d\d){2} \d\d(?::\d\d){2}[+-]\d{4})  ")
 TAIL_BYTES = 8 * 1024
-"""Of a log, from which the pace of its ticks is read."""
+"""Size of the end of a log from which the pace of its ticks is read."""
 SHORTEST_PAUSE_S, LEAST_PAUSES = 20.0, 2
-"""No timer is faster: what is closer was said by one tick."""
+"""Lines that are closer are from the same tick: no timer is faster."""
 DAY_S = 24 * 60 * 60
 LATE, LATE_S = 2.0, 60.0
-"""Pauses, and seconds more, after which a timer's tick is missed."""
+"""A tick is missed after this many pauses plus this many seconds."""
 
 
 class Entry(NamedTuple):
-    """A timer's entry: what it is, and the PATH that its tick gets."""
+    """A timer's entry and the PATH that its tick gets."""
 
     name: str
     path: str
     run: str | None = None
     """The run that it names."""
     is_all: bool = False
-    """It is for all runs."""
+    """Whether it is for all runs."""
     env_file: str | None = None
-    """The file with keys that it reads."""
+    """The file from which it reads keys."""
     is_of_cron: bool = False
 
     def serves(self, run: str) -> bool:
@@ -74,22 +74,22 @@ class Entry(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A program that is found here, and by the tick of an entry elsewhere or not at all."""
+    """A program that this shell finds, and that an entry's tick finds elsewhere or not."""
 
     entry: Entry
     program: str
-    here: str
-    there: str | None
+    in_shell: str
+    in_tick: str | None
 
 
 def programs_of(settings: Settings) -> list[str]:
-    """Return the names that agents of the project may look for on PATH, and `ALWAYS`."""
-    own = filter(None, map(_looked_up, settings.agents.values()))
-    return list(dict.fromkeys([*CLIENTS, *own, *ALWAYS]))
+    """Return the programs that agents of the project may search on PATH, and `ALWAYS`."""
+    of_agents = filter(None, map(_looked_up, settings.agents.values()))
+    return list(dict.fromkeys([*CLIENTS, *of_agents, *ALWAYS]))
 
 
 def _looked_up(agent: Agent) -> str | None:
-    """Return the name of the program of *agent* if this process's PATH leads to it."""
+    """Return the program of *agent* if it is searched on this process's PATH, or None."""
     argv, env = agent.options.get("argv"), agent.options.get("env")
     first = argv[0] if isinstance(argv, (list, tuple)) and argv else None
     name = first if agent.kind == "command" else agent.options.get("program")
@@ -102,15 +102,15 @@ def _looked_up(agent: Agent) -> str | None:
 def path_for(programs: list[str], present: str, which: Which) -> str:
     """Return a short PATH that finds each of *programs* where *present* does."""
     found = {os.path.dirname(path) for program in programs if (path := which(program))}  # noqa: PTH120
-    # The order of the present PATH decides which of two programs of one name is meant; a
-    # relative entry would mean another folder there.
+    # Keep the order of the current PATH: it decides between two programs with the same name. Drop
+    # relative folders: they would be other folders in a timer.
     order = [folder for folder in present.split(os.pathsep) if folder.startswith("/")]
     wanted = [folder for folder in order if folder in found or folder in STANDARD_PATH]
     return os.pathsep.join(dict.fromkeys([*wanted, *STANDARD_PATH]))
 
 
 def installed(settings: Settings, env: Mapping[str, str]) -> list[Entry]:
-    """Return the entries of this machine whose ticks work on the project."""
+    """Return the timer entries of this machine whose ticks work on the project."""
     found = (_of_cron(settings), _of_systemd(settings, env), _of_launchd(settings, env))
     return [entry for entries in found for entry in entries]
 
@@ -118,7 +118,7 @@ def installed(settings: Settings, env: Mapping[str, str]) -> list[Entry]:
 def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]:
     """Yield the runs of ``schedules:`` that no timer of this machine starts.
 
-    Whatever calls ticks leaves its log, so another kind of timer is known by that.
+    Every tick writes a log, so timers of other kinds are recognized by the log.
     """
     for run in schedules_of(settings):
         pace = pace_of(settings, run)
@@ -127,13 +127,13 @@ def without_timer(settings: Settings, entries: Sequence[Entry]) -> Iterator[str]
 
 
 def scheduled_workflows(project: Project) -> Iterator[Workflow]:
-    """Yield the workflows that runs of ``schedules:`` work on."""
+    """Yield the workflows of the runs of ``schedules:``."""
     for run in schedules_of(project.settings):
         yield from workflows_of(project, run, is_all=False)
 
 
 def lacking(project: Project, entries: Sequence[Entry]) -> Iterator[tuple[Entry, Lack]]:
-    """Yield what the ticks of installed *entries* need, and do not have."""
+    """Yield what the ticks of installed *entries* need but do not have."""
     for entry in entries:
         workflows = workflows_of(project, entry.run, is_all=entry.is_all)
         env_file = None if entry.env_file is None else Path(entry.env_file)
@@ -146,9 +146,9 @@ def lacking(project: Project, entries: Sequence[Entry]) -> Iterator[tuple[Entry,
 
 
 def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -> Iterator[Lost]:
-    """Yield what the ticks of installed *entries* do not find as this process does.
+    """Yield programs that the ticks of installed *entries* don't find, or find elsewhere.
 
-    Where none is installed, the entry that would be printed counts.
+    If none is installed, the entry that would be printed is checked.
     """
     programs, present = programs_of(settings), env.get("PATH", "")
     if not entries:
@@ -156,14 +156,14 @@ def lost(settings: Settings, entries: Sequence[Entry], env: Mapping[str, str]) -
         entries = [Entry("the timer that 'sequencer schedule install' installs", path)]
     for entry in entries:
         for program in programs:
-            here = shutil.which(program, path=present)
-            there = shutil.which(program, path=entry.path)
-            if here and (there is None or _place(here) != _place(there)):
-                yield Lost(entry, program, here, there)
+            in_shell = shutil.which(program, path=present)
+            in_tick = shutil.which(program, path=entry.path)
+            if in_shell and (in_tick is None or _place(in_shell) != _place(in_tick)):
+                yield Lost(entry, program, in_shell, in_tick)
 
 
 def _place(program: str) -> tuple[str, str]:
-    # The folder's links and not the program's: an environment's python is a link to another.
+    # Resolve links of the folder, not of the program: an environment's python is a link.
     folder, name = os.path.split(program)
     return os.path.realpath(folder), name
 
@@ -178,7 +178,7 @@ def _crontab() -> str:
     if program is None or not Path(program).is_absolute():
         return ""
     try:
-        listed = subprocess.run(  # noqa: S603 - no words of others are in it
+        listed = subprocess.run(  # noqa: S603 - fixed arguments
             [program, "-l"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -208,16 +208,16 @@ def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
 
 
 def _entry(name: str, words: Sequence[str], path: str, env_file: str | None = None) -> Entry:
-    # As `Job.shell` writes it.
+    # `Job.shell` writes this form.
     file = env_file or next((after for word, after in pairwise(words) if word == "."), None)
     return Entry(name, path, _value("--run", words), "--all" in words, file)
 
 
 def _value(name: str, words: Sequence[str]) -> str | None:
-    """Return what is given in *words* as ``name=value``, or as an option's next word."""
+    """Return the value of *name* in *words*, in the form ``name=value`` or ``name value``."""
     joined = (word.partition("=")[2] for word in words if word.startswith(f"{name}="))
-    apart = (value for word, value in pairwise(words) if word == name)
-    return next(joined, None) or next(apart, None)
+    separate = (value for word, value in pairwise(words) if word == name)
+    return next(joined, None) or next(separate, None)
 
 
 def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
@@ -245,31 +245,31 @@ def _of_launchd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
     agents = Path(env.get("HOME", "/"), "Library", "LaunchAgents")
     for path in sorted(agents.glob("*.plist")):
         try:
-            told = plistlib.loads(path.read_bytes())
-            words = shlex.split(told["ProgramArguments"][-1])
+            agent = plistlib.loads(path.read_bytes())
+            words = shlex.split(agent["ProgramArguments"][-1])
         except (OSError, ValueError, TypeError, LookupError, ExpatError):
-            continue  # it is another program's
-        if told.get("WorkingDirectory") == str(settings.project_dir) and "tick" in words:
+            continue  # it belongs to another program
+        if agent.get("WorkingDirectory") == str(settings.project_dir) and "tick" in words:
             path_of_tick = _value("PATH", words) or os.pathsep.join(STANDARD_PATH[1:])
             yield _entry(str(path), words, path_of_tick)
 
 
 class TickPace(NamedTuple):
-    """How the ticks of a timer came."""
+    """The pace of a timer's ticks."""
 
     last: float
-    """Seconds since 1970."""
+    """Time of the last tick, in seconds since 1970."""
     pause_s: float
-    """The longest between two of them."""
+    """The longest pause between two ticks."""
 
     @property
     def next(self) -> float:
-        """Return when the next one is due."""
+        """Return the time of the next tick."""
         return self.last + self.pause_s
 
     @property
     def is_missed(self) -> bool:
-        """Return whether more ticks are late than one, which may just take long."""
+        """Return whether more than one tick is late; a single one may only take long."""
         return time.time() - self.last > LATE * self.pause_s + LATE_S
 
 
@@ -279,14 +279,14 @@ def tick_log(settings: Settings, run: str | None) -> Path:
 
 
 def log_of_all(settings: Settings) -> Path:
-    """Return the log that the timer's ticks of all runs write, besides those of the runs."""
+    """Return the log that ticks of all runs write, in addition to the logs of the runs."""
     return settings.logs_dir / "tick-all.log"
 
 
 def pace_of(settings: Settings, run: str | None) -> TickPace | None:
-    """Return how the ticks that may work on *run* came; None: too few of them are known.
+    """Return the pace of the ticks that may work on *run*; None: too few ticks are known.
 
-    Those of all runs give it no turn while it has nothing to do, but they came.
+    Ticks of all runs count too, even if the run had nothing to do and got no turn.
     """
     logs = tick_log(settings, run), log_of_all(settings)
     known = [pace for log in logs if (pace := _pace_in(log)) is not None]
@@ -294,23 +294,25 @@ def pace_of(settings: Settings, run: str | None) -> TickPace | None:
 
 
 def last_tick(settings: Settings, run: str | None) -> float | None:
-    """Return when a tick came last that may work on *run*; None: none is known."""
+    """Return the time of the last tick that may work on *run*; None: unknown."""
     logs = tick_log(settings, run), log_of_all(settings)
     return max((time for log in logs for time in _times_in(log)), default=None)
 
 
 def _pace_in(log: Path) -> TickPace | None:
-    """Return how the ticks came that wrote *log*; None: too few of them are known."""
+    """Return the pace of the ticks that wrote *log*; None: too few ticks are known."""
     times = _times_in(log)
-    pauses = [two - one for one, two in pairwise(times) if two - one > SHORTEST_PAUSE_S]
+    pauses = [
+        second - first for first, second in pairwise(times) if second - first > SHORTEST_PAUSE_S
+    ]
     return TickPace(times[-1], max(pauses)) if len(pauses) >= LEAST_PAUSES else None
 
 
 def _times_in(log: Path) -> list[float]:
     """Return the newest times in the *log* of ticks.
 
-    Known from their log, which is there whatever called them. A time more than a day ahead was
-    written by a clock that was wrong, or by an agent: it would hide that ticks are missed.
+    Every tick writes its log, no matter what has called it. A time more than a day ahead is
+    ignored: a wrong clock or an agent wrote it, and it would hide missed ticks.
     """
     try:
         data = read_regular(log, max(log.lstat().st_size - TAIL_BYTES, 0))
@@ -318,11 +320,11 @@ def _times_in(log: Path) -> list[float]:
         return []
     stamps = dict.fromkeys(_STAMP.findall(data.decode(errors="replace")))
     latest = time.time() + DAY_S
-    return [at for one in stamps if (at := _time(one)) is not None and at <= latest]
+    return [at for stamp in stamps if (at := _time(stamp)) is not None and at <= latest]
 
 
 def _time(stamp: str) -> float | None:
-    """Return the time of a line, in seconds since 1970; None: there is no such time."""
+    """Return the time of a line, in seconds since 1970; None: it is not a valid time."""
     try:
         return datetime.fromisoformat(stamp).timestamp()
     except (ValueError, OverflowError):

@@ -1,12 +1,12 @@
 """Budgets of a team, its roles and its tasks, and the circuit breaker.
 
-Decided from the run's counters, so that budgets hold over restarts and for all processes
-together. A budget that is used up starts no more tasks; running tasks continue or are stopped,
-as ``teams.budget.on_hard`` says. To stop them, this process counts what its own attempts use
+Decisions use the run's counters, so budgets hold across restarts and for all processes together.
+When a budget is used up, no more tasks start; ``teams.budget.on_hard`` decides whether running
+tasks continue or are stopped. To stop them, this process counts the usage of its own attempts
 while they run, if their executor reports it.
 
-Every transition checks this, so it uses the marking's tally: nothing here may look at every
-task, except to list all of them for a person.
+Every transition checks budgets, so this module uses the marking's tally. It must not go through
+every task, except to list all of them for a person.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from sequencer.plugins.teams.team import TeamRules
 
 
 class BudgetUse(Struct, frozen=True):
-    """One budget, and how much of it was used."""
+    """One budget and its usage so far."""
 
     what: str
     """``the team``, ``role NAME`` or ``task NAME``."""
     key: str
-    """Where the limit is set."""
+    """The key that sets the limit."""
     budget: Budget
     usd: float
     tokens: float
 
     @property
     def name(self) -> str:
-        """Return the key of a warning that is given once; a raised cap has another key."""
+        """Return the key of a warning that is given once; a raised cap gets a new key."""
         most = self.budget
         return f"{self.what}, {most.max_cost_usd or 0:g} USD, {most.max_tokens or 0} tokens"
 
@@ -49,7 +49,7 @@ class BudgetUse(Struct, frozen=True):
         return self.budget.is_used_up(self.usd, self.tokens)
 
     def with_more(self, running: Iterable[Usage]) -> BudgetUse:
-        """Return it as it will be when attempts end that have used this much so far."""
+        """Return the use including attempts that are still *running*."""
         usd, tokens = self.usd, self.tokens
         for used in running:
             usd += used.cost_usd
@@ -57,16 +57,16 @@ class BudgetUse(Struct, frozen=True):
         return replace(self, usd=usd, tokens=tokens)
 
     def is_near(self, soft: float) -> bool:
-        """Return whether the fraction *soft* of it is used."""
+        """Return whether at least the fraction *soft* is used."""
         return self.budget.is_used_up(self.usd, self.tokens, soft)
 
     def left_usd(self) -> float | None:
-        """Return what may still be spent; None: no limit."""
+        """Return the amount that is left in USD; None: no limit."""
         most = self.budget.max_cost_usd
         return None if most is None else max(most - self.usd, 0.0)
 
     def left_tokens(self) -> float | None:
-        """Return how many tokens may still be used; None: no limit."""
+        """Return the number of tokens that are left; None: no limit."""
         most = self.budget.max_tokens
         return None if most is None else max(most - self.tokens, 0)
 
@@ -78,8 +78,8 @@ class BudgetUse(Struct, frozen=True):
             found.append(f"{self.tokens:.0f} of {most.max_tokens} tokens")
         return found
 
-    def told(self, share: float) -> str:
-        """Return how much is used of the parts that are at *share* or more."""
+    def text(self, share: float) -> str:
+        """Return a sentence about the parts of which at least the fraction *share* is used."""
         return f"{self.what} has used {' and '.join(self._parts_from(share))} ({self.key})"
 
 
@@ -88,15 +88,15 @@ _NOTHING = Used()
 
 
 class TeamBudgets:
-    """What one team may use; see `engine.capacity.CapacityRule`."""
+    """The limits of one team; see `engine.capacity.CapacityRule`."""
 
     def __init__(self, rules: TeamRules) -> None:
-        """Hold the team to *rules*."""
+        """Apply *rules* to the team."""
         self.rules = rules
         self._has_common = rules.budget.is_limited or bool(rules.role_budgets)
 
     def are_set(self, marking: Marking) -> bool:
-        """Return whether there is any budget at all; most teams have none."""
+        """Return whether there is any budget; most teams have none."""
         return self._has_common or bool(marking.graph.with_budget)
 
     def of_team(self, marking: Marking) -> BudgetUse:
@@ -105,7 +105,7 @@ class TeamBudgets:
         return BudgetUse("the team", "teams.budget", self.rules.budget, used.usd, used.tokens)
 
     def of_roles(self, marking: Marking) -> Iterator[tuple[str, BudgetUse]]:
-        """Yield the budgets of roles that have one, by the role."""
+        """Yield (role, use) for each role with a budget."""
         for role, budget in self.rules.role_budgets.items():
             used = marking.tally.roles.get(role, _NOTHING)
             key = f"teams.roles.{role}.budget"
@@ -114,9 +114,9 @@ class TeamBudgets:
     def of_tasks(
         self, marking: Marking, names: Collection[str] | None = None
     ) -> Iterator[tuple[str, BudgetUse]]:
-        """Yield the budgets of tasks that have one and have used something, by the task.
+        """Yield (task, use) for each task with a budget that has used some of it.
 
-        With *names* only those of these tasks.
+        With *names*, only these tasks are checked.
         """
         for name in marking.graph.with_budget if names is None else names:
             use = self.of_task(marking, name) if name in marking.ledger.spent else None
@@ -124,7 +124,7 @@ class TeamBudgets:
                 yield name, use
 
     def of_task(self, marking: Marking, name: str) -> BudgetUse | None:
-        """Return the budget of task *name* itself; None: it has none."""
+        """Return the use of the budget of task *name*; None: the task has no budget."""
         task = marking.graph.by_id[name].task
         if task is None or not task.budget.is_limited:
             return None
@@ -146,10 +146,10 @@ class TeamBudgets:
         return found
 
     def stop(self, marking: Marking) -> str | None:
-        """Return why no task at all may start, if so."""
+        """Return why no task may start, or None."""
         cap = self.of_team(marking)
         if cap.is_reached:
-            return cap.told(1.0)
+            return cap.text(1.0)
         return self.broken(marking)
 
     def broken(self, marking: Marking) -> str | None:
@@ -160,7 +160,7 @@ class TeamBudgets:
         return f"{streak} attempts in a row failed (teams.max_failures: {most})"
 
     def end_of_the_work(self, marking: Marking) -> str | None:
-        """Return which budgets keep ready tasks from starting, if any.
+        """Return the reason if budgets keep ready tasks from starting.
 
         Raises:
             TooManyFailures: the circuit breaker has opened.
@@ -187,12 +187,12 @@ class TeamBudgets:
         return [*self.reached(marking), *([] if broken is None else [broken])]
 
     def reached(self, marking: Marking) -> list[str]:
-        """Return words for every used-up budget; a finished task no longer needs one."""
+        """Return a sentence for each used-up budget; a finished task no longer needs one."""
         team = self.of_team(marking)
-        found = [team.told(1.0)] if team.is_reached else []
-        tasks = [one for one in self.of_tasks(marking) if not _is_done(marking, one[0])]
+        found = [team.text(1.0)] if team.is_reached else []
+        tasks = (use for use in self.of_tasks(marking) if not _is_done(marking, use[0]))
         caps = (*self.of_roles(marking), *tasks)
-        return found + [cap.told(1.0) for _, cap in caps if cap.is_reached]
+        return found + [cap.text(1.0) for _, cap in caps if cap.is_reached]
 
     @property
     def kills(self) -> bool:
@@ -202,7 +202,7 @@ class TeamBudgets:
     def to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
         """Return the tasks whose running attempts must be stopped.
 
-        *running* is what unrecorded attempts have used so far, by task.
+        *running* maps each task to the usage of its attempt, which is not recorded yet.
         """
         if not self.kills or not self.are_set(marking):
             return ()
@@ -221,7 +221,7 @@ class TeamBudgets:
         return found
 
     def watch(self, step: OpenTransition) -> None:
-        """Warn in *step*, once each, about budgets that are almost or fully used."""
+        """Warn in *step* about each budget that is almost or fully used, once per budget."""
         marking, soft = step.marking, self.rules.budget.soft
         if (broken := self.broken(marking)) is not None:
             number = marking.ledger.failures
@@ -230,19 +230,23 @@ class TeamBudgets:
             self._warn(step, f"breaker: {number}", f"{broken}: nothing more starts")
         if not self.are_set(marking):
             return
-        # Only tasks that used something in this transition: the others are where they were.
-        paid = {one[2] for one in step.editor.operations if one[:2] == ["team", "spend"]}
+        # Check only tasks that used something in this transition: others have not changed.
+        paid = {
+            operation[2]
+            for operation in step.editor.operations
+            if operation[:2] == ["team", "spend"]
+        }
         caps = [
             (cap, False) for cap in (self.of_team(marking), *dict(self.of_roles(marking)).values())
         ]
         caps += [(cap, _is_done(marking, name)) for name, cap in self.of_tasks(marking, paid)]
         for cap, is_done in caps:
             if cap.is_reached:
-                # A finished task would start nothing more anyway, and blocks no other task.
+                # A finished task's budget stops no other task.
                 what = "" if is_done else ": nothing more starts"
-                self._warn(step, f"hard: {cap.name}", f"{cap.told(1.0)}{what}")
+                self._warn(step, f"hard: {cap.name}", f"{cap.text(1.0)}{what}")
             elif cap.is_near(soft):
-                self._warn(step, f"soft: {cap.name}", cap.told(soft))
+                self._warn(step, f"soft: {cap.name}", cap.text(soft))
 
     @staticmethod
     def _warn(step: OpenTransition, what: str, message: str) -> None:

@@ -1,7 +1,7 @@
-"""How a task is written in a file: its own fields and those of a step, side by side.
+"""The format of a task in a file: its own fields and a step's fields, side by side.
 
-An entry is a step without a name and without a gate, so that a mistake in a step's field is
-told at that field and an unknown one with the nearest of both kinds.
+An entry is a step without a name and a gate. So an error in a step's field names that field, and
+an unknown field gets the nearest name of both kinds as a hint.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.plugins.teams.team import STEP_FIELDS, TASK_ID, Task
 
 MAX_SIZE = 1000
-"""Of a team: tasks at once."""
+"""Maximum size of a team: the number of parallel tasks."""
 FIX = "fix"
-"""What a fixer is called whose author gave it no name."""
+"""The name of a fixer without a name."""
 
 
 def _number_as_text(value: object) -> object:
-    """Return an id that YAML has read as a number as the text that was written."""
+    """Return an id as text if YAML has read it as a number."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return str(value) if is_number else value
 
@@ -38,7 +38,7 @@ def _in_form(name: str) -> str:
 
 def _parts(value: object) -> object:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        # One id that YAML has read as a number.
+        # A single id that YAML has read as a number.
         return [value]
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -54,7 +54,7 @@ def _refuse_gate(_value: object) -> object:
 
 
 def _with_fixer_name(value: object) -> object:
-    """Return a validation whose fixer has a name; the task that it becomes gets another one."""
+    """Return a validation whose fixer has a name; the task made from it gets another name."""
     fixer = value.get("fixer") if isinstance(value, Mapping) else None
     if not isinstance(value, Mapping) or not isinstance(fixer, Mapping):
         return value
@@ -67,7 +67,7 @@ _Id = Annotated[
     AfterValidator(_in_form),
     BeforeValidator(_number_as_text),
 ]
-"""A `TaskId`, refused in words."""
+"""A `TaskId` whose error explains the form."""
 
 
 class TaskEntry(Step):
@@ -86,7 +86,7 @@ class TaskEntry(Step):
     description: str = Field(default="", max_length=1_048_576)
     active_form: str = Field(default="", max_length=500)
     blocked_by: Annotated[tuple[_Id, ...], BeforeValidator(_parts)] = ()
-    """A list, or ids with commas between them."""
+    """A list, or ids separated by commas."""
     needs: Needs = "all"
     role: Name | None = None
     weight: float = Field(default=1.0, gt=0, le=1e9)
@@ -96,12 +96,12 @@ class TaskEntry(Step):
     budget: Budget = Budget()
 
     def as_task(self) -> Task:
-        """Return the task; only step fields that were written down are its own."""
+        """Return the task; it sets only the step fields that are in the file."""
         written = self.model_fields_set
-        own = {name: getattr(self, name) for name in written - STEP_FIELDS}
-        named = set(written & STEP_FIELDS)
-        step = self.model_dump(include=named, exclude_unset=True, by_alias=True)
-        return Task.model_validate({**own, "step": step})
+        task_fields = {name: getattr(self, name) for name in written - STEP_FIELDS}
+        step_fields = set(written & STEP_FIELDS)
+        step = self.model_dump(include=step_fields, exclude_unset=True, by_alias=True)
+        return Task.model_validate({**task_fields, "step": step})
 
 
 Size = Annotated[int, Field(strict=True, ge=1, le=MAX_SIZE)]
@@ -112,13 +112,13 @@ class ListFile(Frozen):
     """The keys of a file that is a list of tasks."""
 
     kind: Literal["team"] = "team"
-    """Says that a Markdown file is no flowchart though it has a chart in it."""
+    """Marks a Markdown file as a task list even if it contains a chart."""
     name: Name | None = None
-    """What its workflow is called; as the file is, if not given."""
+    """Name of the workflow; absent: the file's name."""
     title: str = Field(default="", max_length=500)
     description: str = Field(default="", max_length=1_048_576)
     size: Size | None = None
-    """Tasks at once."""
+    """Number of parallel tasks."""
     tasks: Annotated[Entries, Field(min_length=1)]
 
     @model_validator(mode="before")

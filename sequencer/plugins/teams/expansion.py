@@ -1,8 +1,7 @@
-"""What is added to a team's graph while it runs: what a lead asks for, and what mends a task.
+"""Tasks that are added to a team's graph while it runs: a lead's tasks, and fixes.
 
-It implements `model.graph.ends.TaskExpander`. An answer is somebody else's text: it may say
-what is to be done, by which role and in which order; who performs it, with which permissions
-and limits is not its to say.
+It implements `model.graph.ends.TaskExpander`. An answer is untrusted text: it may choose the
+tasks, their roles and their order. It can't choose agents, permissions or limits.
 """
 
 from __future__ import annotations
@@ -37,42 +36,42 @@ from sequencer.workflows.registry import FOLDER
 
 
 class TeamExpander(Struct, frozen=True):
-    """Makes growths for the teams of one project."""
+    """Creates task expansions for the teams of one project."""
 
     roles: Mapping[str, Role]
     max_tasks: int = MAX_TASKS
     agent: str | None = None
-    """Performs what is added and names none; None: as everywhere."""
+    """Performs added tasks that don't name an agent; None: the usual choice."""
     redact: Callable[[str], str] = str
-    """Of what a refusal says, which may quote an answer as it was once parsed."""
+    """Removes secrets from an error, which may quote the parsed answer."""
     has_fallback: bool = False
-    """Whether another agent or model gets one more try after the last failed one."""
+    """Whether another agent or model gets one more try after the last failed attempt."""
 
     def of_answer(self, workflow: Workflow, name: str, answer: str) -> TaskExpansion | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*.
 
         Raises:
-            AnswerRefused: it is no JSON, has not the form, names what can't be, or its tasks
-                can't stand in the graph; says all that whoever answered has to know.
+            AnswerRefused: it is not JSON, has the wrong form or a forbidden key, or its tasks
+                don't fit into the graph; the message has all that the agent needs to fix it.
         """
         graph, task = workflow.whole_graph, workflow.task(name) or TaskTraits()
         if task.adds is None:
             return None
         try:
-            said = parsed(answer)
+            value = parsed(answer)
         except KeyError:
-            raise AnswerRefused("no task is added: the answer is no JSON") from None
+            raise AnswerRefused("no task is added: the answer is not JSON") from None
         try:
-            tasks: Sequence[Task] = tasks_of_answer(task.adds, said, there=graph.by_id)
+            tasks: Sequence[Task] = tasks_of_answer(task.adds, value, existing=graph.by_id)
             if UNNAMED in self.roles:
-                # Who wrote a task has no say in who is bound to none of the roles.
-                tasks = [o if o.role else o.replace(role=UNNAMED) for o in tasks]
+                # Leaving a role out must not avoid the limits that roles set.
+                tasks = [added if added.role else added.replace(role=UNNAMED) for added in tasks]
             growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
         except ConfigurationError as error:
-            # The hint too: it has the names that there are.
+            # The whole error, because its hint lists the valid names.
             raise AnswerRefused(self.redact(f"no task is added: {error}")) from None
         except ValidationError as error:
-            # Of what is made of the answer: a sub-issue's text that is just too long, with ours.
+            # A value built from the answer is invalid: a text plus our own words is too long.
             message = f"no task is added: {error.told(with_values=False)[0]}"
             raise AnswerRefused(self.redact(message)) from None
         return growth.replace(steps=tuple(map(self._performed, growth.steps)))
@@ -83,17 +82,17 @@ class TeamExpander(Struct, frozen=True):
         return step.replace(agent=self.agent)
 
     def fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
-        """Return the task that mends what task *name* has refused for the *number*-th time.
+        """Return a task that fixes what task *name* has refused for the *number*-th time.
 
-        It is told what was done before, as the judge is, and what the judge has said; behind
-        it the judge judges again. None: the task judges anew without it.
+        Its prompt has the earlier outputs, as the judge's prompt has, and the judge's reason.
+        After it, the judge judges again. None: the judge has no fixer and judges again directly.
         """
         graph, task = workflow.whole_graph, workflow.task(name) or TaskTraits()
         validation = workflow.steps_by_name[name].validation
         if validation is None or validation.fixer is None:
             return None
         fixer = self.roles.get(FIXER, Role(writes=True))
-        made = _free_id(graph, f"{name}-fix-{number}")
+        fix_id = _free_id(graph, f"{name}-fix-{number}")
         traits = TaskTraits(
             role=FIXER if FIXER in self.roles else None,
             active_form=f"Mending what {name} has found",
@@ -103,33 +102,34 @@ class TeamExpander(Struct, frozen=True):
             worktree=fixer.worktree,
             fixes=name,
             brought=tuple(
-                one.removeprefix("fixer.") for one in task.brought if one.startswith("fixer.")
+                field.removeprefix("fixer.") for field in task.brought if field.startswith("fixer.")
             ),
         )
-        node = Node(id=made, kind=NodeKind.AGENT, label=f"Fix what {name} has refused", task=traits)
-        step = validation.fixer.replace(name=made)
+        label = f"Fix what {name} has refused"
+        node = Node(id=fix_id, kind=NodeKind.AGENT, label=label, task=traits)
+        step = validation.fixer.replace(name=fix_id)
         if step.prompt is None and step.text is None:
-            # Its name is another one now, and so would its prompt's file be.
+            # The default prompt file depends on the step's name, which has changed.
             step = step.replace(prompt=validation.fixer.prompt_name)
-        edge = Edge(source=made, target=name)
+        edge = Edge(source=fix_id, target=name)
         return TaskExpansion(nodes=(node,), edges=(edge,), steps=(self._performed(step),))
 
 
 def _free_id(graph: Graph, wanted: str) -> str:
-    # A task's own id may have dots.
+    # A person's task id may have dots too, so check each candidate.
     others = (f"{wanted}.{number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([wanted], others) if name not in graph.by_id)
 
 
-class _Said(Frozen, populate_by_name=True):
-    """What an answer holds, in keys of two spellings."""
+class _AnswerPart(Frozen, populate_by_name=True):
+    """A part of an answer; its keys have two spellings."""
 
 
-_SaidT = TypeVar("_SaidT", bound=_Said)
+_AnswerPartT = TypeVar("_AnswerPartT", bound=_AnswerPart)
 
 
-class AddedTask(_Said):
-    """One task as a lead may write it."""
+class AddedTask(_AnswerPart):
+    """One task, with the fields that a lead may set."""
 
     id: TaskId
     subject: str = Field(min_length=1, max_length=500)
@@ -140,7 +140,7 @@ class AddedTask(_Said):
     weight: float = Field(default=1.0, gt=0, le=1e9, allow_inf_nan=False)
 
 
-class SubIssue(_Said):
+class SubIssue(_AnswerPart):
     """A part of the work that can be built and checked alone."""
 
     id: Annotated[str, Field(pattern=TASK_ID, max_length=ID_CHARS)]
@@ -151,22 +151,22 @@ class SubIssue(_Said):
 
     @model_validator(mode="before")
     @classmethod
-    def _is_said_once(cls, value: object) -> object:
-        # A client that has to fill every key of the schema answers both.
+    def _merge_spellings(cls, value: object) -> object:
+        # A client that must fill every key of the schema sends both spellings.
         if not isinstance(value, Mapping) or not {"depends_on", "dependsOn"} <= value.keys():
             return value
         rest = {key: given for key, given in value.items() if key != "dependsOn"}
-        one, other = value["depends_on"], value["dependsOn"]
-        if one and other and one != other:
+        snake, camel = value["depends_on"], value["dependsOn"]
+        if snake and camel and snake != camel:
             raise ValueError("'depends_on' and 'dependsOn' differ; keep one of them")
-        return {**rest, "depends_on": one or other}
+        return {**rest, "depends_on": snake or camel}
 
 
-class _Tasks(_Said):
+class _Tasks(_AnswerPart):
     tasks: tuple[AddedTask, ...] = Field(min_length=1, max_length=MOST)
 
 
-class _SubIssues(_Said):
+class _SubIssues(_AnswerPart):
     sub_issues: tuple[SubIssue, ...] = Field(min_length=1, max_length=MOST)
 
 
@@ -175,30 +175,30 @@ class AnswerRefused(StepFailed):
 
 
 def tasks_of_answer(
-    adds: Literal["tasks", "sub-issues"], answer: object, *, there: Collection[str] = ()
+    adds: Literal["tasks", "sub-issues"], answer: object, *, existing: Collection[str] = ()
 ) -> tuple[Task, ...]:
     """Return the tasks that a lead's structured *answer* adds to a run.
 
-    *there* are the ids of the run's tasks: an earlier sub-issue may be depended on.
-    What these tasks are to the run's graph is `graphs.growth_of`'s to say.
+    *existing* are the ids of the run's tasks: a sub-issue may depend on an earlier one.
+    `graphs.growth_of` decides how these tasks join the run's graph.
 
     Raises:
-        AnswerRefused: it has not the form, or sub-issues depend on what is not there or on
-            each other in a circle; everything that is wrong with it.
+        AnswerRefused: the answer has the wrong form, or sub-issues depend on unknown ones or on
+            each other in a circle; with all problems.
     """
     if adds == "tasks":
-        said = _checked(_Tasks, answer)
+        parts = _checked(_Tasks, answer)
         return tuple(
-            Task.model_validate({name: getattr(one, name) for name in one.model_fields_set})
-            for one in said.tasks
+            Task.model_validate({name: getattr(added, name) for name in added.model_fields_set})
+            for added in parts.tasks
         )
-    return sub_issue_tasks(_checked(_SubIssues, answer).sub_issues, there=there)
+    return sub_issue_tasks(_checked(_SubIssues, answer).sub_issues, existing=existing)
 
 
 def sub_issue_tasks(
-    sub_issues: Sequence[SubIssue], *, there: Collection[str] = ()
+    sub_issues: Sequence[SubIssue], *, existing: Collection[str] = ()
 ) -> tuple[Task, ...]:
-    """Return the tasks of *sub_issues*: each is built, then checked, behind what it depends on.
+    """Return two tasks for each of *sub_issues*, build and check, after those it depends on.
 
     >>> api = SubIssue(id="api", title="API")
     >>> ui = SubIssue(id="ui", title="Page", dependsOn=["api"])
@@ -208,52 +208,57 @@ def sub_issue_tasks(
     Raises:
         AnswerRefused: see `tasks_of_answer`.
     """
-    earlier = [name.removeprefix("verify-") for name in there if name.startswith("verify-")]
-    named = [Task(id=one.id, subject=one.title, blocked_by=one.depends_on) for one in sub_issues]
-    problems = list_problems(named, {}, most=MOST + len(earlier), there=dict.fromkeys(earlier, ()))
+    earlier = [name.removeprefix("verify-") for name in existing if name.startswith("verify-")]
+    # Check the sub-issues as tasks of the same ids, so that errors use the lead's own names.
+    named = [
+        Task(id=issue.id, subject=issue.title, blocked_by=issue.depends_on) for issue in sub_issues
+    ]
+    problems = list_problems(
+        named, {}, most=MOST + len(earlier), existing=dict.fromkeys(earlier, ())
+    )
     if problems:
         raise _refused([_as_sub_issue(problem) for problem in problems])
-    return tuple(task for one in sub_issues for task in _pair(one))
+    return tuple(task for issue in sub_issues for task in _pair(issue))
 
 
-def _pair(one: SubIssue) -> tuple[Task, Task]:
-    built = Task(
-        id=f"impl-{one.id}",
-        subject=f"Implement: {one.title}",
-        description=one.description,
-        active_form=f"Implementing {one.title}",
-        blocked_by=tuple(f"verify-{name}" for name in one.depends_on),
+def _pair(issue: SubIssue) -> tuple[Task, Task]:
+    build = Task(
+        id=f"impl-{issue.id}",
+        subject=f"Implement: {issue.title}",
+        description=issue.description,
+        active_form=f"Implementing {issue.title}",
+        blocked_by=tuple(f"verify-{name}" for name in issue.depends_on),
         role="implementer",
     )
-    checked = Task(
-        id=f"verify-{one.id}",
-        subject=f"Verify: {one.title}",
+    check = Task(
+        id=f"verify-{issue.id}",
+        subject=f"Verify: {issue.title}",
         description=_cut(
-            f"Judge whether this was built and nothing is broken:\n\n{one.description}"
+            f"Judge whether this was built and nothing is broken:\n\n{issue.description}"
         ),
-        active_form=f"Verifying {one.title}",
-        blocked_by=(built.id,),
+        active_form=f"Verifying {issue.title}",
+        blocked_by=(build.id,),
         role="verifier",
         step={"prompt": f"{FOLDER}/verifications.md"},
     )
-    return built, checked
+    return build, check
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= TEXT_CHARS else f"{text[: TEXT_CHARS - 1]}…"
 
 
-def _checked(model: type[_SaidT], answer: object) -> _SaidT:
+def _checked(model: type[_AnswerPartT], answer: object) -> _AnswerPartT:
     try:
         return model.model_validate(answer)
     except ValidationError as error:
-        found = problems_of(error, model, lambda _: "the answer")
-    raise _refused([_said(one.error) for one in found])
+        problems = problems_of(error, model, lambda _: "the answer")
+    raise _refused([_message(problem.error) for problem in problems])
 
 
-def _said(error: ConfigurationError) -> str:
+def _message(error: ConfigurationError) -> str:
     if isinstance(error, UnknownName):
-        return f"{error.where}: {error.name!r} is not for a lead to say ({error.hint})"
+        return f"{error.where}: {error.name!r} is not a key that a lead can set ({error.hint})"
     return f"{error.where}: {error.message}"
 
 
@@ -266,5 +271,5 @@ def _as_sub_issue(problem: TaskProblem) -> str:
 
 
 def _refused(problems: Sequence[str]) -> AnswerRefused:
-    text = problems[0] if len(problems) == 1 else "".join(f"\n- {one}" for one in problems)
+    text = problems[0] if len(problems) == 1 else "".join(f"\n- {line}" for line in problems)
     return AnswerRefused(f"no task is added: {text}")

@@ -1,12 +1,12 @@
-"""Tasks become a graph: one node and one step each, an edge from each blocker to its task.
+"""Turns tasks into a graph: one node and one step each, an edge from each blocker to its task.
 
-The same for tasks that are added to a graph while it runs. What waits for the task that
-adds them waits for them too, so that a summary comes behind the work that it sums up.
+It also adds tasks to a graph that runs. Tasks that wait for the adding task then wait for the
+added tasks too, so that a summary comes after the work that it sums up.
 
-Everything that is wrong with a list is found, not the first thing, each with its path in the
-list; where that is in a file is the caller's to say.
+Every problem of a list is found, not only the first, each with its path in the list. The caller
+knows where a path is in a file.
 
-Not promised: that an agent can do what a task's step asks; that is known where agents are.
+Not promised: that an agent supports the fields of a task's step. Only the agents know that.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ and after you.
 Your last answer is all that they get to see of your work besides the files that you leave. Put
 into it what they need: what you did or found, how it was checked, and what is open.
 """
-"""The prompt of a task that brings none; what the task is stands below it."""
+"""The prompt of a task without its own; the task's description follows it."""
 
 Locate = Callable[[KeyPath], str]
 
@@ -57,17 +57,17 @@ def workflow_of(
     max_tasks: int = MAX_TASKS,
     locate: Locate = _in_list,
 ) -> Workflow:
-    """Return the graph workflow in which each of *tasks* is a node, worked on *size* at once.
+    """Return the graph workflow in which each of *tasks* is a node; at most *size* run at once.
 
     Raises:
         ConfigurationError: an id, a blocker or a role is wrong, or tasks wait for each other in
-            a circle; *locate* says where a path below the list stands. Several problems are
+            a circle; *locate* returns the place of a path in the list. Several problems are
             `ConfigurationErrors`.
     """
     _ensure(tasks, roles, most=max_tasks, locate=locate)
-    made = [_node_and_step(task, roles) for task in tasks]
+    pairs = [_node_and_step(task, roles) for task in tasks]
     graph = Graph(
-        nodes=tuple(node for node, _ in made),
+        nodes=tuple(node for node, _ in pairs),
         edges=tuple(
             Edge(source=blocker, target=task.id) for task in tasks for blocker in task.blocked_by
         ),
@@ -75,7 +75,7 @@ def workflow_of(
         max_parallel=size,
         is_team=True,
     )
-    return Workflow(name, tuple(step for _, step in made), kind="graph", graph=graph)
+    return Workflow(name, tuple(step for _, step in pairs), kind="graph", graph=graph)
 
 
 def growth_of(
@@ -87,38 +87,38 @@ def growth_of(
     max_tasks: int = MAX_TASKS,
     locate: Locate = _in_list,
 ) -> TaskExpansion:
-    """Return what *tasks*, which the task *adding* of *graph* asks for, add to it.
+    """Return the expansion of *graph* by *tasks*, which the answer of the task *adding* lists.
 
-    Those that wait for no other new task begin behind *adding*; what waited for *adding*
-    waits for those that no other new task waits for, too.
+    New tasks without a new blocker start after *adding*. Tasks that wait for *adding* also wait
+    for the last new tasks, those that block no other new task.
 
     Raises:
-        ConfigurationError: see `workflow_of`; ids of *graph* may be waited for, and can't be
-            used again. *max_tasks* counts the tasks of both.
+        ConfigurationError: see `workflow_of`. New tasks may wait for ids of *graph*, but can't
+            use them again. *max_tasks* counts the tasks of both.
     """
-    own = {task.id for task in tasks}
+    new_ids = {task.id for task in tasks}
     waited_for = {blocker for task in tasks for blocker in task.blocked_by if blocker != task.id}
     last = [task.id for task in tasks if task.id not in waited_for]
     followers = [graph.edges[place].target for place in graph.outgoing[adding]]
     edges = []
     for task in tasks:
-        is_first = own.isdisjoint(task.blocked_by)
+        is_first = new_ids.isdisjoint(task.blocked_by)
         before = dict.fromkeys((adding, *task.blocked_by) if is_first else task.blocked_by)
         edges += [(blocker, task.id) for blocker in before]
     edges += [(name, follower) for name in last for follower in dict.fromkeys(followers)]
-    there: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
+    existing: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
     for place, edge in enumerate(graph.edges):
         if place not in graph.back_edges:
-            there[edge.target].append(edge.source)
+            existing[edge.target].append(edge.source)
     for source, target in edges:
-        if target in there and target not in own:
-            there[target].append(source)
-    _ensure(tasks, roles, most=max_tasks, locate=locate, there=there)
-    made = [_node_and_step(task, roles, or_else=(adding,)) for task in tasks]
+        if target in existing and target not in new_ids:
+            existing[target].append(source)
+    _ensure(tasks, roles, most=max_tasks, locate=locate, existing=existing)
+    pairs = [_node_and_step(task, roles, or_else=(adding,)) for task in tasks]
     return TaskExpansion(
-        nodes=tuple(node for node, _ in made),
+        nodes=tuple(node for node, _ in pairs),
         edges=tuple(Edge(source=source, target=target) for source, target in edges),
-        steps=tuple(step for _, step in made),
+        steps=tuple(step for _, step in pairs),
     )
 
 
@@ -128,11 +128,11 @@ def _ensure(
     *,
     most: int,
     locate: Locate,
-    there: Mapping[str, Sequence[str]] | None = None,
+    existing: Mapping[str, Sequence[str]] | None = None,
 ) -> None:
-    found = list_problems(tasks, roles, most=most, there=there)
     errors = [
-        ConfigurationError(one.message, where=locate(one.path), hint=one.hint) for one in found
+        ConfigurationError(problem.message, where=locate(problem.path), hint=problem.hint)
+        for problem in list_problems(tasks, roles, most=most, existing=existing)
     ]
     raise_all(errors)
 
@@ -143,14 +143,14 @@ def _node_and_step(
     role = Role() if task.role is None else roles[task.role]
     fields, brought = _merged(task.step, role)
     if task.adds is not None and "validation" in brought:
-        # It answers with tasks, and no such answer is a verdict.
+        # Its answer is a list of tasks, which can't be a verdict.
         del fields["validation"]
         brought.remove("validation")
     validation = fields.get("validation")
     if isinstance(validation, Mapping) and "fixer" not in validation:
-        # Who says something else about judging does not say that nothing is to be mended.
-        usual = role.step.get("validation")
-        fixer = usual.get("fixer") if isinstance(usual, Mapping) else None
+        # A task that changes the validation still keeps the fixer of its role.
+        by_default = role.step.get("validation")
+        fixer = by_default.get("fixer") if isinstance(by_default, Mapping) else None
         validation = {**validation, **({} if fixer is None else {"fixer": fixer})}
         fields["validation"] = validation
     if isinstance(validation, Mapping) and isinstance(validation.get("fixer"), Mapping):
@@ -160,7 +160,7 @@ def _node_and_step(
     if task.adds is not None:
         written = fields.get("output") or {}
         fields["output"] = {**written, "format": "json", "schema": schema_for(task.adds, roles)}
-    # Without a role nobody has said that the task only reads.
+    # A task without a role may write: no role says that it only reads.
     writes = role.writes if task.role is not None else True
     traits = TaskTraits(
         role=task.role,
@@ -170,7 +170,7 @@ def _node_and_step(
         needs=task.needs,
         weight=task.weight,
         writes=writes if task.writes is None else task.writes,
-        # What it would leave there has no task that is accepted for it, see `list_problems`.
+        # Files in the worktree of such a task would never be accepted, see `answers_only`.
         worktree=role.worktree and not answers_only(task, role)
         if task.worktree is None
         else task.worktree,
@@ -183,14 +183,14 @@ def _node_and_step(
 
 
 def _with_form(task: Task, roles: Mapping[str, Role]) -> str:
-    """Return what the agent of *task* is told, with the form of its answer if that is to add."""
+    """Return the description of *task*, and the form of its answer if it adds tasks."""
     form = None if task.adds is None else form_for(task.adds, roles)
     return "\n\n".join(filter(None, (task.description.strip(), form))) if form else task.description
 
 
 def _merged(own: Mapping[str, Any], role: Role) -> tuple[dict[str, Any], list[str]]:
-    """Return *own* fields over those of *role*, and which of them the role has brought."""
-    # A prompt and a text are two ways to say the same; so are the two lists of tools.
+    """Return the fields of *role* updated with *own*, and the names of those from the role."""
+    # A prompt file and a text exclude each other, so one in the task replaces both of the role.
     has_prompt = own.keys() & {"prompt", "text"}
     brought = [
         name
@@ -206,14 +206,14 @@ def _with_prompt(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 MAX_PROBLEMS = 500
-"""More are not shown."""
+"""Maximum number of listed problems."""
 
 
 class TaskProblem(Struct, frozen=True):
-    """One thing that is wrong."""
+    """One problem of a task list."""
 
     path: KeyPath
-    """Below the list: the task's place, then its field."""
+    """Path in the list: the task's index, then its field."""
     message: str
     hint: str | None = None
 
@@ -223,37 +223,38 @@ def list_problems(
     roles: Mapping[str, Role],
     *,
     most: int,
-    there: Mapping[str, Collection[str]] | None = None,
+    existing: Mapping[str, Collection[str]] | None = None,
     lost: Collection[str] = (),
 ) -> list[TaskProblem]:
-    """Return what keeps *tasks* from being a graph, in the order of the list.
+    """Return the problems that keep *tasks* from being a graph, in the order of the list.
 
-    *there* are the tasks that a run has already, each with those that block it once *tasks*
-    are added; ids in *lost* were refused for something else and count as known.
+    *existing* maps each task of the run to its blockers after *tasks* are added. Ids in *lost*
+    belong to entries with other errors and count as known.
     """
-    there = there or {}
+    existing = existing or {}
     found: list[TaskProblem] = []
     if not tasks:
         return [TaskProblem((), "there is no task in it", "list at least one")]
-    if len(tasks) + len(there) > most:
-        total = f"{len(tasks) + len(there)} tasks" + (f", {len(there)} of them there" * bool(there))
+    if len(tasks) + len(existing) > most:
+        total = f"{len(tasks) + len(existing)} tasks"
+        total += f", {len(existing)} of them in the run already" if existing else ""
         found.append(TaskProblem((), f"{total}; at most {most} are allowed"))
     most_shown = MAX_PROBLEMS + 1
-    found += islice(_ids(tasks, there), most_shown)
-    known = dict.fromkeys([*(task.id for task in tasks), *there])
+    found += islice(_ids(tasks, existing), most_shown)
+    known = dict.fromkeys([*(task.id for task in tasks), *existing])
     found += islice(_unknown(tasks, known, roles, lost), most_shown)
     found += islice(_misplaced(tasks, roles), most_shown)
-    found += _circles(tasks, there, known)
+    found += _circles(tasks, existing, known)
     found.sort(key=lambda problem: _place(problem.path))
     if len(found) > MAX_PROBLEMS:
         found[MAX_PROBLEMS:] = [TaskProblem((), "more problems are not shown")]
     return found
 
 
-def _ids(tasks: Sequence[Task], there: Collection[str]) -> Iterator[TaskProblem]:
+def _ids(tasks: Sequence[Task], existing: Collection[str]) -> Iterator[TaskProblem]:
     first: dict[str, int] = {}
     for place, task in enumerate(tasks):
-        if task.id in there:
+        if task.id in existing:
             yield TaskProblem((place, "id"), f"the run has a task {task.id!r} already")
         elif task.id in first:
             message = f"two tasks are called {task.id!r}; the other one is number "
@@ -286,10 +287,10 @@ def _unknown(
 
 
 def answers_only(task: Task, role: Role) -> bool:
-    """Return whether *task* of *role* judges or adds tasks: its answer is all that comes of it.
+    """Return whether *task* of *role* judges or adds tasks, so that only its answer counts.
 
-    After a "no", or a list that is refused, its attempt has failed, so that files that it left
-    in a worktree would be merged with the next attempt's at best.
+    A "no" or a refused list means a failed attempt. Files that it left in a worktree would be
+    merged with the files of the next attempt, or never.
     """
     return task.adds is not None or {**role.step, **task.step}.get("validation") is not None
 
@@ -300,37 +301,37 @@ def _misplaced(tasks: Sequence[Task], roles: Mapping[str, Role]) -> Iterator[Tas
         if task.worktree and answers_only(task, role):
             why = "adds tasks" if task.adds is not None else "judges"
             message = f"a task that {why} has no worktree: only its answer counts"
-            hint = "take it away; files that are to stay are another task's work"
+            hint = "remove it; let another task write files that must stay"
             yield TaskProblem((place, "worktree"), message, hint)
         least = task.needs if isinstance(task.needs, int) else int(task.needs == "any")
         if least > len(task.blocked_by):
-            message = f"it needs {task.needs} of those it waits for, which are "
+            message = f"it needs {task.needs} of the tasks it waits for, which are "
             hint = "name them under blocked_by; it starts when all of them have ended"
             yield TaskProblem((place, "needs"), f"{message}{len(task.blocked_by)}", hint)
 
 
 def _circles(
-    tasks: Sequence[Task], there: Mapping[str, Collection[str]], known: Iterable[str]
+    tasks: Sequence[Task], existing: Mapping[str, Collection[str]], known: Iterable[str]
 ) -> Iterator[TaskProblem]:
     blockers: dict[str, list[str]] = {name: [] for name in known}
-    for name, others in [*there.items(), *((task.id, task.blocked_by) for task in tasks)]:
-        blockers[name] += [o for o in others if o in blockers and o != name]
+    for name, others in [*existing.items(), *((task.id, task.blocked_by) for task in tasks)]:
+        blockers[name] += [other for other in others if other in blockers and other != name]
     places = {task.id: place for place, task in reversed(list(enumerate(tasks)))}
     for circle in circles(blockers):
-        # It is told from the task that stands first in the list.
+        # Start with the task that is first in the list, so that the message is stable.
         start = min(range(len(circle)), key=lambda at: places.get(circle[at], len(tasks)))
-        whole = (*circle[start:], *circle[:start], circle[start])
+        closed = (*circle[start:], *circle[:start], circle[start])
         yield TaskProblem(
             (places.get(circle[start], 0), "blocked_by"),
-            f"tasks wait for each other in a circle: {' -> '.join(few(whole))}",
-            "an arrow leads to the task that waits; take one of them away",
+            f"tasks wait for each other in a circle: {' -> '.join(few(closed))}",
+            "an arrow points to the task that waits; remove one of them",
         )
 
 
 def circles(blockers: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
-    """Return circles that have no task in common, at least one if there is any.
+    """Return circles that share no task; at least one if there are circles.
 
-    *blockers* names for every task those that it waits for, all of them tasks. In a circle
+    *blockers* maps every task to the tasks that it waits for; all of them are keys. In a circle,
     each task is followed by one that waits for it.
 
     >>> circles({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["a"]})
@@ -355,21 +356,23 @@ def _place(path: KeyPath) -> tuple[int, int]:
 
 
 MOST = 200
-"""Tasks, or sub-issues, of one answer."""
+"""Maximum number of tasks or sub-issues in one answer."""
 TEXT_CHARS = 1_048_576
-"""Of a description."""
+"""Maximum length of a description."""
 ID_CHARS = 70
-"""Of a sub-issue's id, so that the tasks that it becomes have ids too."""
+"""Maximum length of a sub-issue's id: the ids of its tasks are longer."""
 
 _ANSWERS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[2] / "builtin" / "answers.json").read_bytes()
 )
-SCHEMAS: Mapping[str, dict[str, Any]] = {adds: one["schema"] for adds, one in _ANSWERS.items()}
-"""What `Task.adds` says -> JSON Schema of the answer, whatever roles there are."""
+SCHEMAS: Mapping[str, dict[str, Any]] = {
+    adds: answer["schema"] for adds, answer in _ANSWERS.items()
+}
+"""Value of `Task.adds` -> JSON Schema of the answer, for any roles."""
 
 
 def schema_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> dict[str, Any]:
-    """Return the schema of an answer of a project that has *roles*; nobody else can be named."""
+    """Return the schema of an answer in a project with *roles*; no other roles are allowed."""
     schema = deepcopy(SCHEMAS[adds])
     if adds == "tasks" and roles:
         fields = schema["properties"]["tasks"]["items"]["properties"]
@@ -378,7 +381,7 @@ def schema_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> 
 
 
 def form_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> str:
-    """Return in words what `schema_for` says: not every client tells its agent of a schema.
+    """Return the form of an answer in words, because not every client sends its agent a schema.
 
     >>> print(form_for("tasks", ["verifier", "implementer"]).splitlines()[-1])
     A role is one of: implementer, verifier. Without one it is implementer.
@@ -387,5 +390,5 @@ def form_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> st
     text = f"Answer with one JSON object, and nothing else, in this form:\n\n{example}"
     if adds == "sub-issues" or not roles:
         return text
-    usual = f" Without one it is {UNNAMED}." if UNNAMED in roles else ""
-    return f"{text}\nA role is one of: {', '.join(sorted(roles))}.{usual}"
+    default = f" Without one it is {UNNAMED}." if UNNAMED in roles else ""
+    return f"{text}\nA role is one of: {', '.join(sorted(roles))}.{default}"

@@ -1,9 +1,9 @@
-"""A list of tasks that somebody has written, checked: the workflow that it makes.
+"""Task lists that a person has written: check them and turn them into workflows.
 
-A list comes from a file of its own (YAML or Markdown) or from orchestration.yaml. A Markdown
-page has a section for each task, its fields right below the heading ``## id: Subject``; it
-becomes the data that a YAML list is, with the place of each part in the file, so that both are
-checked in the same way.
+A list comes from its own file (YAML or Markdown) or from orchestration.yaml. A Markdown page has
+a section for each task, with the fields right below the heading ``## id: Subject``. It is
+converted to the same data as a YAML list, with the position of each part, so that the same
+checks work for both.
 """
 
 from __future__ import annotations
@@ -48,36 +48,36 @@ def list_of(
     roles: Mapping[str, Role],
     *,
     name: str | None = None,
-    told: Iterable[ConfigurationError] = (),
+    errors: Iterable[ConfigurationError] = (),
 ) -> GraphFile:
-    """Return the list of tasks that *document* is.
+    """Return the task list in *document*.
 
-    It is called *name*, else as it says itself, else as its file is. *told* is what was wrong
-    with the file before it was this data.
+    Its name is *name*, else the name in the document, else the file's name. *errors* were found
+    while the file was read.
 
     Raises:
-        ConfigurationError: something is wrong with it; `ConfigurationErrors`: several things
-            are, in the order of the file.
+        ConfigurationError: the list has a problem; `ConfigurationErrors`: it has several, in the
+            order of the file.
     """
-    found = [(_line_of(error), error) for error in told]
+    found = [(_line_of(error), error) for error in errors]
     try:
-        said = ListFile.model_validate(document.data)
+        listed = ListFile.model_validate(document.data)
     except ValidationError as refused:
-        said = None
+        listed = None
         found += [
             (document.position(problem.path) or (0, 0), problem.error)
             for problem in problems_of(refused, ListFile, document.where)
         ]
-    errors = list_errors(document.data.get("tasks"), roles, document.where)
-    found += [(document.position(path) or (0, 0), error) for path, error in errors]
+    in_list = list_errors(document.data.get("tasks"), roles, document.where)
+    found += [(document.position(path) or (0, 0), error) for path, error in in_list]
     raise_all([error for _, error in sorted(found, key=itemgetter(0))])
-    if said is None:
-        raise AssertionError("there is no list, and nobody has said so")
-    called = name or said.name or document.file.stem or "team"
-    made = inline_list(
-        called, said.as_tasks(), roles, said.size, file=document.file, where=document.where
+    if listed is None:
+        raise AssertionError("the list is invalid, but no error was found")
+    name = name or listed.name or document.file.stem or "team"
+    graph = inline_list(
+        name, listed.as_tasks(), roles, listed.size, file=document.file, where=document.where
     )
-    return replace(made, title=said.title or called, description=said.description)
+    return replace(graph, title=listed.title or name, description=listed.description)
 
 
 def inline_list(
@@ -89,7 +89,7 @@ def inline_list(
     file: Path,
     where: Where,
 ) -> GraphFile:
-    """Return *tasks*, which are written in *file* among other things, as the list *name*.
+    """Return *tasks*, which are a part of *file*, as the task list called *name*.
 
     Raises:
         ConfigurationError: see `graphs.workflow_of`.
@@ -114,8 +114,8 @@ _HYPOTHESIS = "hypothesis-"
 def builtin_tasks(procedure: str, size: int = 3) -> tuple[Task, ...]:
     """Return the tasks of a team of *size* for *procedure*, one of `SHARED`.
 
-    A search for a bug has as many hypotheses as there are hands, at least two; one member of
-    the team looks through the history.
+    In a search for a bug, one member reads the history and each other member tests a hypothesis;
+    there are at least two hypotheses.
 
     >>> [task.id for task in builtin_tasks("debugger-full", 4) if not task.blocked_by]
     ['hypothesis-a', 'hypothesis-b', 'hypothesis-c', 'history']
@@ -123,45 +123,45 @@ def builtin_tasks(procedure: str, size: int = 3) -> tuple[Task, ...]:
     written = parse(_BUILTIN.read_bytes(), _BUILTIN).data[procedure]
     first = [entry["id"] for entry in written if entry["id"].startswith(_HYPOTHESIS)]
     spare = set(first[max(size - 1, 2) :])
-    kept = (entry for entry in written if entry["id"] not in spare)
+    needed = (entry for entry in written if entry["id"] not in spare)
     return tuple(
         Task.model_validate(
             {**entry, "blocked_by": [n for n in entry.get("blocked_by", ()) if n not in spare]}
         )
-        for entry in kept
+        for entry in needed
     )
 
 
 def list_errors(
     listed: object, roles: Mapping[str, Role], where: Where
 ) -> list[tuple[KeyPath, ConfigurationError]]:
-    """Return what is wrong with the entries *listed* as a whole, each with its path.
+    """Return (path, error) for each problem between the entries *listed*.
 
-    An entry that was refused for a field counts without that field, so that one mistake does
-    not make others of it; nothing is told about it here.
+    An entry with an invalid field counts without that field, so that one mistake causes only one
+    error. Errors of single entries are not returned.
     """
     entries = listed if isinstance(listed, (list, tuple)) else ()
-    kept = {place: task for place, entry in enumerate(entries) if (task := _lenient(entry))}
-    if not kept:
+    tasks = {place: task for place, entry in enumerate(entries) if (task := _lenient(entry))}
+    if not tasks:
         return []
-    places = list(kept)
+    places = list(tasks)
     lost = {str(entry.get("id")) for entry in entries if isinstance(entry, Mapping)}
-    found = []
-    for one in list_problems(list(kept.values()), roles, most=len(kept), lost=lost):
+    errors = []
+    for problem in list_problems(list(tasks.values()), roles, most=len(tasks), lost=lost):
         path: KeyPath = ("tasks",)
-        if one.path and isinstance(one.path[0], int):
-            path = (*path, places[one.path[0]], *one.path[1:])
-        error = ConfigurationError(one.message, where=where(path), hint=one.hint)
-        found.append((path, error))
-    return found
+        if problem.path and isinstance(problem.path[0], int):
+            path = (*path, places[problem.path[0]], *problem.path[1:])
+        error = ConfigurationError(problem.message, where=where(path), hint=problem.hint)
+        errors.append((path, error))
+    return errors
 
 
 def _lenient(entry: object) -> Task | None:
-    """Return the task that *entry* is without what is wrong with it; None: it has no id."""
+    """Return the task of *entry* without its invalid fields; None: it has no valid id."""
     try:
         return TaskEntry.model_validate(entry).as_task()
     except ValidationError as refused:
-        wrong = {one["loc"][0] for one in refused.errors() if one["loc"]}
+        wrong = {error["loc"][0] for error in refused.errors() if error["loc"]}
     if not isinstance(entry, Mapping):
         return None
     rest = {key: entry[key] for key in ("id", "blocked_by", "role") if key in entry}
@@ -181,16 +181,16 @@ YAML_SUFFIXES = (".yaml", ".yml")
 
 
 def has_tasks(path: Path, page: str | None) -> bool:
-    """Return whether the file *path* with the text *page* is meant to be a list of tasks."""
+    """Return whether the file *path* with the text *page* is a task list."""
     return path.suffix.lower() in YAML_SUFFIXES or (page is not None and is_task_list(page))
 
 
 def load_tasks(
     path: Path, sections: Sections | None, *, name: str | None = None, text: str | None = None
 ) -> GraphFile:
-    """Return the list of tasks of the file *path*, YAML or Markdown, called *name*.
+    """Return the task list called *name* of the file *path*, YAML or Markdown.
 
-    *sections* has the roles; *text* is its content, where somebody has read it already.
+    *sections* returns the section with the roles. *text* is the content if it was read before.
 
     Raises:
         ConfigurationError: see `list_of`; or the file can't be read.
@@ -201,8 +201,8 @@ def load_tasks(
         return list_of(document, roles, name=name)
     if text is None:
         text = decode(read_bytes(path, 4 * MAX_CHARS), path)
-    document, told = read_page(text, path)
-    return list_of(document, roles, name=name, told=told)
+    document, errors = read_page(text, path)
+    return list_of(document, roles, name=name, errors=errors)
 
 
 _ID = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -219,9 +219,9 @@ _TOP_KEYS = frozenset({"kind", "name", "title", "description", "size"})
 
 
 def is_task_list(text: str) -> bool:
-    r"""Return whether *text* is meant to be a list of tasks, and no flowchart.
+    r"""Return whether *text* is a task list and not a flowchart.
 
-    Its front matter says ``kind: team``; or it has a heading of a task and no chart.
+    It is one if its front matter has ``kind: team``, or if it has a task's heading and no chart.
 
     >>> is_task_list("# Title\n\n## build: Build it\n"), is_task_list("# Title\n\n## Notes\n")
     (True, False)
@@ -234,7 +234,7 @@ def is_task_list(text: str) -> bool:
 
 
 def read_page(text: str, file: Path) -> tuple[Document, list[ConfigurationError]]:
-    """Return what the page *text*, the content of *file*, says, and what of it can't be read.
+    """Return the page *text*, the content of *file*, as a document, and the errors in it.
 
     Raises:
         ConfigurationError: it is too large.
@@ -251,23 +251,23 @@ def _plain(text: str) -> str:
 
 @cache
 def _parser() -> MarkdownIt:
-    from markdown_it import MarkdownIt  # noqa: PLC0415 - most lists are no Markdown
+    from markdown_it import MarkdownIt  # noqa: PLC0415 - most lists are not Markdown
 
-    # Underlined headings are text: '---' is often meant as a line.
+    # No underlined headings: people often write '---' as a horizontal line.
     return MarkdownIt("commonmark").disable("lheading")
 
 
 class _Section(Struct, frozen=True):
     line: int
-    """Of the heading, from 0."""
+    """The heading's line, from 0."""
     level: int
     text: str
     end: int
-    """Of the lines that belong to it."""
+    """The line after the section, from 0."""
 
 
 class _Page(Struct):
-    """One page while it is taken apart."""
+    """One page while it is parsed."""
 
     text: str
     file: Path
@@ -277,8 +277,8 @@ class _Page(Struct):
     def document(self) -> Document:
         """Return the page as data; see `read_page`."""
         lines = self.text.split("\n")
-        data, begin = self._front()
-        title, about, sections = self._sections(lines, begin)
+        data, start = self._front()
+        title, about, sections = self._sections(lines, start)
         if title:
             data.setdefault("title", title)
         if about:
@@ -302,7 +302,7 @@ class _Page(Struct):
         self.errors.append(ConfigurationError(message, where=where, hint=hint))
 
     def _front(self) -> tuple[dict[str, Any], int]:
-        """Return the front matter and the line behind it, from 0."""
+        """Return the front matter and the line after it, from 0."""
         front = _FRONT.match(self.text)
         if front is None:
             return {}, 0
@@ -324,41 +324,43 @@ class _Page(Struct):
         self.positions.update({(*above, *path): at for path, at in found.positions.items()})
         return found.data
 
-    def _sections(self, lines: list[str], begin: int) -> tuple[str, str, list[_Section]]:
-        """Return the title, what stands between it and the first task, and the tasks' sections."""
-        found = list(self._headings(lines, begin))
-        tasks = [section for section in found if section.level == 2]  # noqa: PLR2004 - "##"
+    def _sections(self, lines: list[str], start: int) -> tuple[str, str, list[_Section]]:
+        """Return the title, the text between it and the first task, and the tasks' sections."""
+        headings = list(self._headings(lines, start))
+        tasks = [section for section in headings if section.level == 2]  # noqa: PLR2004 - "##"
         titles = [
-            one for one in found if one.level == 1 and (not tasks or one.line < tasks[0].line)
+            heading
+            for heading in headings
+            if heading.level == 1 and (not tasks or heading.line < tasks[0].line)
         ]
-        above = tasks[0].line if tasks else len(lines)
-        start = titles[0].line + 1 if titles else begin
-        about = "\n".join(lines[start:above]).strip()
+        first_task = tasks[0].line if tasks else len(lines)
+        after_title = titles[0].line + 1 if titles else start
+        about = "\n".join(lines[after_title:first_task]).strip()
         ends = [*(section.line for section in tasks[1:]), len(lines)][: len(tasks)]
-        whole = [
-            _Section(one.line, one.level, one.text, end)
-            for one, end in zip(tasks, ends, strict=True)
+        sections = [
+            _Section(task.line, task.level, task.text, end)
+            for task, end in zip(tasks, ends, strict=True)
         ]
-        return (titles[0].text if titles else ""), about, whole
+        return (titles[0].text if titles else ""), about, sections
 
-    def _headings(self, lines: list[str], begin: int) -> Iterator[_Section]:
-        tokens = _parser().parse("\n".join(lines[begin:]))
+    def _headings(self, lines: list[str], start: int) -> Iterator[_Section]:
+        tokens = _parser().parse("\n".join(lines[start:]))
         for place, token in enumerate(tokens):
             is_heading = token.type == "heading_open" and token.level == 0
             if is_heading and token.tag in ("h1", "h2") and token.map is not None:
                 text = tokens[place + 1].content
-                yield _Section(token.map[0] + begin, int(token.tag[1]), text, 0)
+                yield _Section(token.map[0] + start, int(token.tag[1]), text, 0)
 
     def _task(
         self, heading: re.Match[str], section: _Section, lines: list[str], place: int
     ) -> dict[str, Any]:
         path: KeyPath = ("tasks", place)
-        begin = section.line + 1
-        end = begin
-        if begin < section.end and _FIELD.match(lines[begin]):
+        start = section.line + 1
+        end = start
+        if start < section.end and _FIELD.match(lines[start]):
             while end < section.end and lines[end].strip():
                 end += 1
-        fields = self._fields("\n".join(lines[begin:end]), begin + 1, path)
+        fields = self._fields("\n".join(lines[start:end]), start + 1, path)
         for key in ("id", "subject"):
             if key in fields:
                 line = self.positions[(*path, key)][0] - 1
@@ -393,4 +395,4 @@ FORMAT = FileFormat(
         "tasks", {"tasks": Entries, "size": Size | None}, _inline_problems, _load_inline
     ),
 )
-"""Lists of tasks, as a format of workflow files."""
+"""Task lists as a format of workflow files."""

@@ -1,4 +1,4 @@
-"""The teams of a project: their rules, their roles, and where their tasks run."""
+"""The teams of a project: their rules, their roles, and how their tasks are executed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from sequencer.model.graph.ends import TaskExpander
 from sequencer.model.graph.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.plugins.teams.briefing import brief_of
 from sequencer.plugins.teams.budgets import TeamBudgets
 from sequencer.plugins.teams.expansion import TeamExpander
+from sequencer.plugins.teams.prompt_context import context_of
 from sequencer.plugins.teams.section import teams_of
 from sequencer.plugins.teams.team import Role, TeamRules
 from sequencer.project.project import Project
@@ -22,7 +22,7 @@ from sequencer.project.task_graphs import TaskGraphs
 
 
 def execution_of(project: Project, agent: str | None = None) -> TaskExecution:
-    """Return how the tasks of a run are worked on; see `TaskGraphs.execution`."""
+    """Return the rules for executing the tasks of a run; see `TaskGraphs.execution`."""
     settings = project.settings
     options = teams_of(settings)
     rules = options.rules
@@ -37,7 +37,7 @@ def execution_of(project: Project, agent: str | None = None) -> TaskExecution:
 
 
 def execution(rules: TeamRules, expander: TaskExpander) -> TaskExecution:
-    """Return how tasks are worked on under *rules*."""
+    """Return the task execution for *rules* and *expander*."""
     return TaskExecution(
         capacity_rule=TeamBudgets(rules),
         expander=expander,
@@ -49,15 +49,15 @@ def execution(rules: TeamRules, expander: TaskExpander) -> TaskExecution:
 
 
 def _context(values: NodeValues, marking: Marking, **more: Any) -> Callable[[str], str]:
-    """Return a function from the text of a task's prompt file to its whole prompt."""
-    return brief_of(values, marking, **more).compose
+    """Return a function that composes a task's prompt from the text of its prompt file."""
+    return context_of(values, marking, **more).compose
 
 
 def _fallback_step(rules: TeamRules) -> Callable[[Step], Step] | None:
     return rules.replaced if rules.has_fallback else None
 
 
-def _grower(settings: Settings) -> TeamExpander:
+def _expander(settings: Settings) -> TeamExpander:
     options = teams_of(settings)
     return TeamExpander(options.every_role, options.rules.max_tasks)
 
@@ -76,29 +76,33 @@ def _cost_caps(settings: Settings, workflow: Workflow) -> Iterator[str]:
 
 def dump(execution: TaskExecution) -> dict[str, Any]:
     """Return the rules of *execution* as JSON data, for a process that runs no tasks itself."""
-    found: dict[str, Any] = {}
+    data: dict[str, Any] = {}
     if isinstance(execution.capacity_rule, TeamBudgets):
         rules = execution.capacity_rule.rules
-        found["rules"] = rules.model_dump(mode="json", exclude_defaults=True)
+        data["rules"] = rules.model_dump(mode="json", exclude_defaults=True)
     if isinstance(execution.expander, TeamExpander):
-        roles = execution.expander.roles.items()
-        found["roles"] = {k: one.model_dump(mode="json", exclude_defaults=True) for k, one in roles}
-        found["agent"] = execution.expander.agent
-    return found
+        data["roles"] = {
+            name: role.model_dump(mode="json", exclude_defaults=True)
+            for name, role in execution.expander.roles.items()
+        }
+        data["agent"] = execution.expander.agent
+    return data
 
 
 def load(data: Mapping[str, Any]) -> tuple[TeamBudgets, TeamExpander]:
-    """Return the limits and the expansion of tasks from what `dump` returned."""
+    """Return the team's limits and its expander from the data that `dump` returned."""
     rules = TeamRules.model_validate(data["rules"])
-    roles = {name: Role.model_validate(one) for name, one in data.get("roles", {}).items()}
-    agent, more = data.get("agent"), rules.has_fallback
-    return TeamBudgets(rules), TeamExpander(roles, rules.max_tasks, agent, has_fallback=more)
+    roles = {name: Role.model_validate(role) for name, role in data.get("roles", {}).items()}
+    expander = TeamExpander(
+        roles, rules.max_tasks, data.get("agent"), has_fallback=rules.has_fallback
+    )
+    return TeamBudgets(rules), expander
 
 
 TASK_GRAPHS = TaskGraphs(
     execution=execution_of,
     capacity_rule=lambda settings: TeamBudgets(teams_of(settings).rules),
-    expander=_grower,
+    expander=_expander,
     fallback_step=lambda settings: _fallback_step(teams_of(settings).rules),
     cost_caps=_cost_caps,
     dump=dump,

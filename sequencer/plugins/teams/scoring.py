@@ -1,12 +1,12 @@
-"""How much a request would gain from a team: 0 to 100, with the reasons, and the decision.
+"""How much a request would gain from a team: a score from 0 to 100, its reasons, and the decision.
 
-Pure: the same request and settings have the same score on every machine, and no model is
-asked. The points of the reasons add up to the score. The text is read in one pass over its
-lines and one over its words, so that the time grows with it and with nothing in it; words of
-code, of addresses and of comments in HTML are nobody's words. English only.
+Pure: the same request and settings have the same score on every machine, and no model is asked.
+The points of the reasons add up to the score. One pass over the lines and one over the words of
+the text: the time is linear in its length. Words in code, addresses and HTML comments don't count.
+English only.
 
-Not promised: that a team is worth its cost. The score counts what people write when a
-request is a large one.
+Not promised: that a team is worth its cost. The score counts signals that large requests
+usually have.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sequencer.plugins.teams.options import (
 
 _POINTS = json.loads(BUILTIN.read_bytes())
 CLASSIFICATIONS: Mapping[Word, int] = _POINTS["classifications"]
-"""Points of a request by its kind; the other kinds have none."""
+"""Kind of request -> points; other kinds have none."""
 KEYWORDS: Mapping[str, int] = dict.fromkeys(_POINTS["keywords"], _POINTS["keyword_points"])
 LABELS: Mapping[str, int] = _POINTS["labels"]
 
 MAX_NAMED = 6
-"""Words that one reason lists."""
+"""Maximum number of words that one reason lists."""
 _WHY: Mapping[Word | None, str] = {
     "orchestrator": "its sub-issues can be worked on at once",
     "debugger": "several hypotheses can be tried at once",
@@ -44,33 +44,33 @@ _WHY: Mapping[Word | None, str] = {
 
 
 class Reason(Struct, frozen=True):
-    """Points, and what they are for: one line."""
+    """Points and the reason for them, in one line."""
 
     points: int
     text: str
 
 
 class Score(Struct, frozen=True):
-    """What `score` found."""
+    """The result of `score`."""
 
     score: int
     """0 to 100."""
     uses_team: bool
-    """Whether it reaches the threshold; not whether teams are enabled, see `decide`."""
+    """Whether the score reaches the threshold; `decide` also checks whether teams are enabled."""
     reasons: tuple[Reason, ...]
     team_size: int
-    """Members that the score speaks for; 1: no team."""
+    """The number of members for this score; 1: no team."""
 
 
 class TeamChoice(Struct, frozen=True):
-    """Whether a request is given to a team."""
+    """The decision whether a team works on a request."""
 
     uses_team: bool
     why: str
     """One line."""
     score: Score
     size: int
-    """Members of the team, if one is used."""
+    """Number of members, if a team is used."""
 
 
 def score(
@@ -111,7 +111,7 @@ def score(
 def score_request(
     request: Request, route: Route, routing: RoutingSettings, options: TeamOptions
 ) -> Score:
-    """Return the score of *request*, which *route* has given its procedure."""
+    """Return the score of *request*, whose procedure *route* has chosen."""
     return score(
         classification=classification_of(request, route, routing),
         title=request.title,
@@ -124,15 +124,15 @@ def score_request(
 
 
 def classification_of(request: Request, route: Route, routing: RoutingSettings) -> Word | None:
-    """Return which kind of request has the procedure that *route* chose.
+    """Return the kind of request that belongs to the procedure that *route* chose.
 
-    A label or a person chooses a procedure without saying a word; what it is the procedure
-    of counts as said. None: it is nobody's, or a request of no kind goes there.
+    A label or a person chooses a procedure directly. Then the kind that leads to this procedure
+    counts. None: no kind leads to it, or the request has no kind.
     """
     words = [word for word in WORDS if routing.procedure_for(word) == route.procedure]
-    said = next((word for word in WORDS if word == route.classification), None)
-    if said in words or not words:
-        return said
+    classified = next((word for word in WORDS if word == route.classification), None)
+    if classified in words or not words:
+        return classified
     by_label = (word for word, _ in routing.labelled(request) if word in words)
     return next(by_label, words[0])
 
@@ -143,9 +143,9 @@ def decide(
     classification: Word | None,
     asked: bool | None = None,
 ) -> TeamChoice:
-    """Return whether a request with the score *found* is given to a team.
+    """Return whether a team works on a request with the score *found*.
 
-    *asked* is what a person said: ``--team``, ``--no-team``, or None for neither.
+    *asked* is the person's choice: ``--team``, ``--no-team``, or None for neither.
     """
     if asked is not None:
         uses_team, why = asked, "--team was given" if asked else "--no-team was given"
@@ -158,7 +158,7 @@ def decide(
 
 
 def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -> str | None:
-    """Return the first thing that stands against a team."""
+    """Return the first reason against a team, or None."""
     if not options.enabled:
         return "teams.enabled is false"
     if classification is None:
@@ -182,10 +182,10 @@ def _signals(
     labels: Iterable[str],
     found: Signals,
 ) -> tuple[Reason, ...]:
-    """Return the table of signals: of each its text, what was found of it, its rule of points."""
+    """Return one reason for each signal; those with 0 points are left out later."""
     kinds = {**CLASSIFICATIONS, **settings.classifications}
     keywords = {**KEYWORDS, **settings.keywords}
-    said = phrases_in(found.tokens, keywords)
+    present = phrases_in(found.tokens, keywords)
     of_labels = {_folded(name): n for name, n in {**LABELS, **settings.labels}.items()}
     components = phrases_in(found.tokens, settings.component_names)
     traces, steps = found.trace_lines, found.reproduction_steps
@@ -195,9 +195,12 @@ def _signals(
         _weighed(f"{{}}: {_WHY[kind]}" if kind in _WHY else "{}", [kind] if kind else (), kinds),
         _weighed("procedure {}", [procedure] if procedure else (), settings.procedures),
         _length(settings, found.chars),
-        _weighed("keywords: {}", [word for word in said if keywords[word] > 0], keywords),
-        _weighed("keywords: {}", [word for word in said if keywords[word] < 0], keywords),
-        *(_weighed("label {}", (one,), of_labels) for one in dict.fromkeys(map(_folded, labels))),
+        _weighed("keywords: {}", [word for word in present if keywords[word] > 0], keywords),
+        _weighed("keywords: {}", [word for word in present if keywords[word] < 0], keywords),
+        *(
+            _weighed("label {}", (label,), of_labels)
+            for label in dict.fromkeys(map(_folded, labels))
+        ),
         _counted("listed sub-tasks", found.subtasks, settings.subtasks),
         _counted("files", len(found.paths), settings.files, sorted(found.paths)),
         _counted("components", len(components), settings.components, components),
@@ -215,7 +218,7 @@ def _length(settings: ScoreSettings, chars: int) -> Reason:
 
 
 def _weighed(text: str, names: Collection[Text], points: Mapping[Text, int]) -> Reason:
-    """Return the points of all *names*, which take the place of ``{}`` in *text*."""
+    """Return the sum of the points of *names*, with the names in place of ``{}`` in *text*."""
     return Reason(sum(points.get(name, 0) for name in names), text.format(_listed(names)))
 
 
@@ -231,17 +234,17 @@ def _listed(names: Collection[str]) -> str:
 
 
 def _folded(label: str) -> str:
-    """Return *label* as it is compared: people write size/XL, size: XL and Size-XL."""
+    """Return *label* in the form for comparison: people write size/XL, size: XL and Size-XL."""
     return re.sub(r"[\s_:/-]+", "-", label.casefold()).strip("-")
 
 
 BREAK = "|"
-"""Stands between words that are no neighbours; no token of a keyword."""
+"""Separates words that are not neighbors; never a token of a keyword."""
 MAX_PATH_CHARS = 300
 MAX_LINE_CHARS = 500
-"""Of a line that may be one of a stack trace."""
+"""Maximum length of a line that may belong to a stack trace."""
 MAX_LINES = 20_000
-"""Of a text; what comes behind them is not read."""
+"""Maximum number of lines that are read; later ones are ignored."""
 MIN_INFLECTED_CHARS = 3
 _VOWELS = "aeiou"
 
@@ -268,7 +271,7 @@ _TRACE = re.compile(
         | /\S{1,300}\.go:\d+ )""",
     re.VERBOSE,
 )
-# Hyphens stand between words, an apostrophe or a dot with a letter behind it inside of one.
+# A hyphen separates words. An apostrophe or a dot before a letter is inside a word.
 _TOKEN = re.compile(r"\w+(?:[.@']\w+)*(?:\(\))?|[^\w\s-]")
 _COMPOUND = re.compile(r"\b(?:(?:front|back)[ -]end|full[ -]stack|(?:code|data)[ -]base)\b")
 _BEGINS, _ENDS = "\"'([{<*|", "\"')]}>,;:.!?*|"
@@ -288,7 +291,7 @@ _EXTENSIONS = re.compile(
 
 
 class _Section(Enum):
-    """What the items of a list are, by the title above it."""
+    """The meaning of list items, decided by the title above the list."""
 
     WORK = auto()
     REPRODUCTION = auto()
@@ -296,20 +299,20 @@ class _Section(Enum):
 
 
 class Signals(Struct):
-    """What was found; counts are of different things, where a thing can be named twice."""
+    """The signals in a request."""
 
     tokens: list[str] = field(default_factory=list)
-    """Words in lower case, in order, with `BREAK` and other marks where a thought ends."""
+    """Words in lower case, in order, with `BREAK` and punctuation between unrelated words."""
     paths: set[str] = field(default_factory=set)
     chars: int = 0
-    """Of the text's prose, without the white space around its lines."""
+    """Length of the prose, without white space around lines."""
     subtasks: int = 0
     trace_lines: int = 0
     reproduction_steps: int = 0
 
 
 def signals_of(title: str, text: str) -> Signals:
-    """Return what *title* and *text* say; the length is that of the text alone."""
+    """Return the signals in *title* and *text*; the length counts only the text."""
     found = Signals()
     prose = "\n".join(_lines_of_prose(_without_comments(text), found))
     _take_words(f"{_without_comments(title)} {BREAK} {prose}", found)
@@ -317,7 +320,7 @@ def signals_of(title: str, text: str) -> Signals:
 
 
 def tokens_of(phrase: str) -> list[str]:
-    """Return *phrase* as its words stand in `Signals.tokens`.
+    """Return the words of *phrase* in the form of `Signals.tokens`.
 
     >>> tokens_of("End-to-end, full stack")
     ['end', 'to', 'end', ',', 'fullstack']
@@ -327,7 +330,7 @@ def tokens_of(phrase: str) -> list[str]:
 
 
 def forms_of(word: str) -> Iterator[str]:
-    """Yield *word* and what English makes of it at its end.
+    """Yield *word* and its inflected English forms.
 
     >>> list(forms_of("migrate"))
     ['migrate', 'migrates', 'migrated', 'migrating', 'migration', 'migrations']
@@ -344,14 +347,14 @@ def forms_of(word: str) -> Iterator[str]:
     if word.endswith("y") and word[-2] not in _VOWELS:
         yield from (f"{stem}ies", f"{stem}ied", f"{word}ing")
         return
-    is_hissing = word.endswith(("s", "x", "z", "ch", "sh"))
-    yield from (f"{word}{'es' if is_hissing else 's'}", f"{word}ed", f"{word}ing")
+    is_sibilant = word.endswith(("s", "x", "z", "ch", "sh"))
+    yield from (f"{word}{'es' if is_sibilant else 's'}", f"{word}ed", f"{word}ing")
     if word[-1] not in "aeiouwxy" and word[-2] in _VOWELS:
         yield from (f"{word}{word[-1]}ed", f"{word}{word[-1]}ing")
 
 
 def phrases_in(tokens: list[str], phrases: Iterable[str]) -> list[str]:
-    """Return those of *phrases* that stand in *tokens*, each word in any of its forms."""
+    """Return each of *phrases* that occurs in *tokens*, with each word in any of its forms."""
     starts: dict[str, list[tuple[str, list[frozenset[str]]]]] = {}
     for phrase in phrases:
         parts = [frozenset(forms_of(word)) for word in tokens_of(phrase)]
@@ -360,13 +363,13 @@ def phrases_in(tokens: list[str], phrases: Iterable[str]) -> list[str]:
     found: set[str] = set()
     for place, token in enumerate(tokens, 1):
         for phrase, rest in starts.get(token, ()):
-            if phrase not in found and _stands_at(place, tokens, rest):
+            if phrase not in found and _matches_at(place, tokens, rest):
                 found.add(phrase)
     return [phrase for phrase in phrases if phrase in found]
 
 
-def _stands_at(place: int, tokens: list[str], words: list[frozenset[str]]) -> bool:
-    # A loop: this is asked for each word of a text.
+def _matches_at(place: int, tokens: list[str], words: list[frozenset[str]]) -> bool:
+    # A plain loop for speed: this runs for each word of a text.
     for offset, forms in enumerate(words, place):
         if offset >= len(tokens) or tokens[offset] not in forms:
             return False
@@ -374,16 +377,16 @@ def _stands_at(place: int, tokens: list[str], words: list[frozenset[str]]) -> bo
 
 
 def _without_comments(text: str) -> str:
-    """Return *text* without ``<!-- … -->``, with which templates tell people what to write."""
-    kept, end = [], 0
+    """Return *text* without ``<!-- … -->``: these are instructions of an issue template."""
+    parts, end = [], 0
     while (start := text.find("<!--", end)) >= 0 and (close := text.find("-->", start)) >= 0:
-        kept.append(text[end:start])
+        parts.append(text[end:start])
         end = close + len("-->")
-    return "".join((*kept, text[end:]))
+    return "".join((*parts, text[end:]))
 
 
 def _lines_of_prose(text: str, found: Signals) -> Iterator[str]:
-    """Yield the lines that are no code, and count what whole lines show."""
+    """Yield the lines that are not code, and count the signals of whole lines."""
     fence, section = "", _Section.WORK
     for line in text.splitlines()[:MAX_LINES]:
         if not line or line.isspace():
@@ -394,7 +397,7 @@ def _lines_of_prose(text: str, found: Signals) -> Iterator[str]:
             continue
         mark = _FENCE.match(line)
         if fence or mark:
-            fence = _fence_behind(line, mark, fence)
+            fence = _fence_after(line, mark, fence)
             continue
         found.chars += len(line.strip())
         item = _ITEM.match(line)
@@ -408,8 +411,8 @@ def _lines_of_prose(text: str, found: Signals) -> Iterator[str]:
             yield line
 
 
-def _fence_behind(line: str, mark: re.Match[str] | None, fence: str) -> str:
-    """Return the fence that is open behind *line*; empty: none is."""
+def _fence_after(line: str, mark: re.Match[str] | None, fence: str) -> str:
+    """Return the code fence that is open after *line*; empty: none."""
     if mark is None or not fence:
         return fence or (mark[1] if mark else "")
     is_end = mark[1].startswith(fence) and not line[mark.end() :].strip()
@@ -423,7 +426,7 @@ def _section_of(title: str) -> _Section:
 
 
 def _count_item(item: re.Match[str], section: _Section, found: Signals) -> None:
-    """Count a list item, unless it is part of another one, is done, or is no work."""
+    """Count a list item, unless it is nested, is done, or is not work."""
     indent, box = item[1], item[2]
     if (len(indent) > 1 and box is None) or (box is not None and box[1] != " "):
         return
@@ -434,7 +437,7 @@ def _count_item(item: re.Match[str], section: _Section, found: Signals) -> None:
 
 
 def _take_words(prose: str, found: Signals) -> None:
-    """Add the words and the paths of *prose*."""
+    """Add the words and the paths of *prose* to *found*."""
     for span in _CODE_SPAN.findall(prose):
         found.paths.update(path for path in map(_path_in, span.split()) if path is not None)
     plain = _ADDRESS.sub(f" {BREAK} ", _CODE_SPAN.sub(f" {BREAK} ", prose))
@@ -448,8 +451,8 @@ def _take_words(prose: str, found: Signals) -> None:
 
 
 def _path_in(chunk: str) -> str | None:
-    """Return the path that *chunk*, which has no white space, is; None: it is none."""
-    # Most chunks are words, with a mark behind the last one of a sentence.
+    """Return the path in *chunk*, a text without white space; None: it is not a path."""
+    # Check the cheap conditions first: most chunks are words, some with punctuation at the end.
     core = chunk.rstrip(_ENDS)
     if not ("." in core or "/" in core or "\\" in core) or len(core) > MAX_PATH_CHARS:
         return None

@@ -14,8 +14,8 @@ from sequencer.project.settings import Settings
 
 def teams_of(settings: Settings) -> TeamOptions:
     """Return the section `teams` of *settings*."""
-    found: TeamOptions = settings.section("teams")
-    return found
+    options: TeamOptions = settings.section("teams")
+    return options
 
 
 def _problems(value: TeamOptions, check: Check) -> Iterator[Found]:

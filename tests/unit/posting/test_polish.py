@@ -53,7 +53,7 @@ def test_no_file_outside_of_the_run_is_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "outside.txt").write_text("private")
     (tmp_path / "run" / "results").mkdir(parents=True)
     told = polished(activity(output_file=name), REDACTION, tmp_path / "run", 1000)
-    assert told.body == f"[what the record names is not an output of a step: `{name}`]"
+    assert told.body == f"[the file that the record names is not a step's output: `{name}`]"
 
 
 def test_an_output_that_is_gone_or_no_file_is_said_to_be(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_any_graph_can_be_drawn_in_both_alphabets(found: FlowView) -> None:
             assert "\x1b" not in plain
             assert "\u202e" not in plain
             # Nothing but the drawing's own colours.
-            colours = re.sub(r"\x1b\[[0-9;]+m", "", picture.text(has_colours=True))
+            colours = re.sub(r"\x1b\[[0-9;]+m", "", picture.text(has_colors=True))
             assert "\x1b" not in colours
             assert [line.rstrip() for line in colours.splitlines()] == plain.splitlines()
 
@@ -253,12 +253,12 @@ def test_groups_have_frames_with_their_titles() -> None:
 
 def test_an_authors_colors_are_seen_until_a_run_has_its_own() -> None:
     chart = read_chart(COLORED)
-    text = drawing(of(graph("a --> b")), chart=chart).text(has_colours=True)
+    text = drawing(of(graph("a --> b")), chart=chart).text(has_colors=True)
     # A dark ground gets light letters.
     assert "\x1b[38;2;255;255;255;48;2;17;34;51m┌" in text
     assert "\x1b[38;2;0;255;0m│ b │" in text
     ran = of(graph("a --> b"), "running", a="done", b="failed")
-    assert "48;2" not in drawing(ran, chart=chart).text(has_colours=True)
+    assert "48;2" not in drawing(ran, chart=chart).text(has_colors=True)
 
 
 CHART = "flowchart TD\n  a[One] --> b\n  b -->|x| c((End))\n"

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sequencer.errors import ConfigurationError, Interrupted, SequencerError, StepFailed
 from sequencer.model.request import Request
 from sequencer.plugins.requests.routing import (
-    MAX_TOLD_CHARS,
+    MAX_TEXT_CHARS,
     WORDS,
     ClassificationFailed,
     classification_prompt,
@@ -92,10 +92,10 @@ def test_the_prompt_tells_the_request_and_all_the_words() -> None:
     assert all(f"\n{word} " in prompt for word in WORDS)
     for told in ("Title: Add a page", "Labels: ui, web", "For users."):
         assert told in prompt.split("----- request -----")[1]
-    long = classification_prompt(Request(title="x", text="y" * (MAX_TOLD_CHARS + 7)))
+    long = classification_prompt(Request(title="x", text="y" * (MAX_TEXT_CHARS + 7)))
     assert "Labels: none" in long
     assert "(7 more characters)" in long
-    assert len(long) < MAX_TOLD_CHARS + 3000
+    assert len(long) < MAX_TEXT_CHARS + 3000
     asked: list[str] = []
 
     def ask(prompt: str) -> str:

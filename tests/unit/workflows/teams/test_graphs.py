@@ -153,7 +153,7 @@ def test_who_adds_tasks_has_to_answer_in_their_form(adds: Literal["tasks", "sub-
 # --- what is wrong with a list -----------------------------------------------------------
 
 CIRCLE = "tasks wait for each other in a circle: "
-ARROW = "an arrow leads to the task that waits; take one of them away"
+ARROW = "an arrow points to the task that waits; remove one of them"
 
 
 def problems(
@@ -162,7 +162,7 @@ def problems(
     there: Mapping[str, Sequence[str]] | None = None,
     lost: Sequence[str] = (),
 ) -> list[TaskProblem]:
-    return list_problems(tasks, ROLES, most=most, there=there, lost=lost)
+    return list_problems(tasks, ROLES, most=most, existing=there, lost=lost)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_new_tasks_start_after_who_adds_them_and_before_what_waited_for_it(
             "tasks[0].blocked_by: tasks wait for each other in a circle: a -> e",
         ),
         ([task("a", "b"), task("b", "a")], "a -> b -> a"),
-        ([task("a"), task("b")], "5 tasks, 3 of them there; at most 4"),
+        ([task("a"), task("b")], "5 tasks, 3 of them in the run already; at most 4"),
         ([], "there is no task in it"),
     ],
 )

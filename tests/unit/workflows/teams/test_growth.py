@@ -63,7 +63,7 @@ def test_the_form_in_words_fits_the_schema(adds: Literal["tasks", "sub-issues"])
 )
 def test_who_performs_it_and_how_is_not_a_lead_s_to_say(field: str) -> None:
     text = refusal("tasks", {"tasks": [{**ONE, field: "x"}]})
-    assert f"the answer: tasks[0]: {field!r} is not for a lead to say" in text
+    assert f"the answer: tasks[0]: {field!r} is not a key that a lead can set" in text
     assert "known keys: active_form, blocked_by, description, id, role, subject, weight" in text
 
 
@@ -143,7 +143,7 @@ def test_one_waits_until_what_it_depends_on_is_verified(
     ],
 )
 def test_sub_issues_that_are_refused(given: Any, there: list[str], said: str) -> None:
-    assert said in refusal("sub-issues", {"sub_issues": given}, there=there)
+    assert said in refusal("sub-issues", {"sub_issues": given}, existing=there)
 
 
 # --- what becomes of it ------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_in_which_role_it_is_done(
         ([{"blocked_by": ["ende"]}], ["tasks[0].blocked_by[0]", "did you mean 'end'?"]),
         (
             [{}, {"id": "b", "blocked_by": ["c"]}, {"id": "c", "blocked_by": ["b"]}],
-            ["tasks[1].blocked_by", "b -> c -> b", "take one of them away"],
+            ["tasks[1].blocked_by", "b -> c -> b", "remove one of them"],
         ),
         ([{"id": "end"}], ["tasks[0].id", "the run has a task 'end' already"]),
         ([{"role": "x"}, {}], ["tasks[0].role", "tasks[1].id", "two tasks"]),

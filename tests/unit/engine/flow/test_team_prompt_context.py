@@ -14,8 +14,8 @@ from sequencer.model.graph.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.graph.marking import Marking
 from sequencer.model.graph.task import TaskTraits
 from sequencer.model.request import Request
-from sequencer.plugins.teams import briefing
-from sequencer.plugins.teams.briefing import MOST_CHARS, Brief, brief_of
+from sequencer.plugins.teams import prompt_context
+from sequencer.plugins.teams.prompt_context import MOST_CHARS, TaskContext, context_of
 from sequencer.workflows.prompts import MissingValue
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import AT_ONCE, task, team
@@ -39,7 +39,7 @@ def read_of(texts: dict[str, str]) -> object:
 
 def brief(
     *blockers: Node, texts: dict[str, str] | None = None, here: Node | None = None, **more: object
-) -> Brief:
+) -> TaskContext:
     """Return what the last task is told behind *blockers*, which said *texts*, by their names."""
     mine = here or node("me", "Write it", description="In C.", blocked_by=[b.id for b in blockers])
     edges = tuple(Edge(source=one.id, target="me") for one in blockers)
@@ -57,7 +57,7 @@ def brief(
         marking.apply(["team", *operation])
     values = values_of(graph, "me", marking, str(more.pop("prompt", "")), read_of(said))  # type: ignore[arg-type]
     assert values is not None
-    made = brief_of(
+    made = context_of(
         values,
         marking,
         request=more.pop("request", None),  # type: ignore[arg-type]
@@ -191,4 +191,4 @@ def test_secrets_stand_in_no_note(tmp_path: Path) -> None:
 
 
 def test_the_limits_are_those_that_the_docs_tell() -> None:
-    assert (briefing.MOST_CHARS, briefing.LEAST_CHARS) == (48_000, 800)
+    assert (prompt_context.MOST_CHARS, prompt_context.LEAST_CHARS) == (48_000, 800)
