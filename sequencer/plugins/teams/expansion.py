@@ -73,7 +73,7 @@ class TeamExpander(Struct, frozen=True):
             raise AnswerRefused(self.redact(f"no task is added: {error}")) from None
         except ValidationError as error:
             # Of what is made of the answer: a sub-issue's text that is just too long, with ours.
-            message = f"no task is added: {error.told(with_values=False)[0]}"
+            message = f"no task is added: {error.messages(with_values=False)[0]}"
             raise AnswerRefused(self.redact(message)) from None
         return growth.replace(steps=tuple(map(self._performed, growth.steps)))
 
