@@ -330,7 +330,7 @@ class _Simulation:
             self._workflow = grown(self._workflow, [growth])
         self._course.succeed(name, text, reference)
         if growth is not None:
-            self._course.tell_growth(growth, name)
+            self._course.report_expansion(growth, name)
 
     def _reject(self, name: str, end: Rejection) -> None:
         self._course.refuse(name, end.outcome.error or "", end.fix)
@@ -380,7 +380,7 @@ class _Simulation:
             self._resting.discard(name)
             failures = self._marking.active[name].failures
             again = {"retry": failures + 1} if failures else {"again": True}
-            self._course.tell(Event.CLAIMED, name, **again)
+            self._course.report(Event.CLAIMED, name, **again)
             self._attempt(name)
 
     def _state(self) -> dict[str, Any]:
