@@ -1,8 +1,8 @@
 """Every deliberate error of the program, one tree, each with its exit code.
 
 An error says what went wrong, where, and what to do; the same facts are attributes, so
-that a program that uses the library need not read prose. Anything that is raised and is
-not in this tree is a bug, and the command line says so with exit code 70.
+that a program that uses the library need not parse prose. Any other exception is a bug, and
+the command line reports it with exit code 70.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import ClassVar
 _SHOWN_CHANGES = 40
 _SHOWN_ACTS = 15
 _SHOWN_CHARACTERS = 200
-"""How much an error shows of what a project can do; the question shows all of it."""
+"""Limits for what an error lists of a project; the question of `trust` shows everything."""
 
 
 class SequencerError(Exception):
@@ -36,7 +36,7 @@ class SequencerError(Exception):
 
     @property
     def each(self) -> tuple[SequencerError, ...]:
-        """Return the errors that this one stands for: itself, or several at once."""
+        """Return the errors that this one consists of: usually only itself."""
         return (self,)
 
     @property
@@ -54,18 +54,18 @@ _ENDS_A_PART = (":", ";", ",", ".", "!", "?", "…")
 
 
 def in_one_line(text: str) -> str:
-    r"""Return the lines of *text* on one, told apart where nothing else does.
+    r"""Return *text* on one line, with a semicolon after each part that has no punctuation.
 
     >>> in_one_line("the run is held\n  'sequencer resume' lets it continue")
     "the run is held; 'sequencer resume' lets it continue"
     >>> in_one_line("these changed:\n    agents\n    hooks")
     'these changed: agents; hooks'
     """
-    found = ""
+    line = ""
     for part in filter(None, map(str.strip, text.splitlines())):
-        between = " " if found.endswith(_ENDS_A_PART) else "; "
-        found = f"{found}{between}{part}" if found else part
-    return found
+        separator = " " if line.endswith(_ENDS_A_PART) else "; "
+        line = f"{line}{separator}{part}" if line else part
+    return line
 
 
 class StepFailed(SequencerError):
@@ -75,13 +75,13 @@ class StepFailed(SequencerError):
 
 
 class UsageRefused(SequencerError):
-    """The command or the library was used in a way that has no meaning."""
+    """The command or the library was used in a way that makes no sense."""
 
     exit_code = 2
 
 
 class ConfigurationError(UsageRefused):
-    """The configuration says something that can't be done; nothing was started."""
+    """The configuration asks for something that can't be done; nothing was started."""
 
 
 class PackageFailed(ConfigurationError):
@@ -89,10 +89,10 @@ class PackageFailed(ConfigurationError):
 
 
 class ConfigurationErrors(ConfigurationError):
-    """Everything that is wrong with a file, in its order."""
+    """Everything that is wrong with a file, in the order of the file."""
 
     def __init__(self, errors: Iterable[ConfigurationError]) -> None:
-        """Hold *errors*; the message is all of theirs."""
+        """Hold *errors*; the message joins all of theirs."""
         self.errors = tuple(errors)
         super().__init__(str(self))
 
@@ -101,12 +101,12 @@ class ConfigurationErrors(ConfigurationError):
         return self.errors
 
     def __str__(self) -> str:
-        """Return all of them, as they are now: whoever shows them may know the places."""
+        """Return all of them, as they are now: a caller may have added where each of them is."""
         return "\n".join(str(error) for error in self.errors)
 
 
 def raise_all(errors: list[ConfigurationError]) -> None:
-    """Raise *errors*: one as it is, more of them together; none: return."""
+    """Raise the only one of *errors* as it is, or several as one error; return if it is empty."""
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -122,20 +122,21 @@ def _part_of(fact: str) -> str:
 
 
 def some_of_each(facts: Sequence[str], most: int) -> list[str]:
-    """Return at most *most* of *facts*: of every part of a project some, in order.
+    """Return at most *most* of *facts*, some from every part of a project, in order.
 
-    So a project can't put what is dangerous behind many harmless facts.
+    So a project can't hide a dangerous fact after many harmless ones.
     """
     by_part: dict[str, list[int]] = {}
-    for place, fact in enumerate(facts):
-        by_part.setdefault(_part_of(fact), []).append(place)
-    in_turn = [one for places in zip_longest(*by_part.values()) for one in places]
-    chosen = [place for place in in_turn if place is not None][:most]
-    return [facts[place] for place in sorted(chosen)]
+    for index, fact in enumerate(facts):
+        by_part.setdefault(_part_of(fact), []).append(index)
+    # The first fact of each part, then the second of each, and so on.
+    in_turns = [index for indexes in zip_longest(*by_part.values()) for index in indexes]
+    chosen = [index for index in in_turns if index is not None][:most]
+    return [facts[index] for index in sorted(chosen)]
 
 
 def summary_of(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
-    """Return a line that counts *facts* by part of the project; none if all are shown.
+    """Return one line that counts *facts* by part of the project; no line if all are shown.
 
     >>> summary_of(["agents.x.argv: []"] * 40 + ["hooks: []"], 40)
     ['41 parts in all: agents 40, hooks 1']
@@ -147,7 +148,7 @@ def summary_of(facts: Sequence[str], most: int = _SHOWN_CHANGES) -> list[str]:
 
 
 class NotTrusted(UsageRefused):
-    """Nobody has said yet that this project may act on this machine; nothing of it was run."""
+    """No one has trusted this project on this machine yet; nothing of it was run."""
 
     def __init__(
         self,
@@ -157,10 +158,10 @@ class NotTrusted(UsageRefused):
         flows: Iterable[str] = (),
         hint: str | None = None,
     ) -> None:
-        """Say what of *project* would act, or what has *changed* since it was trusted.
+        """List the *acts* of *project*, or what has *changed* since it was trusted.
 
-        *flows* are the paths of workflows that were asked for. *hint* says what to do where
-        to trust the project is not all.
+        *flows* are the paths of the requested workflows. *hint* says what to do if trusting
+        the project is not enough.
         """
         self.project = project
         self.acts = tuple(acts)
@@ -188,10 +189,10 @@ def _shortened(line: str) -> str:
 
 
 class DecisionRefused(UsageRefused):
-    """An agent asked for what only people decide; see `store.identity.is_inside_agent`."""
+    """An agent tried to decide what only people decide; see `store.identity.is_inside_agent`."""
 
     def __init__(self, what: str, hint: str) -> None:
-        """Say *what* an agent may not do, and in *hint* who may or what allows it."""
+        """Say *what* an agent may not do; *hint* says who may, or which setting allows it."""
         super().__init__(
             f"{what}: this is for a person to decide, but it was called inside of an agent's step",
             hint=f"{hint}; nothing was changed",
@@ -203,7 +204,7 @@ class UnsafePath(ConfigurationError):
 
 
 class UnknownName(ConfigurationError):
-    """A name that nobody defined; the known ones are listed."""
+    """A name that is not defined; the error lists the known ones."""
 
     def __init__(
         self, kind: str, name: str, known: Iterable[str], *, where: str | None = None
@@ -217,7 +218,7 @@ class UnknownName(ConfigurationError):
         )
         guess = f"did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
         listed = f"known {kind}s: {', '.join(self.known) or 'none'}"
-        # A step has thirty keys, and whoever mistyped one of them needs that one only.
+        # A step has thirty keys: after a typo, only the nearest one helps.
         hint = guess if guess and kind == "key" else f"{guess} {listed}".strip()
         if kind == "command":
             hint = guess or "'sequencer help all' lists them"
@@ -225,17 +226,17 @@ class UnknownName(ConfigurationError):
 
 
 class StateRefused(SequencerError):
-    """The run's files, or a claim on them, can't be believed; they are untouched."""
+    """The run's files, or a claim on them, can't be trusted; they are untouched."""
 
     exit_code = 3
 
 
 class StaleClaim(StateRefused):
-    """The claim with this token is not in the head: somebody else has taken the step over."""
+    """The claim with this token is not in the head: another process has taken over the step."""
 
 
 class CorruptState(StateRefused):
-    """Neither the head nor the journal gives an unambiguous state."""
+    """Neither the head nor the journal gives a clear state."""
 
 
 class DefinitionChanged(StateRefused):
@@ -247,19 +248,19 @@ class NewerSchema(StateRefused):
 
 
 class EditRefused(StateRefused):
-    """An edit of state.json by hand that would break the run's order."""
+    """A manual edit of state.json that would break the order of the run."""
 
 
 class TransitionRefused(StateRefused):
-    """The run's present status does not allow this change."""
+    """The current status of the run does not allow this change."""
 
 
 class TooManyFailures(StateRefused):
-    """The step failed as often in a row as the run's limits allow."""
+    """The step has failed in a row as often as the limits of the run allow."""
 
 
 class UnsafeFolder(StateRefused):
-    """A folder of a run is a link; what lies behind it is somebody else's."""
+    """A folder of a run is a symbolic link; its target does not belong to the run."""
 
 
 class StorageFailed(StateRefused):
@@ -267,7 +268,7 @@ class StorageFailed(StateRefused):
 
 
 class RemoteUnreachable(StorageFailed):
-    """The remote of a run did not answer, or let nobody in; trying again later may help."""
+    """The remote of a run did not answer or denied access; trying again later may help."""
 
     def __init__(
         self,
@@ -277,17 +278,17 @@ class RemoteUnreachable(StorageFailed):
         hint: str | None = None,
         is_denied: bool = False,
     ) -> None:
-        """Say what failed; *is_denied*: the credentials did, and time alone mends nothing."""
+        """Say what failed; *is_denied*: the credentials were refused, so waiting does not help."""
         super().__init__(message, where=where, hint=hint)
         self.is_denied = is_denied
 
 
 class RemoteRefused(StorageFailed):
-    """The remote answered and does not take what was pushed: its rules have to be changed."""
+    """The remote answered and rejected the push: its rules have to be changed."""
 
 
 class WorkTreeRefused(StateRefused):
-    """The work tree is not as a step needs it: changes of somebody, or another history."""
+    """A step can't use the work tree: it has uncommitted changes or another history."""
 
 
 class NetworkFileSystem(StateRefused):
@@ -295,19 +296,19 @@ class NetworkFileSystem(StateRefused):
 
 
 class WaitsForPerson(SequencerError):
-    """The run can't go on before a person decides."""
+    """The run can't continue before a person decides."""
 
     exit_code = 4
 
 
 class ClaimHeld(SequencerError):
-    """Somebody else runs the step, and nothing proves that they are gone."""
+    """Another process runs the step, and nothing proves that it is gone."""
 
     exit_code = 75
 
 
 class WorkTreeBusy(ClaimHeld):
-    """Agents of another process of this machine work in the work tree, or are being ended."""
+    """Agents of another process on this machine use the work tree, or are being stopped."""
 
 
 class MachineBusy(SequencerError):
@@ -317,7 +318,7 @@ class MachineBusy(SequencerError):
 
 
 class Interrupted(SequencerError):
-    """SIGINT or SIGTERM; the claim was released and no process was left behind."""
+    """SIGINT or SIGTERM; the claim was released and no process is left running."""
 
     exit_code = 130
 
@@ -345,63 +346,63 @@ _EXHAUSTED = {
 
 
 def out_of_resources(error: BaseException | None) -> MachineBusy | None:
-    """Return what *error* is if this machine ran out of something: processes, memory, disk space.
+    """Return *error* as `MachineBusy` if this machine ran out of processes, memory or disk space.
 
-    None: it is something else. What an error was made from counts as well, because a file
-    that can't be opened for that reason is no fault of the file.
+    None: it is something else. The causes of *error* count as well: if a file can't be opened
+    for such a reason, the file is not at fault.
     """
     while error is not None:
         if isinstance(error, MachineBusy):
             return error
-        found = None
+        advice = None
         if isinstance(error, OSError):
-            found = _EXHAUSTED.get(error.errno or 0)
+            advice = _EXHAUSTED.get(error.errno or 0)
         elif isinstance(error, MemoryError):
-            found = _NO_MEMORY
+            advice = _NO_MEMORY
         elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-            found = _TOO_MANY_PROCESSES
+            advice = _TOO_MANY_PROCESSES
         elif isinstance(error, ImportError) and "Too many open files" in str(error):
-            # The system's loader of libraries tells no number.
-            found = _EXHAUSTED[errno.EMFILE]
-        if found is not None:
-            return MachineBusy(f"{found[0]} ({error})", hint=found[1])
+            # The loader of shared libraries gives no error number.
+            advice = _EXHAUSTED[errno.EMFILE]
+        if advice is not None:
+            return MachineBusy(f"{advice[0]} ({error})", hint=advice[1])
         error = error.__cause__
     return None
 
 
 def failed_disk(error: BaseException | None) -> StorageFailed | None:
-    """Return what *error* is if a disk fails or can only be read; None: it is something else."""
+    """Return *error* as `StorageFailed` if a disk fails or is read-only; None: it is neither."""
     if isinstance(error, StorageFailed):
         return None if failed_disk(error.__cause__) is None else error
     if not isinstance(error, OSError) or error.errno not in {errno.EIO, errno.EROFS}:
         return None
-    # A descriptor is no place.
+    # A file descriptor means nothing to a person.
     where = None if isinstance(error.filename, int | None) else str(error.filename)
     hint = "look at the disk ('mount' and 'dmesg' tell more), then start again"
     return StorageFailed(f"the disk can't be used: {error.strerror}", where=where, hint=hint)
 
 
 def command(run_name: str | None, words: str, *named: str) -> str:
-    """Return ``sequencer WORDS NAMED`` about the run called *run_name*, to be typed as it stands.
+    """Return ``sequencer WORDS NAMED`` for the run called *run_name*, ready to be typed.
 
-    *named* are words that others have chosen; see `typed`.
+    *named* are words that a user or an agent has chosen; see `typed`.
     """
     line = f"sequencer {run_option(run_name)}{words} {typed(*named)}".rstrip()
     return _to_type(line)
 
 
 def typed_command(*words: str) -> str:
-    """Return the command of another program that has these *words*, to be typed as it stands."""
+    """Return the command line of another program with these *words*, ready to be typed."""
     return _to_type(shlex.join(words))
 
 
 def _to_type(line: str) -> str:
-    # Quotes around quotes would have to be taken apart by hand, and pasted they end early.
+    # A person would have to remove outer quotes by hand: pasted, they end at the first inner one.
     return line if "'" in line else f"'{line}'"
 
 
 def run_option(name: str | None) -> str:
-    """Return what names the run on a command line, with a blank after it; none for None."""
+    """Return the option that names the run, followed by a space; empty for the default run."""
     if name is None:
         return ""
     is_like_option = name.startswith("-")
@@ -409,7 +410,7 @@ def run_option(name: str | None) -> str:
 
 
 def typed(*words: str) -> str:
-    """Return *words* that others have chosen as they stand behind a command: none is an option.
+    """Return *words*, which a user or an agent has chosen, quoted so that none is an option.
 
     >>> typed("q", "send it back"), typed("q", "--run=release")
     ("q 'send it back'", '-- q --run=release')

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 KINDS = "sequencer.kinds"
-"""Kinds of workflows: functions that return a `SequenceKind` for a workflow."""
+"""Kinds of workflows: functions from a workflow to its `SequenceKind`."""
 EXECUTORS = "sequencer.executors"
 """Kinds of agents: functions that return an executor."""
 STORES = "sequencer.stores"
@@ -46,7 +46,7 @@ RENDERERS = "sequencer.renderers"
 CHECKS = "sequencer.checks"
 """Checks: functions that take the `Project` and the name of a run and yield each `Diagnostic`. With
 ``looks=True`` they must not run anything of the project or contact a server. An installed package
-is no part of the project: the user has installed it, so it is loaded all the same."""
+is not part of the project: the user has installed it, so it is loaded anyway."""
 SECTIONS = "sequencer.sections"
 """Sections of orchestration.yaml: `project.sections.ConfigSection`."""
 SINKS = "sequencer.sinks"
@@ -93,7 +93,7 @@ _T = TypeVar("_T")
 _VALUE = re.compile(r"\s*\w+(\.\w+)*\s*(:\s*\w+(\.\w+)*\s*)?(\[[^]]*\]\s*)?")
 """The value of an entry point: ``MODULE:NAME``, perhaps with extras."""
 _PLUGINS = "sequencer.plugins"
-_ROOM = Path(__file__).with_name("plugins")
+_PLUGINS_DIR = Path(__file__).with_name("plugins")
 OURS: Mapping[str, Mapping[str, str]] = {
     KINDS: {},
     TREES: {"git": "git.code.attempt_changes:tree_in_git"},
@@ -152,7 +152,7 @@ OFFERED: Mapping[str, str | None] = {
     CODE: None,
     PAGES: "sequencer.plugins.web.pages:AddedPage",
 }
-"""The groups that packages can add to -> the class of their objects; None: they are functions."""
+"""Group that packages can add to -> the class of its objects; None: they are functions."""
 
 
 class _Enabled:
@@ -201,8 +201,8 @@ def _how_to_install(plugin: str) -> str:
 def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
     """Disable and enable plug-ins and packages, by name, for this process.
 
-    A plug-in that is not named is enabled. Of packages that are not named, everything is used that
-    is asked for by name; see `from_enabled_packages` for the rest. A process that opens several
+    A plug-in that is not named is enabled. An object of a package that is not named is used only
+    if something asks for it by name; see `from_enabled_packages`. A process that opens several
     projects uses the configuration of the last one.
     """
     _ENABLED.disabled = frozenset(map(canonical, disabled))
@@ -210,7 +210,7 @@ def configure(disabled: Iterable[str], enabled: Iterable[str] = ()) -> None:
 
 
 def canonical(package: str) -> str:
-    """Return the name of *package* as indexes compare it (PEP 503).
+    """Return the name of *package* as package indexes compare it (PEP 503).
 
     >>> canonical("Acme__Sequencer.-Tools")
     'acme-sequencer-tools'
@@ -224,23 +224,23 @@ def _is_disabled(point: EntryPoint) -> bool:
 
 
 def is_available(plugin: str) -> bool:
-    """Return whether *plugin*, one of this package, is installed and not disabled."""
-    return plugin not in _ENABLED.disabled and (_ROOM / plugin).is_dir()
+    """Return whether *plugin*, a plug-in of this package, is installed and not disabled."""
+    return plugin not in _ENABLED.disabled and (_PLUGINS_DIR / plugin).is_dir()
 
 
 def plugin_of(group: str, name: str) -> str | None:
-    """Return the plug-in of this package that provides *name* in *group*; None: none does."""
-    place = OURS.get(group, {}).get(name)
-    return None if place is None else place.partition(".")[0]
+    """Return the plug-in of this package that provides *name* in *group*, if one does."""
+    target = OURS.get(group, {}).get(name)
+    return None if target is None else target.partition(".")[0]
 
 
-def plugin_at(place: str) -> str | None:
-    """Return the plug-in of this package that contains ``MODULE:NAME``; None: it is not ours.
+def plugin_at(target: str) -> str | None:
+    """Return the plug-in of this package that contains ``MODULE:NAME``; None: no plug-in does.
 
     >>> plugin_at("sequencer.plugins.web.contributions:PAGE"), plugin_at("mine.pages:PAGE")
     ('web', None)
     """
-    return place.split(".")[2] if place.startswith(f"{_PLUGINS}.") else None
+    return target.split(".")[2] if target.startswith(f"{_PLUGINS}.") else None
 
 
 def installed_packages() -> frozenset[str]:
@@ -258,10 +258,10 @@ def find(group: str, name: str, *, even_disabled: bool = False) -> Any | None:
     Raises:
         ConfigurationError: it can't be loaded.
     """
-    if (place := OURS.get(group, {}).get(name)) is not None:
-        return _loaded(place) if even_disabled or _is_enabled(place) else None
-    found = next(_named(group, name), None)
-    return None if found is None else load(found)
+    if (target := OURS.get(group, {}).get(name)) is not None:
+        return _loaded(target) if even_disabled or _is_enabled(target) else None
+    point = next(_named(group, name), None)
+    return None if point is None else load(point)
 
 
 def _named(group: str, name: str) -> Iterator[EntryPoint]:
@@ -276,15 +276,15 @@ def needed(group: str, name: str, what: str, *, known: Iterable[str] = (), where
         PluginUnavailable: its plug-in is disabled or not installed.
         ConfigurationError: it can't be loaded.
     """
-    if (found := find(group, name)) is None:
+    if (extension := find(group, name)) is None:
         raise unavailable(group, name, what, known=known, where=where)
-    return found
+    return extension
 
 
 def unavailable(
     group: str, name: str, what: str, *, known: Iterable[str] = (), where: str | None = None
 ) -> ConfigurationError:
-    """Return why *group* has no object called *name*; see `needed`."""
+    """Return the error that says why *group* has no object called *name*; see `needed`."""
     if (provider := plugin_of(group, name) or _disabled_package(group, name)) is not None:
         return PluginUnavailable(f"{what} {name!r}", provider, where=where or None)
     return UnknownName(what, name, {*known, *names(group)}, where=where or None)
@@ -295,9 +295,11 @@ def _disabled_package(group: str, name: str) -> str | None:
     if not _ENABLED.disabled - PLUGINS:
         return None
     points = (
-        one for one in packages.sequencer_entry_points() if (one.group, one.name) == (group, name)
+        point
+        for point in packages.sequencer_entry_points()
+        if (point.group, point.name) == (group, name)
     )
-    return next((packages.name_of(one) for one in points if _is_disabled(one)), None)
+    return next((packages.name_of(point) for point in points if _is_disabled(point)), None)
 
 
 def missing_provider(group: str, name: str) -> str | None:
@@ -313,7 +315,7 @@ def missing_provider(group: str, name: str) -> str | None:
 def provides(group: str, name: str) -> bool:
     """Return whether a plug-in or an installed package has *name* in *group*, even a disabled one.
 
-    It is for settings that are only read: whoever uses the object calls `needed`.
+    Use it for settings that are only read; to use the object, call `needed`.
     """
     return (
         name in OURS.get(group, {})
@@ -323,15 +325,17 @@ def provides(group: str, name: str) -> bool:
 
 
 class Single(Generic[_T]):
-    """A group with one object, of a plug-in of this package."""
+    """A group whose only object belongs to a plug-in of this package."""
 
     def __init__(self, group: str, what: str) -> None:
-        """Look in *group*; *what* needs the object, for messages."""
+        """Look in *group*; messages say that *what* needs the object."""
         self._group, self._what = group, what
 
     def get(self, *, even_disabled: bool = False) -> _T | None:
         """Return the object; None: its plug-in is disabled or not installed."""
-        return next((one for _, one in ours(self._group, even_disabled=even_disabled)), None)
+        return next(
+            (extension for _, extension in ours(self._group, even_disabled=even_disabled)), None
+        )
 
     def required(self) -> _T:
         """Return the object.
@@ -339,19 +343,19 @@ class Single(Generic[_T]):
         Raises:
             PluginUnavailable: its plug-in is disabled or not installed.
         """
-        if (found := self.get()) is None:
+        if (extension := self.get()) is None:
             raise PluginUnavailable(
                 self._what, next(iter(OURS[self._group].values())).partition(".")[0]
             )
-        return found
+        return extension
 
 
 def ours(group: str, *, even_disabled: bool = False) -> Iterator[tuple[str, Any]]:
     """Yield (name, object) for each object of *group* in this package."""
-    for name, place in OURS.get(group, {}).items():
-        is_asked_for = even_disabled or _is_enabled(place)
-        if is_asked_for and (found := _loaded(place)) is not None:
-            yield name, found
+    for name, target in OURS.get(group, {}).items():
+        is_asked_for = even_disabled or _is_enabled(target)
+        if is_asked_for and (extension := _loaded(target)) is not None:
+            yield name, extension
 
 
 def from_packages(
@@ -359,7 +363,7 @@ def from_packages(
 ) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield (entry point, object) for each object of *group* in other packages, by name.
 
-    *failed* gets the error of each that can't be loaded.
+    *failed* is called with the error of each object that can't be loaded.
     """
     for point in sorted(entries(group), key=lambda entry: entry.name):
         if point.name not in OURS.get(group, {}):
@@ -371,11 +375,11 @@ def _loaded_each(
 ) -> Iterator[tuple[EntryPoint, Any]]:
     for point in points:
         try:
-            found = load(point)
+            extension = load(point)
         except ConfigurationError as error:
             failed(error)
         else:
-            yield point, found
+            yield point, extension
 
 
 def has_enabled_packages() -> bool:
@@ -388,10 +392,10 @@ def from_enabled_packages(
 ) -> Iterator[tuple[EntryPoint, Any]]:
     """Yield (entry point, object) for each object of *group* in packages that are enabled by name.
 
-    *failed* gets the error of each that can't be loaded. A package that is not installed has none:
-    opening the project reports it.
+    *failed* is called with the error of each object that can't be loaded. A package that is not
+    installed is left out here: opening the project reports it.
     """
-    points = (one for one in entries(group) if is_enabled_by_name(one))
+    points = (point for point in entries(group) if is_enabled_by_name(point))
     yield from _loaded_each(sorted(points, key=packages.name_of), failed)
 
 
@@ -403,14 +407,14 @@ def package_code(
     *,
     expected: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Report whatever the package that provides *name* in *group* raises in the block.
+    """Report an exception in the block as an error of the package that provides *name* in *group*.
 
     *point* is its entry point, if the caller has it. Errors of our own objects pass unchanged, and
-    so do the *expected* types, with which an object of this group reports something.
+    so do the *expected* types, which objects of this group raise on purpose.
 
     Raises:
-        PackageFailed: the block raised something that is not a deliberate error, and not the
-            fault of this machine.
+        PackageFailed: the block raised an exception that is neither a deliberate error nor caused
+            by this machine.
     """
     try:
         yield
@@ -423,22 +427,22 @@ def package_code(
 
 
 _AT_WORK = (STORES, EXECUTORS, SINKS)
-"""Groups whose objects use files and processes of this machine."""
+"""Groups whose objects use files and processes on this machine."""
 
 
 def fault_of(
     error: BaseException, group: str, name: str, point: EntryPoint | None = None
 ) -> PackageFailed | None:
-    """Return what *error* is if the package that provides *name* in *group* raised it.
+    """Return *error* as `PackageFailed` if the package that provides *name* in *group* raised it.
 
-    None: it is a deliberate error, of our own object, or the fault of this machine: only stores,
-    agents and sinks have a reason to meet one.
+    None: it is a deliberate error, an object of ours raised it, or this machine caused it. The
+    last counts for stores, agents and sinks only, because they use files and processes.
     """
     if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None
     if group in _AT_WORK and (out_of_resources(error) or failed_disk(error)):
         return None
-    # With another name than its entry point's, an object is known by its code.
+    # An object that is not named after its entry point is recognized by its code.
     what = f"failed: {packages.describe_error(error)}"
     named = point or next(_named(group, name), None)
     return _package_error(named, what) or packages.package_error_of(error)
@@ -454,70 +458,74 @@ def create(group: str, name: str, kind: Any, make: Callable[..., Any], *args: An
     """Return the result of *make*, which a package provides as *name* in *group*.
 
     Raises:
-        ConfigurationError: it raised an error, or returned something that is not a *kind*.
+        ConfigurationError: *make* raised an error, or its result is not a *kind*.
     """
     with package_code(group, name):
-        made = make(*args)
-    if not isinstance(made, kind):
-        raise wrong_type(kind, made, group, name)
-    return made
+        created = make(*args)
+    if not isinstance(created, kind):
+        raise wrong_type(kind, created, group, name)
+    return created
 
 
-def wrong_type(kind: Any, made: object, group: str, name: str) -> Exception:
-    """Return the error for *made*, a result of *name* in *group* that is not a *kind*."""
+def wrong_type(kind: Any, result: object, group: str, name: str) -> Exception:
+    """Return the error for *result*, a result of *name* in *group* that is not a *kind*."""
     wanted = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
-    what = f"returned {packages.describe(made)}, which is not a {wanted}"
+    what = f"returned {packages.describe(result)}, which is not a {wanted}"
     return _package_error(next(_named(group, name), None), what) or TypeError(what)
 
 
 def names(group: str) -> set[str]:
-    """Return the names in *group*, of this package and of others, without disabled ones."""
-    enabled = (name for name, place in OURS.get(group, {}).items() if _is_enabled(place))
+    """Return the enabled names in *group*, of this package and of others."""
+    enabled = (name for name, target in OURS.get(group, {}).items() if _is_enabled(target))
     return {*enabled, *(entry.name for entry in entries(group))}
 
 
-def _is_enabled(place: str) -> bool:
-    return place.partition(".")[0] not in _ENABLED.disabled
+def _is_enabled(target: str) -> bool:
+    return target.partition(".")[0] not in _ENABLED.disabled
 
 
 def load(point: EntryPoint) -> Any:
-    """Return the object of *point*, which is what the objects of its group have to be.
+    """Return the object of *point*, which has the type that its group requires.
 
     Raises:
-        ConfigurationError: it can't be imported, or is something else.
+        ConfigurationError: it can't be imported, or has another type.
     """
     fault = partial(packages.package_error, packages.name_of(point), where=packages.place_of(point))
     if _VALUE.fullmatch(point.value) is None:
         raise fault("has a malformed entry point here: write MODULE:NAME")
     try:
-        found = point.load()
+        extension = point.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # With --verbose its traceback is shown.
+        # --verbose shows the traceback of the cause.
         raise fault(f"failed while it was imported: {packages.describe_error(error)}") from error
-    wanted = OFFERED.get(point.group)
-    is_right = callable(found) if wanted is None else isinstance(found, loaded(wanted))
+    required_class = OFFERED.get(point.group)
+    is_right = (
+        callable(extension)
+        if required_class is None
+        else isinstance(extension, loaded(required_class))
+    )
     if not is_right:
-        kind = "function" if wanted is None else wanted.replace(":", ".")
-        raise fault(f"provides {packages.describe(found)}, which is not a {kind}")
-    return found
+        kind = "function" if required_class is None else required_class.replace(":", ".")
+        raise fault(f"provides {packages.describe(extension)}, which is not a {kind}")
+    return extension
 
 
 def entries(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points of installed packages in *group*; none of them is loaded."""
+    """Return the entry points of installed packages in *group* without loading them."""
     if not packages.may_add(group):
         return ()
-    points = (one for one in packages.sequencer_entry_points() if one.group == group)
-    return tuple(one for one in points if not _is_disabled(one))
+    points = (point for point in packages.sequencer_entry_points() if point.group == group)
+    return tuple(point for point in points if not _is_disabled(point))
 
 
 def all_entries() -> list[EntryPoint]:
-    """Return the entry points of all packages that have some for Sequencer; none is loaded."""
+    """Return the entry points of all installed packages for Sequencer without loading them."""
     if not packages.may_add("[sequencer."):
         return []
-    points = (one for one in packages.sequencer_entry_points() if not _is_disabled(one))
-    return sorted(points, key=lambda one: (one.group, one.name))
+    points = (point for point in packages.sequencer_entry_points() if not _is_disabled(point))
+    return sorted(points, key=lambda point: (point.group, point.name))
 
 
 def is_enabled_by_name(point: EntryPoint) -> bool:
@@ -526,7 +534,7 @@ def is_enabled_by_name(point: EntryPoint) -> bool:
 
 
 def missing_plugin(error: ModuleNotFoundError) -> str | None:
-    """Return the plug-in of this package that *error* did not find; None: it is another module.
+    """Return the missing plug-in of this package that caused *error*; None: another module did.
 
     >>> missing_plugin(ModuleNotFoundError("…", name="sequencer.plugins.web.section"))
     'web'
@@ -538,7 +546,7 @@ def missing_plugin(error: ModuleNotFoundError) -> str | None:
 
 
 def loaded(part: str | Callable[..., Any]) -> Any:
-    """Return *part*; text is imported: ``MODULE:NAME`` or ``MODULE``."""
+    """Return *part*; if it is the text ``MODULE:NAME`` or ``MODULE``, import and return that."""
     if not isinstance(part, str):
         return part
     if ":" not in part:
@@ -548,12 +556,12 @@ def loaded(part: str | Callable[..., Any]) -> Any:
     return resolve_name(part)
 
 
-def _loaded(place: str) -> Any | None:
-    """Return the object at *place*; None: its plug-in is not installed, or one that it imports."""
+def _loaded(target: str) -> Any | None:
+    """Return the object at *target*; None: its plug-in, or one that it imports, is missing."""
     try:
-        return loaded(f"{_PLUGINS}.{place}")
+        return loaded(f"{_PLUGINS}.{target}")
     except ModuleNotFoundError as error:
         if (missing := missing_plugin(error)) is None:
             raise
-        _BUILT_ON[place.partition(".")[0]] = missing
+        _BUILT_ON[target.partition(".")[0]] = missing
         return None

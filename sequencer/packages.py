@@ -1,7 +1,7 @@
-"""What is known about installed packages that extend Sequencer: their names and their faults.
+"""Installed packages that extend Sequencer: their names, their entry points and their errors.
 
-A package is named by its distribution. What it gets wrong is its own fault: never a bug of this
-program, and never a traceback.
+A package is named by its distribution. Its errors are reported as its own: never as a bug of this
+program, and never as a traceback.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 _SHOWN_CHARS = 300
 
 
-def ensure_fields(made: object, **kinds: Any) -> None:
-    """Return if each attribute of *made* that *kinds* names has its kind, or one of them.
+def ensure_fields(created: object, **kinds: Any) -> None:
+    """Return if each attribute of *created* that *kinds* names has its type, or one of its types.
 
     Raises:
-        TypeError: one has another; the package that wrote it reads this.
+        TypeError: an attribute has another type; the authors of the package read the message.
     """
     for name, kind in kinds.items():
-        if not isinstance(value := getattr(made, name), kind):
-            of = type(made).__name__
-            raise TypeError(f"{name} of {of} can't be {describe(value)}")
+        if not isinstance(value := getattr(created, name), kind):
+            owner = type(created).__name__
+            raise TypeError(f"{name} of {owner} can't be {describe(value)}")
 
 
 def name_of(point: EntryPoint) -> str:
-    """Return the distribution that has *point*."""
+    """Return the name of the distribution that provides *point*."""
     return point.dist.name if point.dist is not None else "an unnamed package"
 
 
 def place_of(point: EntryPoint) -> str:
-    """Return how *point* is written, as a place for a message."""
+    """Return *point* as its package writes it, to say where an error is."""
     return f"{point.group}: {point.name} = {point.value}"
 
 
 def sequencer_entry_points() -> Iterator[EntryPoint]:
-    """Yield the entry points of installed packages for Sequencer; none of them is loaded.
+    """Yield the entry points of installed packages for Sequencer without loading them.
 
     A package whose metadata is malformed has none here; see `malformed_packages`.
     """
@@ -62,12 +62,12 @@ def malformed_packages() -> Iterator[PackageFailed]:
 
 
 def _packages() -> Iterator[Distribution]:
-    """Yield the installed packages for Sequencer, of several versions the one that is imported."""
+    """Yield the installed packages for Sequencer; of several versions, the one that is imported."""
     from importlib.metadata import distributions  # noqa: PLC0415 - slow to import
 
     seen = set[str]()
     for package in distributions():
-        # The name is in another file, which takes long to parse.
+        # Read this file first: the name is in another file, which takes long to parse.
         if "[sequencer." in (package.read_text("entry_points.txt") or "") and (
             package.name not in seen
         ):
@@ -78,20 +78,20 @@ def _packages() -> Iterator[Distribution]:
 def _points_of(package: Distribution) -> list[EntryPoint] | Exception:
     """Return the entry points of *package* for Sequencer, or why they can't be read."""
     try:
-        return [one for one in package.entry_points if one.group.startswith("sequencer.")]
+        return [point for point in package.entry_points if point.group.startswith("sequencer.")]
     except Exception as error:  # noqa: BLE001 - importlib raises whatever its parser stumbles over
         return error
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type and message of *error* on one line.
+    """Return the type and the message of *error* on one line.
 
     >>> describe_error(KeyError("x")), describe_error(SystemExit())
     ("KeyError: 'x'", 'SystemExit')
     """
     try:
         text = " ".join(str(error).split())[:_SHOWN_CHARS]
-    except Exception:  # noqa: BLE001 - what a package has written
+    except Exception:  # noqa: BLE001 - a package's own __str__ can raise anything
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -118,14 +118,14 @@ def how_to_disable(package: str) -> str:
 
 
 def package_error_of(error: BaseException) -> PackageFailed | None:
-    """Return what *error* is if the code of a package raised it; None: it is something else."""
+    """Return *error* as `PackageFailed` if a package's code raised it; None: no package did."""
     if isinstance(error, (SequencerError, KeyboardInterrupt)):
         return None
     if (package := package_that_raised(error)) is None:
         return None
-    found = package_error(package, f"failed: {describe_error(error)}")
-    found.__cause__ = error
-    return found
+    failure = package_error(package, f"failed: {describe_error(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 def package_that_raised(error: BaseException) -> str | None:
@@ -144,22 +144,22 @@ def package_that_raised(error: BaseException) -> str | None:
 def may_add(group: str) -> bool:
     """Return whether an installed package may have entry points in *group*.
 
-    This reads the files that importlib.metadata would read, without loading that module, which
+    This reads the files that importlib.metadata would read, but does not load that module, which
     takes ten times longer. If a path is not a folder of packages, the answer is yes.
     """
     from importlib.machinery import PathFinder  # noqa: PLC0415 - the idle tick has no use for it
 
-    finders = (one for one in sys.meta_path if one is not PathFinder)
-    if any(hasattr(one, "find_distributions") for one in finders):
+    finders = (finder for finder in sys.meta_path if finder is not PathFinder)
+    if any(hasattr(finder, "find_distributions") for finder in finders):
         return True
     for folder in sys.path:
         try:
-            found = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
+            names = os.listdir(folder or ".")  # noqa: PTH208 - no Path for each name
         except FileNotFoundError:
             continue
         except OSError:
             return True
-        for name in found:
+        for name in names:
             if name.endswith((".dist-info", ".egg-info", "EGG-INFO")):
                 with suppress(OSError):
                     if group.encode() in Path(folder, name, "entry_points.txt").read_bytes():

@@ -22,7 +22,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
         return FlowSource.model_validate_json(data)
     except ValidationError as error:
         raise CorruptState(
-            f"is not the source of a graph run: {error.told(with_values=False)[0]}",
+            f"is not the source of a graph run: {error.messages(with_values=False)[0]}",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),
             hint="restore the file; 'sequencer status --all' lists the runs, and "
             "'sequencer --run NAME reset --yes --workflow WORKFLOW' starts one over",

@@ -98,7 +98,7 @@ def read_result(path: Path) -> Result | None:
         result = Result.model_validate(_strict_json(data))
     except ValidationError as error:
         place = "" if error.errors()[0]["loc"] else "the whole file: "
-        _refuse(path, f"{place}{error.told(with_values=False)[0]}")
+        _refuse(path, f"{place}{error.messages(with_values=False)[0]}")
     except (ValueError, RecursionError) as error:
         _refuse(path, f"it is not strict JSON: {error}")
     if result.status == "nothing" and not str(result.output or "").strip():

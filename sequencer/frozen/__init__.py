@@ -1,6 +1,6 @@
-"""Data classes with the interface of pydantic that read right values without loading it.
+"""Data classes with the interface of pydantic that read valid values without loading pydantic.
 
-Everything that people write, and the heads and records of runs, is read by them. `base` has the
-class, `fields` what it says about its fields, and `by_pydantic` asks pydantic about a value that
-looks wrong. Why there is such a package: docs/decisions/0002-dependencies.md.
+They read everything that people write, and the heads and records of runs. `base` has the class,
+`fields` the declarations of fields, and `by_pydantic` asks pydantic about a value that looks
+invalid. Why this package exists: docs/decisions/0002-dependencies.md.
 """

@@ -1,11 +1,11 @@
-"""Frozen: data whose fields are checked once, when it is made, and never change.
+"""Frozen: data whose fields are checked once, when an object is created, and never change.
 
-The language is pydantic's: annotations, `Field`, validators, `model_validate`, `model_dump`
-mean what they mean there. Here is only what reads values that are right, because loading
-pydantic takes longer than most commands. Whatever looks wrong, or has to be converted, goes to
-`frozen.by_pydantic`, where pydantic has the last word.
+Annotations, `Field`, validators, `model_validate` and `model_dump` mean the same as in pydantic.
+This module only reads valid values, because loading pydantic takes longer than most commands. A
+value that looks invalid, or has to be converted, goes to `frozen.by_pydantic`, where pydantic
+decides.
 
-Not promised: anything of pydantic's that no class of this program uses.
+Not promised: features of pydantic that no class of this program uses.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from sequencer.frozen.fields import (
 )
 
 _set = object.__setattr__
-"""A frozen object's own refuses."""
+"""The `__setattr__` of `Frozen` always refuses."""
 
 
 def _pydantic_rules() -> Any:
-    """Return the module that knows all rules: only where something is wrong, for it is slow."""
+    """Return the module that knows all rules; use it only for errors, because it loads slowly."""
     from sequencer.frozen import by_pydantic  # noqa: PLC0415 - it loads pydantic
 
     return by_pydantic
@@ -51,7 +51,7 @@ def _pydantic_rules() -> Any:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 class Frozen(Checked):
-    """A class whose objects are never changed, compared by value; made from checked values."""
+    """A class whose objects never change, are compared by value, and have checked values."""
 
     __slots__ = ("__dict__", "_given")
     _given: tuple[AbstractSet[str], dict[str, Any]]
@@ -63,15 +63,15 @@ class Frozen(Checked):
     _by_key: ClassVar[dict[str, tuple[str, Reader]]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Collect the fields; *options* are pydantic's: extra, strict, allow_inf_nan."""
+        """Collect the fields; *options* are those of pydantic: extra, strict, allow_inf_nan."""
         cls.model_options = {**cls.model_options, **options}
         fields = dict(cls.model_fields)
         for name, text in cls.__annotations__.items():
             if not str(text).startswith(("ClassVar", "typing.ClassVar")) and name[0] != "_":
-                written = cls.__dict__.get(name, MISSING)
-                fields[name] = written if isinstance(written, FieldSpec) else Field(written)
+                default = cls.__dict__.get(name, MISSING)
+                fields[name] = default if isinstance(default, FieldSpec) else Field(default)
                 fields[name].__set_name__(cls, name)
-                if written is not MISSING:
+                if default is not MISSING:
                     delattr(cls, name)
         cls.model_fields, cls._by_key = fields, {}
         cls._blank = {name: spec.default for name, spec in fields.items()}
@@ -88,7 +88,7 @@ class Frozen(Checked):
 
     @classmethod
     def add(cls, spec: FieldSpec) -> None:
-        """Give the class one more field; it must have been made for nobody before."""
+        """Add a field to the class, which must not have any objects yet."""
         cls.model_fields[spec.name] = spec
         cls._blank[spec.name] = spec.default
         spec.owner = cls
@@ -102,58 +102,59 @@ class Frozen(Checked):
         try:
             self._fill(given)
         except (Unsure, ValueError, AssertionError, Refusal):
-            made = self.model_validate(given)
-            _set(self, "__dict__", made.__dict__)
-            _set(self, "_given", made._given)  # noqa: SLF001 - of this class
+            checked_object = self.model_validate(given)
+            _set(self, "__dict__", checked_object.__dict__)
+            _set(self, "_given", checked_object._given)  # noqa: SLF001 - of this class
 
     @property
     def model_fields_set(self) -> AbstractSet[str]:
-        """Return the fields that were given, extra ones included."""
+        """Return the names of the fields that were given, including extra ones."""
         return self._given[0]
 
     @property
     def model_extra(self) -> dict[str, Any]:
-        """Return what the class does not know and keeps."""
+        """Return the extra fields, which the class does not declare."""
         return self._given[1]
 
     @classmethod
     def model_validate(cls, value: Any) -> Self:
-        """Return *value*, a mapping or an object of this class, as one.
+        """Return *value*, a mapping or an object of this class, as an object of this class.
 
         Raises:
-            ValidationError: it is none; every error is told.
+            ValidationError: *value* is invalid; the error lists everything that is wrong.
         """
         try:
             return cls.read(value)
         except (Unsure, ValueError, AssertionError, Refusal):
-            made: Self = _pydantic_rules().validated(cls, value)
-            return made
+            checked_object: Self = _pydantic_rules().validated(cls, value)
+            return checked_object
 
     @classmethod
     def model_validate_json(cls, data: str | bytes) -> Self:
         """Return the JSON object *data* as an object of this class.
 
         Raises:
-            ValidationError: it is none.
+            ValidationError: *data* is invalid.
         """
         try:
             return cls.read(json.loads(data))
         except (Unsure, ValueError, AssertionError, Refusal, RecursionError):
-            made: Self = _pydantic_rules().validated_json(cls, data)
-            return made
+            checked_object: Self = _pydantic_rules().validated_json(cls, data)
+            return checked_object
 
     @classmethod
     def model_construct(cls, **values: Any) -> Self:
-        """Return an object with *values*, which are not checked, and the defaults."""
+        """Return an object with *values*, which are not checked, and with the default values."""
         fields = {**cls._blank, **{spec.name: spec.get_default() for spec in cls._fresh}, **values}
-        return cls.made(fields, frozenset(values), {})
+        return cls.from_checked(fields, frozenset(values), {})
 
     @classmethod
     def read(cls, value: Any) -> Self:
-        """Return *value* as an object of this class, where it plainly is one.
+        """Return *value* as an object of this class, if it is clearly valid.
 
         Raises:
-            Unsure: it is not, and neither are those that a validator raises the last word.
+            Unsure: it is not clearly valid. This error, and errors of validators, are not final:
+                pydantic decides.
         """
         if isinstance(value, cls):
             return value
@@ -162,7 +163,7 @@ class Frozen(Checked):
         return new
 
     def _fill(self, value: Any) -> None:
-        """Take the values of the fields from the mapping *value*."""
+        """Set the fields from the mapping *value*."""
         for name in self._before:
             value = getattr(type(self), name)(value)
         if type(value) is not dict:
@@ -170,28 +171,28 @@ class Frozen(Checked):
         values, extra = {**self._blank}, {}
         readers = self._by_key
         for key in value:
-            if key in readers or self._finds_reader_of(key):
+            if key in readers or self._has_reader_of(key):
                 name, reader = readers[key]
                 values[name] = reader(value[key])
             else:
                 extra[key] = value[key]
-        said: AbstractSet[str] = frozenset(value)
+        given: AbstractSet[str] = frozenset(value)
         if self._has_aliases:
-            said = {readers[key][0] if key in readers else key for key in said}
-        kept = self.model_options["extra"]
-        if (extra and kept == "forbid") or not self._required <= said:
+            given = {readers[key][0] if key in readers else key for key in given}
+        mode = self.model_options["extra"]
+        if (extra and mode == "forbid") or not self._required <= given:
             raise Unsure
-        if kept == "ignore":
-            said, extra = said - extra.keys(), {}
-        values |= {spec.name: spec.get_default() for spec in self._fresh if spec.name not in said}
+        if mode == "ignore":
+            given, extra = given - extra.keys(), {}
+        values |= {spec.name: spec.get_default() for spec in self._fresh if spec.name not in given}
         _set(self, "__dict__", values)
-        _set(self, "_given", (said, extra))
+        _set(self, "_given", (given, extra))
         for name in self._after:
             getattr(self, name)()
 
     @classmethod
-    def _finds_reader_of(cls, key: Any) -> bool:
-        """Find what reads the field that stands at *key*; return whether there is one."""
+    def _has_reader_of(cls, key: Any) -> bool:
+        """Create the reader of the field at *key*; return whether there is such a field."""
         for name, spec in cls.model_fields.items():
             if key == spec.key or (key == name and "populate_by_name" in cls.model_options):
                 limits = {
@@ -207,17 +208,17 @@ class Frozen(Checked):
         return False
 
     def replace(self, **update: Any) -> Self:
-        """Return a copy with other values for the fields of *update*, which are not checked."""
-        kept = self.__dict__
+        """Return a copy with the values of *update*, which are not checked."""
+        values = self.__dict__
         if self._caches:
-            # What was worked out from the old values is not kept.
-            kept = {name: kept[name] for name in self.model_fields}
-        said, extra = self._given
-        if not update.keys() <= said:
-            said = {*said, *update}
+            # Drop cached properties: they were computed from the old values.
+            values = {name: values[name] for name in self.model_fields}
+        given, extra = self._given
+        if not update.keys() <= given:
+            given = {*given, *update}
         new = self.__new__(type(self))
-        _set(new, "__dict__", {**kept, **update})
-        _set(new, "_given", (said, extra))
+        _set(new, "__dict__", {**values, **update})
+        _set(new, "_given", (given, extra))
         return new
 
     def model_dump(
@@ -231,24 +232,24 @@ class Frozen(Checked):
         exclude_defaults: bool = False,
         exclude_none: bool = False,
     ) -> dict[str, Any]:
-        """Return the fields as plain data; what *exclude* maps to True, or lists, is left out."""
-        how = {
+        """Return the fields as plain data without those that *exclude* lists or maps to True."""
+        options = {
             "mode": mode,
             "by_alias": by_alias,
             "exclude_unset": exclude_unset,
             "exclude_defaults": exclude_defaults,
             "exclude_none": exclude_none,
         }
-        inner = exclude if isinstance(exclude, Mapping) else dict.fromkeys(exclude, True)
-        found: dict[str, Any] = {}
+        excludes = exclude if isinstance(exclude, Mapping) else dict.fromkeys(exclude, True)
+        dump: dict[str, Any] = {}
         values, blank = self.__dict__, self._blank
         for name, spec in self.model_fields.items():
             value = values[name]
             if exclude_defaults and value is blank[name]:
                 continue  # most fields of a graph's nodes and edges: a dump takes half the time
-            less = inner.get(name)
+            excluded = excludes.get(name)
             if (
-                less is True
+                excluded is True
                 or spec.exclude
                 or (include is not None and name not in include)
                 or (exclude_unset and name not in self.model_fields_set)
@@ -257,16 +258,18 @@ class Frozen(Checked):
             ):
                 continue
             if value is not None and type(value) not in _PLAIN:
-                value = _dumped(value, less or {}, how)
-            found[spec.key if by_alias else name] = value
+                value = _dumped(value, excluded or {}, options)
+            dump[spec.key if by_alias else name] = value
         for name, value in self.model_extra.items():
-            if name not in inner and not (exclude_none and value is None):
-                found[name] = _dumped(value, {}, how)
-        return found
+            if name not in excludes and not (exclude_none and value is None):
+                dump[name] = _dumped(value, {}, options)
+        return dump
 
-    def model_dump_json(self, *, indent: int | None = None, **how: Any) -> str:
-        """Return the fields as JSON; *how* is that of `model_dump`."""
-        return as_json(self.model_dump(mode="json", **how) if how else self, indent).decode()
+    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
+        """Return the fields as JSON; *options* are the options of `model_dump`."""
+        return as_json(
+            self.model_dump(mode="json", **options) if options else self, indent
+        ).decode()
 
     def __setattr__(self, name: str, value: object) -> None:
         """Refuse: it is frozen."""
@@ -277,11 +280,11 @@ class Frozen(Checked):
         raise AttributeError(f"{type(self).__name__} is frozen; {name} can't be deleted")
 
     def __eq__(self, other: object) -> bool:
-        """Return whether *other* is of the same class and has the same values."""
+        """Return whether *other* has the same class and the same values."""
         if type(other) is not type(self):
             return NotImplemented
-        one, two = self.__dict__, other.__dict__
-        is_same = one == two or all(one[name] == two[name] for name in self.model_fields)
+        left, right = self.__dict__, other.__dict__
+        is_same = left == right or all(left[name] == right[name] for name in self.model_fields)
         return is_same and self.model_extra == other.model_extra
 
     def __hash__(self) -> int:
@@ -289,28 +292,28 @@ class Frozen(Checked):
         return hash((type(self), *(self.__dict__[name] for name in self.model_fields)))
 
     def __repr__(self) -> str:
-        """Return class and values."""
+        """Return the class and its values."""
         values = {name: self.__dict__[name] for name in self.model_fields} | self.model_extra
-        told = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        return f"{type(self).__name__}({told})"
+        listed = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        return f"{type(self).__name__}({listed})"
 
     def __reduce__(self) -> Any:
-        """Tell how a copy is made."""
+        """Return how to create a copy."""
         values = {name: self.__dict__[name] for name in self.model_fields}
-        return type(self).made, (values, self.model_fields_set, self.model_extra)
+        return type(self).from_checked, (values, self.model_fields_set, self.model_extra)
 
 
 def json_schema(kind: type[Frozen]) -> dict[str, Any]:
     """Return the JSON schema of *kind*."""
-    found: dict[str, Any] = _pydantic_rules().json_schema(kind)
-    return found
+    schema: dict[str, Any] = _pydantic_rules().json_schema(kind)
+    return schema
 
 
 def checked(annotation: Any, value: Any) -> Any:
-    """Return *value* as one of type *annotation*.
+    """Return *value* as a value of type *annotation*.
 
     Raises:
-        ValidationError: it is none.
+        ValidationError: *value* is invalid.
     """
     try:
         return reader_of(annotation, {})(value)
@@ -321,21 +324,23 @@ def checked(annotation: Any, value: Any) -> Any:
 _PLAIN = frozenset({str, int, float, bool, NoneType})
 
 
-def _dumped(value: Any, less: Any, how: dict[str, Any]) -> Any:
-    """Return *value*, of a field, as plain data without *less*."""
+def _dumped(value: Any, excluded: Any, options: dict[str, Any]) -> Any:
+    """Return *value*, the value of a field, as plain data without the *excluded* fields."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Frozen):
-        return value.model_dump(exclude=less, **how)
-    is_json = how["mode"] == "json"
+        return value.model_dump(exclude=excluded, **options)
+    is_json = options["mode"] == "json"
     if isinstance(value, (list, tuple)):
-        each = less.get("__all__", {}) if isinstance(less, Mapping) else {}
-        found = [_dumped(one, each, how) for one in value]
-        return found if is_json or isinstance(value, list) else tuple(found)
+        excluded_of_items = excluded.get("__all__", {}) if isinstance(excluded, Mapping) else {}
+        items = [_dumped(item, excluded_of_items, options) for item in value]
+        return items if is_json or isinstance(value, list) else tuple(items)
     if isinstance(value, Enum):
         return value.value if is_json else value
     if isinstance(value, Mapping):
-        return {_key(key) if is_json else key: _dumped(one, {}, how) for key, one in value.items()}
+        return {
+            _key(key) if is_json else key: _dumped(item, {}, options) for key, item in value.items()
+        }
     return value
 
 
@@ -350,12 +355,12 @@ def as_json(value: Any, indent: int | None = None) -> bytes:
 
 
 def _as_plain(value: object) -> dict[str, Any]:
-    """Return what the encoder writes of *value*, which it does not know by itself."""
+    """Return what the encoder writes for *value*, whose type it does not know."""
     if isinstance(value, Frozen):
-        kept, extra = value.__dict__, value._given[1]  # noqa: SLF001 - of this module
+        values, extra = value.__dict__, value._given[1]  # noqa: SLF001 - of this module
         if value._caches:  # noqa: SLF001
-            kept = {name: kept[name] for name in value.model_fields}
-        return {**kept, **extra} if extra else kept
+            values = {name: values[name] for name in value.model_fields}
+        return {**values, **extra} if extra else values
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{value!r} is not plain data")

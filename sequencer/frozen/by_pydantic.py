@@ -1,7 +1,7 @@
-"""What pydantic says about a value of a `Frozen` class has the last word; the words are ours.
+"""Validation of `Frozen` classes by pydantic, with error messages in the words of this program.
 
-Loading pydantic takes longer than most commands do, so nothing loads this module but a value
-that `frozen.base` does not read by itself.
+Loading pydantic takes longer than most commands, so this module is loaded only for a value that
+`frozen.base` can't read itself.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from sequencer.frozen.fields import Checked, Refusal, ValidationError
 
 _TWINS: dict[type[Checked], type[pydantic.BaseModel]] = {}
 _NAMES: dict[str, Any] = {}
-"""The same by names of their own, for a class that holds one of its own kind."""
+"""The same by unique names, for a class that refers to itself."""
 _OPEN: set[type[Checked]] = set()
-"""Classes that are being looked at."""
+"""Classes whose twins are under construction."""
 
 
 def validated(kind: Any, value: Any) -> Any:
-    """Return *value* as one of type *kind*.
+    """Return *value* as a value of type *kind*.
 
     Raises:
-        ValidationError: it is none.
+        ValidationError: *value* is invalid.
     """
     try:
         return _validator(kind).validate_python(value)
@@ -43,7 +43,7 @@ def validated_json(kind: type[Checked], data: str | bytes) -> Any:
     """Return the JSON text *data* as an object of *kind*.
 
     Raises:
-        ValidationError: it is none.
+        ValidationError: *data* is invalid.
     """
     try:
         return _validator(cast("Any", kind)).validate_json(data)
@@ -60,25 +60,25 @@ def json_schema(kind: type[Checked]) -> dict[str, Any]:
 
 
 def _refused(error: pydantic.ValidationError, value: Any) -> ValidationError:
-    """Return *error* about *value* with its places as they are written, and in our words.
+    """Return *error* about *value* with its key paths as in the file, and in our words.
 
-    Where a value may be one of several types, pydantic names the type in the place, and tells
-    what is wrong with each; here that is one error.
+    If a value may have several types, pydantic adds the type to the key path and reports an error
+    for each type; here they become one error.
     """
-    told: dict[KeyPath, list[dict[str, Any]]] = {}
-    of_types: set[KeyPath] = set()
-    for one in error.errors(include_url=False):
-        place = _written(one["loc"], value)
-        told.setdefault(place, []).append({**one, "loc": place, "msg": in_words(one)})
-        if len(place) < len(one["loc"]):
-            of_types.add(place)
-    inner = {place[:length] for place in of_types for length in range(len(place))}
+    by_path: dict[KeyPath, list[dict[str, Any]]] = {}
+    with_types: set[KeyPath] = set()
+    for item in error.errors(include_url=False):
+        path = _path_in_file(item["loc"], value)
+        by_path.setdefault(path, []).append({**item, "loc": path, "msg": in_words(item)})
+        if len(path) < len(item["loc"]):
+            with_types.add(path)
+    inner = {path[:length] for path in with_types for length in range(len(path))}
     return ValidationError(
         error,
         [
-            {**found[0], "msg": _either([str(one["msg"]) for one in found])}
-            for place, found in told.items()
-            if place not in of_types & inner
+            {**items[0], "msg": _either([str(item["msg"]) for item in items])}
+            for path, items in by_path.items()
+            if path not in with_types & inner
         ],
     )
 
@@ -87,22 +87,22 @@ KeyPath = tuple[int | str, ...]
 _TYPE = re.compile(r"(?:constrained-)?(?:str|int|float|bool|none)|.+\[.*\]|function-.+|[A-Z]\w+")
 
 
-def _written(place: KeyPath, value: Any) -> KeyPath:
-    """Return *place* in *value* without what names a type."""
-    kept: list[int | str] = []
-    for part in place:
-        is_there = (isinstance(value, Mapping) and part in value) or (
+def _path_in_file(path: KeyPath, value: Any) -> KeyPath:
+    """Return *path* in *value* without the parts that name a type."""
+    parts: list[int | str] = []
+    for part in path:
+        exists = (isinstance(value, Mapping) and part in value) or (
             isinstance(value, (list, tuple)) and isinstance(part, int) and part < len(value)
         )
-        if not is_there and isinstance(part, str) and _TYPE.fullmatch(part):
+        if not exists and isinstance(part, str) and _TYPE.fullmatch(part):
             continue
-        kept.append(part)
-        value = value[part] if is_there else None
-    return tuple(kept)
+        parts.append(part)
+        value = value[part] if exists else None
+    return tuple(parts)
 
 
 def _either(texts: list[str]) -> str:
-    """Return *texts*, of which one would be enough, as one."""
+    """Return *texts*, the errors for the possible types of one value, as one text."""
     if len(unique := list(dict.fromkeys(texts))) == 1:
         return unique[0]
     unique = [text.removesuffix("; put it in quotes") for text in unique]
@@ -162,16 +162,16 @@ _PATTERNS = {
     r"^[^\x00]*$": "can't have a NUL character",
     r"^[!-~]+$": "can't have blanks, or letters outside of ASCII",
 }
-"""What a person reads in place of a pattern."""
+"""The message for a person instead of the pattern."""
 _NO_CONTROLS = "^[^\\x00"
 
 
-def in_words(found: Mapping[str, Any]) -> str:
-    """Return what is wrong, for an error that pydantic has *found*, in the words of this program.
+def in_words(error: Mapping[str, Any]) -> str:
+    """Return the message for pydantic's *error* in the words of this program.
 
     A validator's own message stays as it is.
     """
-    kind, context = found["type"], found.get("ctx", {})
+    kind, context = error["type"], error.get("ctx", {})
     if kind in _WORDS:
         text = _WORDS[kind]
     elif kind in _BOUNDS:
@@ -186,17 +186,17 @@ def in_words(found: Mapping[str, Any]) -> str:
         text = f"should have at least {least} {what}{'s' * (least != 1)}"
         text = "must have at least one item" if kind == "too_short" and least == 1 else text
     elif kind == "too_long":
-        # pydantic speaks of tuples, and of what is left after validation.
+        # pydantic's own message mentions tuples, and counts the items after validation.
         text = f"should have at most {context['max_length']} items, not {context['actual_length']}"
     else:
-        text = str(found["msg"]).removeprefix("Value error, ").replace("Input should", "should")
-        # Not the first letter of a name.
+        text = str(error["msg"]).removeprefix("Value error, ").replace("Input should", "should")
+        # Keep the capital of an abbreviation.
         text = text if text[1:2].isupper() else text[:1].lower() + text[1:]
     return text
 
 
 def _short(value: object) -> object:
-    """Return 2 for a limit of 2.0."""
+    """Return *value*, and 2 for 2.0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -208,63 +208,64 @@ def _validator(kind: Any) -> SchemaValidator:
 
 
 def _native(annotation: Any) -> Any:
-    """Return *annotation* in pydantic's own words."""
+    """Return *annotation* with types and markers of pydantic."""
     if isinstance(annotation, type) and issubclass(annotation, Checked):
-        held = ForwardRef(_name(annotation)) if annotation in _OPEN else _twin(annotation)
-        return Annotated[held, pydantic.WrapValidator(_reading(annotation))]
+        twin = ForwardRef(_name(annotation)) if annotation in _OPEN else _twin(annotation)
+        return Annotated[twin, pydantic.WrapValidator(_reading(annotation))]
     origin = get_origin(annotation)
     if origin is Annotated:
-        markers = [one for marker in annotation.__metadata__ for one in _markers(marker)]
+        markers = [item for marker in annotation.__metadata__ for item in _markers(marker)]
         return Annotated[(_native(annotation.__origin__), *markers)]
     if origin is None or origin is Literal:
         return annotation
-    args = tuple(_native(one) for one in get_args(annotation))
+    args = tuple(_native(item) for item in get_args(annotation))
     return Union[args] if origin in (Union, UnionType) else origin[args]  # noqa: UP007 - at run time
 
 
 def _markers(marker: Any) -> Iterator[Any]:
     if isinstance(marker, fields.BeforeValidator):
-        yield pydantic.BeforeValidator(_told(marker.change))
+        yield pydantic.BeforeValidator(_translated(marker.change))
     elif isinstance(marker, fields.AfterValidator):
-        yield pydantic.AfterValidator(_told(marker.change))
+        yield pydantic.AfterValidator(_translated(marker.change))
     else:
         yield pydantic.Field(**marker.limits)
 
 
-def _told(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return *check* whose refusals pydantic understands."""
+def _translated(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return *check* with its errors translated for pydantic."""
 
-    def told(value: Any) -> Any:
+    def translated(value: Any) -> Any:
         try:
             return check(value)
         except ValidationError as error:
             raise error.found from None
         except Refusal as refusal:
-            found: Any = refusal
-            if found.message is None:
-                raise PydanticKnownError(found.kind, found.context) from None
-            raise PydanticCustomError(found.kind, found.message, found.context) from None
+            # As Any: pydantic declares literal types for these arguments.
+            values: Any = refusal
+            if values.message is None:
+                raise PydanticKnownError(values.kind, values.context) from None
+            raise PydanticCustomError(values.kind, values.message, values.context) from None
 
-    return told
+    return translated
 
 
 def _reading(kind: type[Checked]) -> Callable[[Any, Callable[[Any], Any]], Any]:
-    """Return what makes objects of *kind* of those that pydantic makes, and checks them."""
+    """Return the validator that converts objects of pydantic to checked objects of *kind*."""
 
     def read(value: Any, handler: Callable[[Any], Any]) -> Any:
         if isinstance(value, kind):
             return value
         for name in kind._before:  # noqa: SLF001 - the other half of that class
-            value = _told(getattr(kind, name))(value)
+            value = _translated(getattr(kind, name))(value)
         twin = handler(value)
-        said = twin.model_fields_set
+        given = twin.model_fields_set
         values = {
-            name: getattr(twin, name) if name in said else spec.get_default()
+            name: getattr(twin, name) if name in given else spec.get_default()
             for name, spec in kind.model_fields.items()
         }
-        new = kind.made(values, frozenset(said), dict(twin.model_extra or {}))
+        new = kind.from_checked(values, frozenset(given), dict(twin.model_extra or {}))
         for name in kind._after:  # noqa: SLF001 - as above
-            new = _told(getattr(kind, name))(new)
+            new = _translated(getattr(kind, name))(new)
         return new
 
     return read
@@ -275,19 +276,21 @@ def _name(kind: type[Checked]) -> str:
 
 
 def _twin(kind: type[Checked]) -> type[pydantic.BaseModel]:
-    """Return pydantic's own model with the fields of *kind*."""
+    """Return the twin of *kind*: a model of pydantic with the same fields."""
     if kind in _TWINS:
         return _TWINS[kind]
     _OPEN.add(kind)
-    found: dict[str, Any] = {
+    native_fields: dict[str, Any] = {
         name: (_native(spec.annotation), _field(spec)) for name, spec in kind.model_fields.items()
     }
     _OPEN.remove(kind)
     config = cast("pydantic.ConfigDict", {**kind.model_options, "protected_namespaces": ()})
-    twin = pydantic.create_model(kind.__name__, __config__=config, __doc__=kind.__doc__, **found)
+    twin = pydantic.create_model(
+        kind.__name__, __config__=config, __doc__=kind.__doc__, **native_fields
+    )
     _TWINS[kind] = _NAMES[_name(kind)] = twin
-    for each in () if _OPEN else _TWINS.values():
-        each.model_rebuild(_types_namespace=_NAMES)
+    for model in () if _OPEN else _TWINS.values():
+        model.model_rebuild(_types_namespace=_NAMES)
     return twin
 
 

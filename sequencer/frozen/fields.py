@@ -1,8 +1,8 @@
-"""What a class says about its fields, and what reads their values.
+"""Declarations of fields, and the readers of their values.
 
-`Field` and the validators are written as in pydantic and mean what they mean there. A reader
-takes values that plainly are right; it raises `Unsure` at all others, and `frozen.by_pydantic`
-has the last word about those.
+`Field` and the validators are written as in pydantic and mean the same. A reader accepts values
+that are clearly valid. For all others it raises `Unsure`, and `frozen.by_pydantic` decides about
+them.
 """
 
 from __future__ import annotations
@@ -34,55 +34,55 @@ _T = TypeVar("_T")
 Reader = Callable[[Any], Any]
 MISSING: Any = object()
 _MAX_EXACT = 2**53
-"""Whole numbers up to here are the same as floats."""
+"""A float can hold every whole number up to here exactly."""
 
 
 class Unsure(Exception):
-    """Raised by a reader whose value is wrong, or right only for who knows all rules."""
+    """A reader can't tell whether a value is valid; only pydantic knows all rules."""
 
 
 class ValidationError(ValueError):
-    """Values that a class refuses."""
+    """Values are invalid for a class or a type."""
 
     def __init__(self, found: Any, errors: list[dict[str, Any]]) -> None:
-        """Hold what pydantic has *found*, and the same as `errors`."""
+        """Hold pydantic's error *found*, and the same as *errors*."""
         super().__init__(found)
         self.found, self._errors = found, errors
 
     def errors(self) -> list[dict[str, Any]]:
-        """Return each error as pydantic has it (``loc``, ``type``, …); ``msg`` is in our words."""
+        """Return each error as in pydantic (``loc``, ``type``, …); ``msg`` is in our words."""
         return self._errors
 
-    def told(self, *, with_values: bool = True) -> list[str]:
-        """Return each error as a person reads it: where it is, what it is, and short values."""
-        return [_told(error, with_values=with_values) for error in self._errors]
+    def messages(self, *, with_values: bool = True) -> list[str]:
+        """Return each error in words: where it is, what is wrong, and the value if it is short."""
+        return [_message(error, with_values=with_values) for error in self._errors]
 
     def __str__(self) -> str:
-        """Return all of them."""
-        return "; ".join(self.told())
+        """Return all errors on one line."""
+        return "; ".join(self.messages())
 
 
 SHOWN_CHARS = 60
-"""A longer value is not shown with what is wrong with it."""
+"""A message does not show a longer value."""
 
 
-def _told(error: Mapping[str, Any], *, with_values: bool) -> str:
-    place = ".".join(map(str, error["loc"]))
-    text = f"{place}: {error['msg']}" if place else str(error["msg"])
+def _message(error: Mapping[str, Any], *, with_values: bool) -> str:
+    path = ".".join(map(str, error["loc"]))
+    text = f"{path}: {error['msg']}" if path else str(error["msg"])
     return text + shown_value(error) if with_values else text
 
 
 def shown_value(error: Mapping[str, Any]) -> str:
-    """Return ``, not VALUE`` for an *error* of a short value; else nothing."""
+    """Return ``, not VALUE`` if the *error* is about a short value; else an empty text."""
     value = error["input"]
-    is_scalar = isinstance(value, (str, int, float)) and error["type"] not in _TOLD_WHOLE
+    is_scalar = isinstance(value, (str, int, float)) and error["type"] not in _WITHOUT_VALUE
     if isinstance(value, bool):
         return f", not {str(value).lower()}"
     return f", not {value!a}" if is_scalar and len(str(value)) <= SHOWN_CHARS else ""
 
 
 def kind_of(value: object) -> str:
-    """Return *value* in a few words, as somebody has written it in a file.
+    """Return *value* in a few words, as a person has written it in a file.
 
     >>> kind_of([1, 2]), kind_of({}), kind_of(None), kind_of(True), kind_of("x")
     ('a list', 'a mapping', 'nothing', 'true', "'x'")
@@ -98,29 +98,29 @@ def kind_of(value: object) -> str:
 
 
 UNKNOWN_NAME = "unknown_name"
-"""Type of the error about a name that nobody defined; its context has what `UnknownName` takes."""
-_TOLD_WHOLE = ("missing", "value_error", "extra_forbidden", "json_invalid", UNKNOWN_NAME)
-"""What is wrong with these is not their value, or the message has it."""
+"""Type of the error about an undefined name; its context has the arguments of `UnknownName`."""
+_WITHOUT_VALUE = ("missing", "value_error", "extra_forbidden", "json_invalid", UNKNOWN_NAME)
+"""Types of errors that are not about the value, or whose message contains it."""
 
 
 class Refusal(Exception):
-    """Raised by a validator for an error with a type of its own, see `frozen.by_pydantic`."""
+    """An error of a validator with its own type, see `frozen.by_pydantic`."""
 
     def __init__(self, kind: str, context: Mapping[str, Any], message: str | None = None) -> None:
-        """Name the *kind*; without *message* it is one of pydantic's own."""
+        """Refuse with an error of type *kind*; without *message*, it is a type of pydantic."""
         super().__init__(kind)
         self.kind, self.message, self.context = kind, message, dict(context)
 
     @classmethod
     def of_name(cls, kind: str, name: str, known: Iterable[str]) -> Refusal:
-        """Return the refusal of *name*, which is none of the *known* names of this *kind*."""
+        """Return the refusal of *name*, which is not one of the *known* names of this *kind*."""
         context = {"kind": kind, "name": name, "known": sorted(known)}
         message = UnknownName(kind, name, context["known"]).in_one_line
         return cls(UNKNOWN_NAME, {**context, "message": message}, "{message}")
 
 
 class FieldSpec:
-    """One field of a class, or within ``Annotated`` the limits of a value."""
+    """One field of a class; within ``Annotated``, the limits of a value."""
 
     owner: type
     name = ""
@@ -134,20 +134,20 @@ class FieldSpec:
         *,
         exclude: bool,
     ) -> None:
-        """Hold what `Field` is given."""
+        """Hold the arguments of `Field`."""
         self.default, self.default_factory = default, factory
         self.alias, self.exclude, self.limits = alias, exclude, limits
         self.is_required = default is MISSING and factory is None
         self.is_fresh = factory is not None or isinstance(default, (dict, list))
-        """Whether every object gets a default of its own."""
+        """Whether each object gets its own copy of the default."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Be the field *name* of *owner*."""
+        """Remember *name* and *owner* of the field."""
         self.owner, self.name, self.key = owner, name, self.alias or name
 
     @property
     def annotation(self) -> Any:
-        """Return its type, which is looked up when it is first asked for."""
+        """Return its type, which is resolved at the first access."""
         return _annotations(self.owner)[self.name]
 
     def get_default(self) -> Any:
@@ -157,11 +157,11 @@ class FieldSpec:
         return self.default.copy() if self.is_fresh else self.default
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the limits are the same: a default is no part of a type."""
+        """Return whether the limits are equal: a default is not part of a type."""
         return isinstance(other, FieldSpec) and self.limits == other.limits
 
     def __hash__(self) -> int:
-        """Return the same for equal limits."""
+        """Return the same hash for equal limits."""
         return hash(tuple(self.limits))
 
 
@@ -177,11 +177,13 @@ class Checked:
     """Names of the validators that run on the object."""
 
     @classmethod
-    def made(cls, values: dict[str, Any], said: AbstractSet[str], extra: dict[str, Any]) -> Self:
-        """Return an object with *values*, which are complete and valid; *said* were given."""
+    def from_checked(
+        cls, values: dict[str, Any], given: AbstractSet[str], extra: dict[str, Any]
+    ) -> Self:
+        """Return an object with complete, valid *values*; *given* are the fields that were set."""
         new = cls.__new__(cls)
         object.__setattr__(new, "__dict__", values)
-        object.__setattr__(new, "_given", (said, extra))
+        object.__setattr__(new, "_given", (given, extra))
         return new
 
 
@@ -212,12 +214,12 @@ def Field(  # noqa: N802 - as in pydantic
     exclude: bool = False,
     **limits: Any,
 ) -> Any:
-    """Return what a field holds besides its type; within ``Annotated`` its *limits* alone."""
+    """Declare a field; within ``Annotated``, only the *limits* of a value."""
     return FieldSpec(default, default_factory, alias, limits, exclude=exclude)
 
 
 class BeforeValidator(NamedTuple):
-    """Within ``Annotated``: *change* gets the value as it was written."""
+    """Within ``Annotated``: *change* gets the value as it is in the input."""
 
     change: Callable[[Any], Any]
 
@@ -229,7 +231,7 @@ class AfterValidator(NamedTuple):
 
 
 def model_validator(*, mode: Literal["before", "after"]) -> Callable[[_T], _T]:
-    """Mark a method that checks the whole, or a class method that changes what was written."""
+    """Mark a method that checks the object, or a class method that changes the input."""
 
     def mark(method: _T) -> _T:
         function: Any = getattr(method, "__func__", method)
@@ -245,28 +247,28 @@ def _annotations(owner: type) -> dict[str, Any]:
 
 
 def reader_of(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool = False) -> Reader:
-    """Return what reads values of type *annotation*, and raises `Unsure` at all others.
+    """Return the reader for values of type *annotation*; it raises `Unsure` for all others.
 
-    *limits* hold for every number in it. *is_exact*: a word is no truth and a whole number is
-    no float, because another type of a union might take it as it is.
+    *limits* apply to every number in it. *is_exact*: don't read a word as a bool or a whole number
+    as a float, because another type of a union might accept the value unchanged.
     """
     origin, args = get_origin(annotation), get_args(annotation)
-    found: Reader | None = None
+    reader: Reader | None = None
     if origin is Annotated:
-        found = _annotated(annotation, limits, is_exact=is_exact)
+        reader = _annotated(annotation, limits, is_exact=is_exact)
     elif origin is Literal:
-        found = _among(tuple((type(one), one) for one in args))
+        reader = _among(tuple((type(value), value) for value in args))
     elif origin in (Union, UnionType):
-        found = _either(args, limits, is_exact=is_exact)
+        reader = _either(args, limits, is_exact=is_exact)
     elif origin is list or (origin is tuple and args[1:] == (Ellipsis,)):
-        found = _items(origin, reader_of(args[0], limits))
+        reader = _items(origin, reader_of(args[0], limits))
     elif origin in (dict, Mapping):
-        found = _entries(reader_of(args[0], limits), reader_of(args[1], limits))
-    return found or _plain_reader(annotation, is_strict=is_exact or bool(limits.get("strict")))
+        reader = _entries(reader_of(args[0], limits), reader_of(args[1], limits))
+    return reader or _plain_reader(annotation, is_strict=is_exact or bool(limits.get("strict")))
 
 
 def _plain_reader(kind: Any, *, is_strict: bool) -> Reader:
-    """Return what reads values of *kind*, which has no parts."""
+    """Return the reader for values of *kind*, which has no inner types."""
     if hasattr(kind, "model_fields"):
         read: Reader = kind.read
         return read
@@ -281,7 +283,7 @@ def _plain_reader(kind: Any, *, is_strict: bool) -> Reader:
 
 def _annotated(annotation: Any, limits: Mapping[str, Any], *, is_exact: bool) -> Reader:
     kind, markers = annotation.__origin__, annotation.__metadata__
-    if any(isinstance(one, FieldSpec) and one.limits.get("strict") for one in markers):
+    if any(isinstance(marker, FieldSpec) and marker.limits.get("strict") for marker in markers):
         limits = {**limits, "strict": True}
     reader = reader_of(kind, limits, is_exact=is_exact)
     for marker in markers:
@@ -352,7 +354,7 @@ def _items(kind: Callable[[Any], Any], reader: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) not in (list, tuple):
             raise Unsure
-        return kind([reader(one) for one in value])
+        return kind([reader(item) for item in value])
 
     return read
 
@@ -361,7 +363,7 @@ def _entries(key_reader: Reader, reader: Reader) -> Reader:
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise Unsure
-        return {key_reader(key): reader(one) for key, one in value.items()}
+        return {key_reader(key): reader(item) for key, item in value.items()}
 
     return read
 
@@ -386,32 +388,32 @@ def _either(kinds: tuple[Any, ...], limits: Mapping[str, Any], *, is_exact: bool
 
 
 def limited(reader: Reader, limits: Mapping[str, Any], kind: Any) -> Reader:
-    """Return *reader* with *limits*; a kind that may be None has them for its other values."""
+    """Return *reader* with *limits*, which don't apply to None."""
     if unknown := limits.keys() - _LIMITS:
-        raise TypeError(f"{sorted(unknown)} are no limits that this reads")
+        raise TypeError(f"{sorted(unknown)} are not supported as limits")
     if limits.get("strict"):
         reader = reader_of(kind, {"strict": True})
-    fits: list[Callable[[Any], Any]] = []
+    checks: list[Callable[[Any], Any]] = []
     if limits.keys() & {"ge", "gt", "le", "lt"}:
         ge, gt = limits.get("ge", -math.inf), limits.get("gt", -math.inf)
         le, lt = limits.get("le", math.inf), limits.get("lt", math.inf)
-        fits.append(lambda found: ge <= found <= le and gt < found < lt)
+        checks.append(lambda result: ge <= result <= le and gt < result < lt)
     if limits.keys() & {"min_length", "max_length"}:
         least, most = limits.get("min_length", 0), limits.get("max_length", math.inf)
-        fits.append(lambda found: least <= len(found) <= most)
+        checks.append(lambda result: least <= len(result) <= most)
     if "pattern" in limits:
-        # Rust's $ is the very end.
-        fits.append(re.compile(re.sub(r"\$\Z", r"\\Z", limits["pattern"])).search)
+        # pydantic's patterns are Rust's, where $ matches at the very end only.
+        checks.append(re.compile(re.sub(r"\$\Z", r"\\Z", limits["pattern"])).search)
 
     def read(value: Any) -> Any:
-        found = reader(value)
-        if found is not None:
-            for is_fit in fits:
-                if not is_fit(found):
+        result = reader(value)
+        if result is not None:
+            for check in checks:
+                if not check(result):
                     raise Unsure
-        return found
+        return result
 
-    return read if fits else reader
+    return read if checks else reader
 
 
 _LIMITS = frozenset(

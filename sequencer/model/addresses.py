@@ -31,5 +31,5 @@ def _is_this_machine(host: str) -> bool:
         address = ip_address(host)
     except ValueError:
         return False
-    # From 3.13 on Python looks behind ::ffff:127.0.0.1 itself.
+    # Before 3.13, Python does not know that ::ffff:127.0.0.1 is this machine.
     return (getattr(address, "ipv4_mapped", None) or address).is_loopback

@@ -1,8 +1,8 @@
-"""What an answer decides: the last JSON object in its text that says so, with or without a fence.
+"""What an answer decides: the last JSON object in its text with a decision, fenced or not.
 
-The one reader of verdicts, for judges, flowcharts, routers and classifiers. Words of the prose
-around the object never count, and nothing is repaired. The work grows with the text's length
-only, however it nests or breaks off.
+Judges, flowcharts, routers and classifiers all read verdicts here. The prose around the object
+never counts, and malformed JSON is not repaired. The time is linear in the length of the text,
+however deeply it is nested and wherever it breaks off.
 
 Not promised: that the agent means what it says.
 """
@@ -15,62 +15,62 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 MAX_TEXT_CHARS = 256 * 1024
-"""How much of an answer's end is looked at."""
+"""Only this much of an answer's end is read."""
 DECISION_FIELDS = ("decision", "branch", "result")
-"""Where an object says which way to go; the first that holds a text counts."""
+"""Fields of an object that can hold its decision; the first one that holds a text counts."""
 MARKS = "*_`\"'\u201c\u201d\u2018\u2019\u201e\u00ab\u00bb"
 """Markdown and quotation marks that may surround a word or a line."""
 _TEXT = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _OBJECT = re.compile(rf"\{{(?=\s*+(?:\}}|{_TEXT}\s*+:))")
-"""A brace that begins an object: one in prose is hardly ever followed by a key."""
+"""A brace that starts an object: in prose, a key hardly ever follows a brace."""
 _DECODER = json.JSONDecoder()
 _ReadT = TypeVar("_ReadT")
 
 
 def redacted(value: Any, redact: Callable[[str], str]) -> Any:
-    """Return *value*, as JSON has it, without secrets, as its text is.
+    """Return *value*, plain JSON data, with *redact* applied to its text as JSON.
 
-    Where a secret ended in its grammar as JSON, it is the text itself.
+    If the redacted text is no longer JSON, return the text itself.
     """
     if value is None:
         return None
     text = json.dumps(value, ensure_ascii=False)
-    hidden = redact(text)
-    if hidden == text:
+    redacted_text = redact(text)
+    if redacted_text == text:
         return value
     try:
-        return json.loads(hidden)
+        return json.loads(redacted_text)
     except ValueError:
-        return hidden
+        return redacted_text
 
 
 def last_read(text: str, read: Callable[[Mapping[str, Any]], _ReadT | None]) -> _ReadT | None:
-    """Return what *read* finds in the last JSON object of *text* where it finds anything.
+    """Return the result of *read* for the last JSON object of *text* for which it is not None.
 
-    Objects that are a part of another object don't count: a check in a longer report is not
-    the report's verdict. What breaks off is left out as far as it goes, with all that it holds.
+    Objects inside another object don't count: a check in a longer report is not the verdict of
+    the report. An object that breaks off is left out, with everything in it.
 
-    >>> last_read('First {"n": 1}, then {"n": 2}, and {"m": 3}.', lambda one: one.get("n"))
+    >>> last_read('First {"n": 1}, then {"n": 2}, and {"m": 3}.', lambda value: value.get("n"))
     2
     """
-    text, place, last = text[-MAX_TEXT_CHARS:], 0, None
-    while begun := _OBJECT.search(text, place):
+    text, position, last = text[-MAX_TEXT_CHARS:], 0, None
+    while start := _OBJECT.search(text, position):
         try:
-            value, place = _DECODER.raw_decode(text, begun.start())
+            value, position = _DECODER.raw_decode(text, start.start())
         except json.JSONDecodeError as error:
             # No character is read twice.
-            place = max(error.pos, begun.end())
+            position = max(error.pos, start.end())
         except (ValueError, RecursionError):
-            # Numbers or depths that no report has; where it ends can't be told.
+            # No report has such numbers or depths, and the end of the object is unknown.
             return None
         else:
-            found = read(value)
-            last = last if found is None else found
+            result = read(value)
+            last = last if result is None else result
     return last
 
 
 def decision_in(text: str) -> str | None:
-    r"""Return which way *text* says to go, or None if it holds no object that says so.
+    r"""Return the decision in *text*; None: it has no JSON object with a decision.
 
     >>> decision_in('It is fine:\n```json\n{"decision": "approve"}\n```\nThat is all.')
     'approve'
@@ -81,8 +81,8 @@ def decision_in(text: str) -> str | None:
 
 
 def decision_of(value: Any) -> str | None:
-    """Return which way *value* says to go, if it is a JSON object that says so."""
+    """Return the decision of *value*, if it is a JSON object that has one."""
     if not isinstance(value, Mapping):
         return None
-    said = (value.get(field) for field in DECISION_FIELDS)
-    return next((one for one in said if isinstance(one, str)), None)
+    candidates = (value.get(field) for field in DECISION_FIELDS)
+    return next((candidate for candidate in candidates if isinstance(candidate, str)), None)

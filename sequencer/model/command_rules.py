@@ -1,7 +1,7 @@
-"""Changes that a person makes by hand, each a journalled transition like any other.
+"""Transitions for the commands of a person; the journal records them like any other.
 
-They share one rule: a claim that somebody holds is dropped, never silently kept, when the
-step that it is about is decided by hand, so that its holder finds itself stale.
+They share one rule: if a person decides about a step that is claimed, the claim is dropped,
+never silently kept, so that the result of its holder is refused as stale.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ from sequencer.model.transitions import (
 from sequencer.model.workflow import Workflow, changed_params, ensure_definition
 
 
-def _decided(head: Head, at: str, place: StepRef, **update: Any) -> Head:
-    """Return *head* at *place* with nobody at work; a claim on the step that it leaves goes."""
-    there = moved(head, at, place, claims=(), gate=None, **update)
-    if place.is_end:
-        return there.replace(status=Status.COMPLETE)
-    return at_rest_by_hand(head, there)
+def _decided(head: Head, at: str, target: StepRef, **update: Any) -> Head:
+    """Return *head* at *target* with no claims: the result of a running attempt is then refused."""
+    new = moved(head, at, target, claims=(), gate=None, **update)
+    if target.is_end:
+        return new.replace(status=Status.COMPLETE)
+    return at_rest_by_hand(head, new)
 
 
-def _ensure_nobody_runs(head: Head, verb: str) -> None:
+def _ensure_not_claimed(head: Head, verb: str) -> None:
     if head.claims:
-        held = head.claims[0]
+        claim = head.claims[0]
         raise TransitionRefused(
-            f"{verb}: step {held.step!r} is being run by {held.owner.words}",
+            f"{verb}: step {claim.step!r} is being run by {claim.owner.words}",
             hint="wait until it ends, stop it, or use 'sequencer takeover --force'",
         )
 
 
 def stop(head: Head, reason: str | None, *, at: str) -> Transition:
-    """Let the step that runs end and start no other."""
-    # How a complete run has ended stays.
-    kept = head.exit_reason if head.status is Status.COMPLETE else reason
-    new = changed(head, at, exit=True, exit_reason=kept)
+    """Let the running step end, and start no other."""
+    # A complete run keeps the reason with which it ended.
+    exit_reason = head.exit_reason if head.status is Status.COMPLETE else reason
+    new = changed(head, at, exit=True, exit_reason=exit_reason)
     return Transition(new, (fact_at(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
 
 
 def pause(head: Head, *, at: str) -> Transition:
-    """Hold the run after the step that runs; waiting processes go on waiting.
+    """Pause the run after the running step; waiting processes keep waiting.
 
     Raises:
         TransitionRefused: the run is complete.
@@ -102,15 +102,16 @@ def resume(head: Head, *, at: str) -> Transition:
 
 
 def retry(head: Head, *, at: str) -> Transition:
-    """Forget the failures of the present step, so that it may be tried again at once.
+    """Forget the failures of the current step, so that it may be tried again at once.
 
     Raises:
-        TransitionRefused: the step has not been tried without an end, and waits for no date.
+        TransitionRefused: the step has not failed or been started, and waits for no date; or a
+            process runs it.
     """
     was_tried = head.failures_in_row or head.attempt or head.status is Status.FAILED
     if not was_tried and head.not_before is None:
         raise TransitionRefused("retry: the current step has not failed")
-    _ensure_nobody_runs(head, "retry")
+    _ensure_not_claimed(head, "retry")
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
     loop = None if head.loop is None else head.loop.replace(exhausted=0)
     new = changed(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
@@ -118,13 +119,13 @@ def retry(head: Head, *, at: str) -> Transition:
 
 
 def stamp_ok(head: Head, following: StepRef, note: str | None, *, at: str) -> Transition:
-    """Accept the present step by hand, without an agent.
+    """Accept the current step without an agent.
 
     Raises:
-        TransitionRefused: somebody runs it, or the run is complete.
+        TransitionRefused: a process runs it, or the run is complete.
     """
     _ensure_not_complete(head, "skip")
-    _ensure_nobody_runs(head, "skip")
+    _ensure_not_claimed(head, "skip")
     usage = head.usage.plus(Usage(steps=1))
     new = _decided(head, at, following, usage=usage)
     return Transition(new, with_end(fact_at(Event.STAMPED, head, _noted("ok", note)), new))
@@ -133,12 +134,12 @@ def stamp_ok(head: Head, following: StepRef, note: str | None, *, at: str) -> Tr
 def pass_fixer(
     head: Head, judge: StepRef, event: Event, note: str | None, *, at: str
 ) -> Transition:
-    """Go on from a fixer by hand: the step that judges, at *judge*, comes again.
+    """Continue after a fixer without its result: the step that judges, at *judge*, runs again.
 
     Raises:
-        TransitionRefused: somebody runs the fixer.
+        TransitionRefused: a process runs the fixer.
     """
-    _ensure_nobody_runs(head, "skip")
+    _ensure_not_claimed(head, "skip")
     loop = head.loop
     number, reason = (loop.round + 1, loop.reason) if loop is not None else (1, "")
     new = changed(
@@ -153,57 +154,57 @@ def pass_fixer(
 
 
 def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
-    """Mark the present step as failed by hand.
+    """Mark the current step as failed.
 
     Raises:
-        TransitionRefused: somebody runs it, or the run is complete.
+        TransitionRefused: a process runs it, or the run is complete.
     """
     _ensure_not_complete(head, "skip")
-    _ensure_nobody_runs(head, "skip")
+    _ensure_not_claimed(head, "skip")
     new = changed(head, at, failures_in_row=head.failures_in_row + 1)
     new = at_rest_by_hand(head, new)
     return Transition(new, (fact_at(Event.STAMPED, head, _noted("fail", note)),))
 
 
 def skip(head: Head, following: StepRef, note: str | None, *, at: str) -> Transition:
-    """Go on without the present step.
+    """Continue without the current step.
 
     Raises:
-        TransitionRefused: somebody runs it, or the run is complete.
+        TransitionRefused: a process runs it, or the run is complete.
     """
     _ensure_not_complete(head, "skip")
-    _ensure_nobody_runs(head, "skip")
+    _ensure_not_claimed(head, "skip")
     new = _decided(head, at, following)
     return Transition(new, with_end(fact_at(Event.SKIPPED, head, note), new))
 
 
-def rewind(head: Head, place: StepRef, *, at: str) -> Transition:
-    """Go back to *place*, whose step runs next; the steps from there on run again.
+def rewind(head: Head, target: StepRef, *, at: str) -> Transition:
+    """Go back to *target*, whose step runs next; the steps from there on run again.
 
     Raises:
-        TransitionRefused: *place* lies ahead (that is `skip`'s), or somebody runs a step.
+        TransitionRefused: *target* is ahead (`skip` goes there), or a process runs a step.
     """
-    if place.step_index > head.step_index:
+    if target.step_index > head.step_index:
         raise TransitionRefused(
-            f"rewind: step_index {place.step_index} is ahead of {head.step_index}",
+            f"rewind: step_index {target.step_index} is ahead of {head.step_index}",
             hint="'sequencer skip' goes forward",
         )
-    _ensure_nobody_runs(head, "rewind")
-    if head.is_at_gate and place.step_index >= head.step_index:
-        # That would be the way on, without a decision.
+    _ensure_not_claimed(head, "rewind")
+    if head.is_at_gate and target.step_index >= head.step_index:
+        # To go to the step after the gate would be to pass it without a decision.
         _ensure_not_complete(head, "rewind")
     cleared = {"exit_reason": None} if head.was_rejected else {}
-    new = _decided(head, at, place, **cleared)
-    return Transition(new, (fact_at(Event.REWOUND, head, f"to step_index {place.step_index}"),))
+    new = _decided(head, at, target, **cleared)
+    return Transition(new, (fact_at(Event.REWOUND, head, f"to step_index {target.step_index}"),))
 
 
 def reset(head: Head, fresh: Head, *, at: str) -> Transition:
-    """Begin again as *fresh*; tokens and revisions go on counting, so that nothing is reused.
+    """Start over as *fresh*; tokens and revisions keep counting, so that none is reused.
 
     Raises:
-        TransitionRefused: somebody runs a step.
+        TransitionRefused: a process runs a step.
     """
-    _ensure_nobody_runs(head, "reset")
+    _ensure_not_claimed(head, "reset")
     new = fresh.replace(token=head.token, last_update=at)
     return Transition(new, (fact_at(Event.RESET, head, f"run {head.run_id} ended"),))
 
@@ -213,16 +214,16 @@ def adopt(
     name: str,
     digest: str,
     params: Mapping[str, int],
-    place: StepRef,
+    current: StepRef,
     *,
     at: str,
 ) -> Transition:
-    """Go on under another definition or other parameters, at the same step_index.
+    """Continue under another definition or other parameters, at the same step_index.
 
     Raises:
-        TransitionRefused: somebody runs a step, or nothing changed.
+        TransitionRefused: a process runs a step, or nothing changed.
     """
-    _ensure_nobody_runs(head, "adopt")
+    _ensure_not_claimed(head, "adopt")
     is_same = (head.workflow_name, head.workflow_digest, head.params) == (name, digest, params)
     if is_same:
         raise TransitionRefused("adopt: the run already has this definition and these parameters")
@@ -233,9 +234,9 @@ def adopt(
         workflow_name=name,
         workflow_digest=digest,
         params=dict(params),
-        expected_step=place.step,
+        expected_step=current.step,
     )
-    if place.is_end and not head.is_at_gate:
+    if current.is_end and not head.is_at_gate:
         new = new.replace(status=Status.COMPLETE)
     return Transition(new, (fact_at(Event.ADOPTED, head, note),))
 
@@ -243,17 +244,17 @@ def adopt(
 def take_over_by_force(
     head: Head, *, at: str, used: Mapping[int, Usage] | None = None
 ) -> Transition:
-    """Drop every claim; their holders will find themselves stale.
+    """Drop every claim; the results of their holders are then refused.
 
-    *used* is what was seen of their use, by token.
+    *used* is the usage of their attempts as far as it is known, by token.
 
     Raises:
-        TransitionRefused: nobody holds a claim.
+        TransitionRefused: no process holds a claim.
     """
     if not head.claims:
         raise TransitionRefused("takeover: no process holds a step")
     used = used or {}
-    facts = tuple(taken_over(one, used.get(one.token), "by force") for one in head.claims)
+    facts = tuple(taken_over(claim, used.get(claim.token), "by force") for claim in head.claims)
     spent = head.usage.plus(total(used.values()), steps=0)
     return Transition(at_rest(changed(head, at, claims=(), usage=spent)), facts)
 
@@ -276,46 +277,46 @@ def _ensure_not_complete(head: Head, verb: str) -> None:
 
 
 def other_kind(head: Head) -> TransitionRefused:
-    """Return that the run of *head* can't continue as one of the other kind."""
+    """Return the error for a run of *head* that can't continue as a run of the other kind."""
     return TransitionRefused(
-        "adopt: a graph can't replace a line of steps, nor the other way around",
+        "adopt: a graph can't replace a sequence of steps, or the other way around",
         hint=f"{command(head.run_name, 'reset')} starts over with the new workflow",
     )
 
 
 def of_every_kind(
-    head: Head, command: RunCommand, workflow: Workflow, here: StepRef, context: CommandContext
+    head: Head, command: RunCommand, workflow: Workflow, current: StepRef, context: CommandContext
 ) -> Transition:
     """Return the transition of a *command* that means the same for every kind.
 
-    The run of *workflow* is *here*.
+    *current* is where the run of *workflow* is.
 
     Raises: see the functions above.
     """
-    return _EVERY_KIND[type(command)](head, command, workflow, here, context)
+    return _EVERY_KIND[type(command)](head, command, workflow, current, context)
 
 
 def _edit(
-    head: Head, command: SetField, workflow: Workflow, _here: StepRef, context: CommandContext
+    head: Head, command: SetField, workflow: Workflow, _current: StepRef, context: CommandContext
 ) -> Transition:
-    def placed(edited: Head) -> StepRef:
+    def locate(edited: Head) -> StepRef:
         ensure_definition(edited, workflow)
         return present(workflow, edited)
 
-    return edit_field(head, command.field, command.value, at=utc(context.at), placed=placed)
+    return edit_field(head, command.field, command.value, at=utc(context.at), locate=locate)
 
 
 def _adopt(
-    head: Head, _command: Adopt, workflow: Workflow, here: StepRef, context: CommandContext
+    head: Head, _command: Adopt, workflow: Workflow, current: StepRef, context: CommandContext
 ) -> Transition:
     name, digest, params = workflow.name, workflow.digest(), workflow.params
-    return adopt(head, name, digest, params, here, at=utc(context.at))
+    return adopt(head, name, digest, params, current, at=utc(context.at))
 
 
 def _reset(
-    head: Head, _command: Reset, workflow: Workflow, here: StepRef, context: CommandContext
+    head: Head, _command: Reset, workflow: Workflow, current: StepRef, context: CommandContext
 ) -> Transition:
-    del workflow, here
+    del workflow, current
     if context.fresh is None:
         message = "a reset needs the head of the new run"
         raise ValueError(message)
@@ -323,9 +324,9 @@ def _reset(
 
 
 def _take_over(
-    head: Head, _command: RunCommand, workflow: Workflow, here: StepRef, context: CommandContext
+    head: Head, _command: RunCommand, workflow: Workflow, current: StepRef, context: CommandContext
 ) -> Transition:
-    del workflow, here
+    del workflow, current
     return take_over_by_force(head, at=utc(context.at), used=context.used)
 
 

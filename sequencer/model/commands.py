@@ -1,7 +1,7 @@
-"""What a person may ask of a run, as values.
+"""The commands that a person may give a run, as values.
 
-Command line, pages, MCP server, webhooks and library make the same values and pass them to
-`Run.do`. A kind of run decides what one does (`Kind.apply`).
+Command line, web pages, MCP server, webhooks and library create the same values and pass them to
+`Run.do`. The kind of the run decides what each command does (`Kind.apply`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sequencer.model.head import Head
 from sequencer.model.transitions import Fact
 
 _TEXTS = ("note", "text", "output", "reason", "value")
-"""Fields that hold what a person wrote."""
+"""Fields with text that a person wrote."""
 
 
 class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
@@ -25,14 +25,14 @@ class RunCommand(Struct, frozen=True, forbid_unknown_fields=True):
     verb: ClassVar[str]
     """Its name in messages."""
     permission: ClassVar[str | None] = None
-    """What `agents_may_decide` has to contain for an agent to use it, if not its verb."""
+    """The word in `agents_may_decide` that lets an agent use it; None: its verb."""
     is_free: ClassVar[bool] = False
     """An agent may use it as well; see docs/how-to/trust-a-project.md."""
     without_run: ClassVar[tuple[str, str | None] | None] = None
-    """Why it is of no use before the run has started, and what helps; None: it starts the run."""
+    """Why it can't be used before the run has started, and what to do; None: it starts the run."""
 
     def redacted(self, redact: Callable[[str], str]) -> RunCommand:
-        """Return it with every text that a person wrote passed through *redact*."""
+        """Return the command with *redact* applied to every text that a person wrote."""
         texts = {
             name: redact(text)
             for name in _TEXTS
@@ -52,7 +52,7 @@ class Approve(RunCommand, frozen=True):
     without_run = _NO_GATE
     note: str | None = None
     token: int | None = None
-    """Of the gate that was read; None: whichever waits."""
+    """Of the gate that the person has seen; None: any gate that waits."""
 
 
 class Reject(RunCommand, frozen=True):
@@ -66,7 +66,7 @@ class Reject(RunCommand, frozen=True):
 
 
 class Feedback(RunCommand, frozen=True):
-    """Send the run back with a text; it will come to the gate again."""
+    """Send the run back with a text; it reaches the gate again later."""
 
     verb = "feedback"
     permission = "answer"
@@ -83,16 +83,16 @@ class AnswerQuestion(RunCommand, frozen=True):
     node: str
     text: str
     token: int | None = None
-    """Of the question that was read; None: whichever the node asks."""
+    """Of the question that the person has seen; None: any question of the node."""
 
 
 class Tell(RunCommand, frozen=True):
-    """Send a message to a step, position or node; its next attempt has it in its prompt."""
+    """Send a message to a step, position or node; the prompt of its next attempt contains it."""
 
     verb = "tell"
     is_free = True
     without_run = (
-        "nobody would read it",
+        "no step would read it",
         "'sequencer run' starts it; 'sequencer status --all' lists the others, --run names one",
     )
     text: str
@@ -101,7 +101,7 @@ class Tell(RunCommand, frozen=True):
 
 
 class RetryNow(RunCommand, frozen=True):
-    """Let failed steps be tried again at once; in a graph, also nodes that its end stopped."""
+    """Try failed steps again at once; in a graph, also nodes that the end of the run stopped."""
 
     verb = "retry"
     node: str | None = None
@@ -117,7 +117,7 @@ class Skip(RunCommand, frozen=True):
 
 
 class SkipTo(RunCommand, frozen=True):
-    """Skip the steps from one step_index up to another, in one change."""
+    """Skip the steps from one step_index to another in a single change."""
 
     verb = "skip"
     permission = "run"
@@ -146,14 +146,14 @@ class Fail(RunCommand, frozen=True):
 
 
 class Rewind(RunCommand, frozen=True):
-    """Go back to a step_index, or to a node; whatever the node leads to runs again as well."""
+    """Go back to a step_index or a node; everything that the node leads to runs again as well."""
 
     verb = "rewind"
     to: str
 
 
 class StartAt(RunCommand, frozen=True):
-    """Start the run of a graph, in which nothing has started, at a node."""
+    """Start the run of a graph at a node; nothing in the run has started yet."""
 
     verb = "start"
     permission = "run"
@@ -217,12 +217,12 @@ class Resume(RunCommand, frozen=True):
 
 
 class CommandResult(NamedTuple):
-    """What a command did."""
+    """The effect of a command."""
 
     head: Head
-    """As it stands afterwards."""
+    """As it is after the command."""
     facts: tuple[Fact, ...]
-    """What the journal has of it."""
+    """The facts that the journal records about it."""
 
     @property
     def note(self) -> str:

@@ -1,7 +1,7 @@
-"""What an attempt shows of its work: facts that every executor reports alike.
+"""Evidence of progress: facts about the work of an attempt that every executor reports alike.
 
-An executor says what it has seen, `engine.evidence` decides what that is worth. Counts and
-digests only: no text, no arguments, no paths.
+An executor reports what it has seen; `engine.evidence` decides what follows. Evidence has counts
+and digests only: no text, no arguments, no paths.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from sequencer.frozen.fields import Field, ValidationError
 
 
 class TurnEnd(StrEnum):
-    """How the agent's last turn ended, by the table of its client."""
+    """How the agent's last turn ended, according to the table of its client."""
 
     CLEAN = "clean"
-    """The agent finished what it had to say, and the client says so."""
+    """The client reports that the agent finished its turn."""
     CUT_OFF = "cut-off"
     """It was stopped in the middle: a length limit, a paused turn, a tool call without a result."""
     UNKNOWN = "unknown"
-    """For a reason that the client's table does not have."""
+    """It ended for a reason that is not in the client's table."""
 
 
 class Evidence(Frozen, extra="ignore"):
@@ -30,20 +30,20 @@ class Evidence(Frozen, extra="ignore"):
 
     turn_end: TurnEnd = TurnEnd.CLEAN
     reason: str | None = Field(default=None, max_length=60)
-    """The client's own word for why the turn ended; None: it gave none."""
+    """The client's own word for why the turn ended; None: the client gave no reason."""
     has_text: bool = False
-    """The agent has said something, be it in its final answer or before."""
+    """The agent has written text, in its final answer or before."""
     tool_calls: int = Field(default=0, ge=0)
     open_calls: int = Field(default=0, ge=0)
-    """Of ``tool_calls``: without a result. What runs in the background counts as answered."""
+    """``tool_calls`` without a result. A call that runs in the background counts as answered."""
     repeated_calls: int = Field(default=0, ge=0)
-    """Longest row of equal calls with equal results."""
+    """Length of the longest series of equal calls with equal results."""
     is_stated: bool = False
-    """The result file says how the attempt ended, or the file of ``complete_when`` is there."""
+    """The result file says how the attempt ended, or the file of ``complete_when`` exists."""
     is_idle: bool = False
     """The agent says that there was nothing to do, and why."""
     ended_processes: int = Field(default=0, ge=0)
-    """Processes that the agent left running and that were ended with it."""
+    """Processes that the agent left running and that were stopped when it ended."""
     has_changed: bool | None = None
     """Whether files of the workspace have changed; None: not measured, or not known."""
     files: int | None = None
@@ -65,9 +65,10 @@ class Evidence(Frozen, extra="ignore"):
 
     @property
     def compared(self) -> str | None:
-        """Return what equals that of an attempt with an equal answer; None: nothing does.
+        """Return the value that is equal for attempts with equal answers; None: none can be equal.
 
-        Agents that say nothing and call tools give equal answers, unless a file says the rest.
+        Attempts that call tools and give no answer count as equal, unless a file states the
+        result.
         """
         is_silent = self.answer is None and not self.is_stated and self.answered_calls > 0
         return "" if is_silent else self.answer
@@ -80,26 +81,26 @@ def amount_of(number: int | None, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or noun + 's'}"
 
 
-def _words(shown: Evidence) -> Iterator[str]:
-    """Yield the parts of the line of *shown*; empty ones are left out."""
-    calls = amount_of(shown.tool_calls, "tool call")
-    more = [f"{shown.open_calls:,} without a result"] if shown.open_calls else []
-    more += [f"{shown.repeated_calls:,} equal in a row"] if shown.repeated_calls > 1 else []
-    files, commits = amount_of(shown.files, "file"), amount_of(shown.commits, "commit")
+def _words(evidence: Evidence) -> Iterator[str]:
+    """Yield the parts of the line for *evidence*; the caller leaves out the empty ones."""
+    calls = amount_of(evidence.tool_calls, "tool call")
+    more = [f"{evidence.open_calls:,} without a result"] if evidence.open_calls else []
+    more += [f"{evidence.repeated_calls:,} equal in a row"] if evidence.repeated_calls > 1 else []
+    files, commits = amount_of(evidence.files, "file"), amount_of(evidence.commits, "commit")
     done = [files, commits, f"{calls} ({', '.join(more)})" if calls and more else calls]
-    if shown.has_changed is False:
+    if evidence.has_changed is False:
         done.insert(0, "no change")
-    elif shown.has_changed and not files and not commits:
+    elif evidence.has_changed and not files and not commits:
         done.insert(0, "files changed")
     yield ", ".join(filter(None, done))
-    yield "nothing to do" if shown.is_idle else ""
-    ended = amount_of(shown.ended_processes, "process", "processes")
-    yield f"{ended} {'was' if shown.ended_processes == 1 else 'were'} ended" if ended else ""
-    yield f"the same answer {shown.repeats} times in a row" if shown.repeats > 1 else ""
+    yield "nothing to do" if evidence.is_idle else ""
+    ended = amount_of(evidence.ended_processes, "process", "processes")
+    yield f"{ended} {'was' if evidence.ended_processes == 1 else 'were'} ended" if ended else ""
+    yield f"the same answer {evidence.repeats} times in a row" if evidence.repeats > 1 else ""
 
 
-def evidence_words(shown: Evidence | None) -> str:
-    """Return what an attempt has shown, in one line; what is 0 or not known is left out.
+def evidence_words(evidence: Evidence | None) -> str:
+    """Return the evidence of an attempt in one line; what is 0 or unknown is left out.
 
     >>> evidence_words(Evidence(files=3, commits=2, tool_calls=14, ended_processes=2))
     '3 files, 2 commits, 14 tool calls · 2 processes were ended'
@@ -108,13 +109,13 @@ def evidence_words(shown: Evidence | None) -> str:
     >>> evidence_words(Evidence(has_text=True)), evidence_words(None)
     ('', '')
     """
-    return "" if shown is None else " · ".join(filter(None, _words(shown)))
+    return "" if evidence is None else " · ".join(filter(None, _words(evidence)))
 
 
 def evidence_of(record: Mapping[str, Any]) -> Evidence | None:
-    """Return the evidence in a journal's *record*; None: there is none that can be read."""
-    kept = record.get("evidence")
+    """Return the evidence in a *record* of a journal; None: it is missing or malformed."""
+    evidence = record.get("evidence")
     try:
-        return Evidence.model_validate(kept) if isinstance(kept, dict) else None
+        return Evidence.model_validate(evidence) if isinstance(evidence, dict) else None
     except ValidationError:
         return None

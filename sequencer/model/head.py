@@ -1,8 +1,8 @@
 """The head: everything about a run that state.json holds.
 
 Fields that this version does not know are kept on every rewrite, so that a person, an
-agent or another tool may keep notes there. Wall-clock values are for people; nothing but
-``not_before`` (a date that somebody waits for, and since when) is compared with a clock.
+agent or another tool may keep notes there. Wall-clock values are for people; only
+``not_before`` and ``not_before_since`` are compared with a clock.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER, strict=True)]
 
 
 FLOW_DOCUMENT = "flow.json"
-"""The document that says what the run of a graph was started with, see `model.graph.source`."""
+"""The document with the workflow that a graph run was started with, see `model.graph.source`."""
 MARKINGS = "marking-"
-"""How the names of documents begin that have a graph's marking."""
+"""The names of documents with a graph's marking start with this."""
 USUAL_COSTS, MOST_COSTED = 5, 20
-"""The costs of so many accepted attempts are kept for each step, of so many steps."""
+"""The head keeps the costs of this many accepted attempts per step, for this many steps."""
 MOVED = "moved"
-"""Field of a closed copy: where the run is, and what the closing has replaced."""
+"""Field of a closed copy: where the run is, and the values that were replaced to close it."""
 OWN_EXTRAS = frozenset({MOVED, "told", "recent_costs"})
-"""Fields that are there only while they say something; all others are known, or a person's."""
+"""The program's fields that exist only while they have a value; other unknown fields are notes."""
 
 
 class Status(StrEnum):
@@ -48,7 +48,7 @@ class Status(StrEnum):
 
 
 class Owner(Frozen, extra="allow"):
-    """Which process holds a claim; enough to prove later that it is gone."""
+    """The process that holds a claim, with enough facts to prove later that it is gone."""
 
     host: str
     machine: str = ""
@@ -57,17 +57,17 @@ class Owner(Frozen, extra="allow"):
     pid_ns: str
     pid: int
     pid_start: int
-    """Start time of the process in clock ticks since boot; tells a reused pid apart."""
+    """Start time of the process in clock ticks since boot; it reveals a reused pid."""
     nonce: str
 
     @property
     def words(self) -> str:
-        """Return who that is, for people; without a pid any worker takes the step."""
+        """Return the process in words; without a pid, any worker may take the step."""
         return f"process {self.pid} on {self.host}" if self.pid else "a worker"
 
 
 class Claim(Frozen, extra="allow"):
-    """A step marked as being run."""
+    """The mark of a step that is being run."""
 
     token: Counter
     step: str
@@ -81,14 +81,14 @@ class Claim(Frozen, extra="allow"):
     """The owner's clock since boot, in seconds: the lease runs from here until the first beat."""
 
     def share(self, unit: str) -> float | None:
-        """Return how much of *unit*, ``usd`` or ``tokens``, no other attempt may use meanwhile.
+        """Return how much of *unit*, ``usd`` or ``tokens``, is reserved for this attempt.
 
-        Kept as ``share_usd`` and ``share_tokens`` where there is a cap, and only there.
+        Stored as ``share_usd`` and ``share_tokens``, and only if there is a cap.
         """
-        found = (self.model_extra or {}).get(f"share_{unit}")
-        if not isinstance(found, (int, float)) or not 0 <= found < MAX_COUNTER:
+        amount = (self.model_extra or {}).get(f"share_{unit}")
+        if not isinstance(amount, (int, float)) or not 0 <= amount < MAX_COUNTER:
             return None
-        return found
+        return amount
 
 
 class Session(Frozen):
@@ -97,35 +97,35 @@ class Session(Frozen):
     executor: str
     id: str
     steps: Counter = 1
-    """Accepted steps of it."""
+    """The number of its accepted steps."""
     context_tokens: Counter | None = None
-    """What was sent in its last call; None: its client doesn't tell."""
+    """Tokens that its last call sent; None: its client doesn't report them."""
     used_at: str | None = None
-    """When its last step was accepted, ISO 8601 UTC; None: an earlier version has kept it."""
+    """When its last step was accepted, ISO 8601 UTC; None: an earlier version wrote it."""
 
 
 class Gate(Frozen, extra="allow"):
-    """A stop behind an accepted step until a person decides.
+    """A stop after an accepted step until a person decides.
 
-    It stays in the head after feedback, so that the steps that run again see what was said
-    and the next question is counted; approval removes it, and so does a step by hand.
+    It stays in the head after feedback, so that the steps that run again see the feedback and
+    the next question is counted. Approval removes it, and so does a command that moves the run.
     """
 
     step: str
     """The step that asks."""
     step_index: Counter
     token: Counter
-    """Of the attempt whose output is the question."""
+    """Token of the attempt whose output is the question."""
     opened_at: str
     round: Counter = 1
-    """How often it was asked, feedback in between."""
+    """How often the question was asked, counting from 1; each feedback leads to another."""
     feedback_to: Counter = 0
     """step_index of the step that runs again on feedback."""
     expires_at: str | None = None
     """ISO 8601 UTC: when ``on_timeout`` decides; None: never."""
     on_timeout: Literal["approve", "reject"] = "reject"
     decision: Literal["feedback", "rejected"] | None = None
-    """None while it waits."""
+    """None while the gate waits."""
 
     @property
     def is_open(self) -> bool:
@@ -134,52 +134,52 @@ class Gate(Frozen, extra="allow"):
 
 
 class Flow(Frozen):
-    """The progress of a graph run; read and written by `model.flow_record`.
+    """The progress of a graph run; read and written by `model.graph.record`.
 
-    A small marking stands here as it is. Of a larger one, ``base`` names the document that
-    has it, and ``since`` what has happened after that was written.
+    A small marking is stored here as a whole. For a larger one, ``base`` names the document that
+    contains it, and ``since`` lists the operations after that document was written.
     """
 
     status: str = "running"
     """A value of `FlowStatus`: where the graph's run is, or how it ended."""
     rest: Status = Status.WAITING_NEXT
-    """What the run's status is while nobody works on it."""
+    """The status of the run while no process works on it."""
     begun_at: str | None = None
     """ISO 8601 UTC."""
     asks: tuple[str, ...] = ()
-    """Nodes whose questions wait for a person, at most a few of them."""
+    """Nodes whose questions wait for a person, but only the first few."""
     marking: dict[str, Any] | None = None
     base: str | None = None
     since: tuple[list[Any], ...] = ()
 
 
 class Loop(Frozen, extra="allow"):
-    """Where a step that judges stands in its rounds."""
+    """The current round of a step that judges."""
 
     stage: Literal["fix", "verify"]
-    """What comes next: the fixer, or the step itself again."""
+    """What runs next: the fixer, or the step itself again."""
     round: Counter
-    """Of the judgement that was made last (``fix``) or comes next (``verify``), from 1."""
+    """Number of the last judgment (``fix``) or the next one (``verify``), from 1."""
     reason: str = Field(default="", max_length=1000)
-    """Why the last judgement was "no"."""
+    """Why the last judgment was "no"."""
     exhausted: Counter = 0
-    """How often all rounds said "no", and they began again, without a person."""
+    """How often all rounds said "no" and the rounds started again without a person."""
 
 
 class Work(Frozen, extra="allow"):
-    """The code that a state goes with, where both move together."""
+    """The code that belongs to a state, if both move together."""
 
     branch: str = Field(min_length=1, max_length=250)
     commit: str = Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")
 
     @property
     def ref(self) -> str:
-        """Return the ref of the remote that has the commit, if that is not the branch yet.
+        """Return the ref of the remote that has the commit; empty: the branch has it.
 
-        Kept as ``ref`` where attempts push to refs of their own, and only there.
+        Stored as ``ref``, and only if attempts push to separate refs.
         """
-        found = self.model_extra.get("ref")
-        return found if isinstance(found, str) else ""
+        ref = self.model_extra.get("ref")
+        return ref if isinstance(ref, str) else ""
 
 
 class Head(Frozen, extra="allow"):
@@ -204,7 +204,7 @@ class Head(Frozen, extra="allow"):
     """The newest token that was ever granted."""
     claims: tuple[Claim, ...] = ()
     attempt: Counter = 0
-    """Attempts made at the present step so far."""
+    """Attempts at the current step so far."""
     failures_in_row: Counter = 0
     usage: Usage = Usage()
     journal_offset: Counter = 0
@@ -212,22 +212,22 @@ class Head(Frozen, extra="allow"):
     exit: bool = Field(default=False, strict=True)
     exit_reason: str | None = None
     pause_requested: bool = Field(default=False, strict=True)
-    """A pause that takes effect when the step that runs has ended."""
+    """A pause that takes effect when the running step has ended."""
     not_before: str | None = None
     """ISO 8601 UTC: no step starts earlier (rate limit reset, retry delay)."""
     not_before_reason: str | None = None
     not_before_since: str | None = None
-    """When the program set ``not_before``; None for a date that a person gave. A clock with
-    an earlier time was set back since, or the other one was wrong."""
+    """When the program set ``not_before``; None for a date that a person gave. If a clock shows an
+    earlier time, it was set back, or it was wrong when the date was set."""
     session: Session | None = None
     gate: Gate | None = None
     loop: Loop | None = None
     flow: Flow | None = None
     """For the run of a graph; its steps are nodes, and step_index counts the accepted ones."""
     work: Work | None = None
-    """What the last accepted step has left of code; None: code is not moved."""
+    """The code that the last accepted step has left; None: code is not moved with the state."""
     has_definition: bool = Field(default=False, strict=True)
-    """The run was made from a request, and can't continue without its definition.json."""
+    """The run was created from a request, and can't continue without its definition.json."""
 
     @property
     def is_at_gate(self) -> bool:
@@ -236,7 +236,7 @@ class Head(Frozen, extra="allow"):
 
     @property
     def is_held_back(self) -> bool:
-        """Return whether a person has stopped or paused the run; a step that runs still ends."""
+        """Return whether a person has stopped or paused the run, even if a step still runs."""
         return self.exit or self.pause_requested or self.status is Status.PAUSED
 
     @property
@@ -246,71 +246,72 @@ class Head(Frozen, extra="allow"):
 
     @property
     def asks(self) -> tuple[str, ...]:
-        """Return nodes whose questions wait for a person, at most a few of them."""
+        """Return the nodes whose questions wait for a person, but only the first few."""
         return () if self.flow is None else self.flow.asks
 
     @property
     def begun_at(self) -> str | None:
-        """Return when a graph's run was started, ISO 8601 UTC; of other runs nobody knows."""
+        """Return when a graph's run was started, ISO 8601 UTC; None: unknown, or another kind."""
         return None if self.flow is None else self.flow.begun_at
 
     @property
     def needs_every_output(self) -> bool:
-        """Return whether an output may be asked for whose record is gone: a marking names any."""
+        """Return whether every output must be kept: a marking can refer to the oldest one."""
         return self.flow is not None
 
     @property
     def base(self) -> str | None:
-        """Return the name of the document that its marking begins with; None: there is none."""
+        """Return the name of the newest document of its marking; None: the head has the marking."""
         return None if self.flow is None else self.flow.base
 
     @property
     def told(self) -> tuple[tuple[str, int], ...]:
-        """Return for whom messages wait, "" for whoever comes next, each with the newest token.
+        """Return (recipient, newest token at that time) for each message that waits to be read.
 
-        Kept as ``told`` in the run of a line while there are some; the texts are in the journal.
+        The recipient "" is the next attempt. Stored as ``told`` in the run of a sequence, and only
+        while messages wait; their texts are in the journal.
         """
-        extra, found = self._given[1], []
+        extra, messages = self._given[1], []
         for row in extra["told"] or () if "told" in extra else ():
             match row:
-                case [str(to), int(token)]:
-                    found.append((to, token))
-        return tuple(found)
+                case [str(recipient), int(token)]:
+                    messages.append((recipient, token))
+        return tuple(messages)
 
-    def telling(self, told: Collection[tuple[str, int]]) -> Head:
-        """Return this head, in which the messages *told* wait."""
+    def with_messages(self, messages: Collection[tuple[str, int]]) -> Head:
+        """Return this head with *messages* as those that wait to be read."""
         others = {name: value for name, value in self.model_extra.items() if name != "told"}
-        extra = {**others, "told": [list(one) for one in told]} if told else others
+        extra = {**others, "told": [list(message) for message in messages]} if messages else others
         values = {name: self.__dict__[name] for name in self.model_fields}
-        return self.made(values, {*self.model_fields_set, *extra}, extra)
+        return self.from_checked(values, {*self.model_fields_set, *extra}, extra)
 
     @property
     def recent_costs(self) -> Mapping[str, tuple[float, ...]]:
-        """Return by step what its newest accepted attempts have cost in USD, oldest first.
+        """Return the costs of the newest accepted attempts of each step in USD, oldest first.
 
-        Kept as ``recent_costs`` while there are some.
+        Stored as ``recent_costs``, and only while there are any.
         """
-        kept = self._given[1].get("recent_costs")
-        found = dict[str, tuple[float, ...]]()
-        for step, costs in kept.items() if isinstance(kept, dict) else ():
-            if isinstance(costs, list) and all(type(one) in (int, float) for one in costs):
-                found[step] = tuple(one for one in costs if 0 <= one < inf)
-        return found
+        stored = self._given[1].get("recent_costs")
+        by_step = dict[str, tuple[float, ...]]()
+        for step, costs in stored.items() if isinstance(stored, dict) else ():
+            if isinstance(costs, list) and all(type(cost) in (int, float) for cost in costs):
+                by_step[step] = tuple(cost for cost in costs if 0 <= cost < inf)
+        return by_step
 
-    def costing(self, step: str, cost_usd: float) -> Head:
-        """Return this head with one more cost of *step*, of whose costs the newest are kept."""
+    def with_cost(self, step: str, cost_usd: float) -> Head:
+        """Return this head with *cost_usd* as the newest cost of *step*; the oldest are dropped."""
         costs = dict(self.recent_costs)
         costs[step] = (*costs.pop(step, ()), round(cost_usd, 6))[-USUAL_COSTS:]
         newest = {name: list(costs[name]) for name in list(costs)[-MOST_COSTED:]}
         extra = {**self.model_extra, "recent_costs": newest}
         values = {name: self.__dict__[name] for name in self.model_fields}
-        return self.made(values, {*self.model_fields_set, *extra}, extra)
+        return self.from_checked(values, {*self.model_fields_set, *extra}, extra)
 
     @property
     def moved_to(self) -> str | None:
-        """Return where the run is, if this is the closed copy that it has left; see `moving`."""
-        told = self._given[1].get(MOVED)
-        return str(told["where"]) if isinstance(told, dict) and "where" in told else None
+        """Return where the run is now, if this is the closed copy of a moved run; see `moving`."""
+        moved = self._given[1].get(MOVED)
+        return str(moved["where"]) if isinstance(moved, dict) and "where" in moved else None
 
     @property
     def was_rejected(self) -> bool:
@@ -328,7 +329,7 @@ class Head(Frozen, extra="allow"):
         return "complete" if word.startswith(("completed", "running")) else word
 
     def claim_with(self, token: int) -> Claim | None:
-        """Return the claim that was granted with *token*, if it still stands."""
+        """Return the claim with *token*, if it is still in the head."""
         for claim in self.claims:
             if claim.token == token:
                 return claim

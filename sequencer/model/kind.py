@@ -1,11 +1,12 @@
-"""What the engine asks of a kind of workflow: what may happen in a run, and what follows from it.
+"""The protocol of a kind of workflow: what may happen in a run, and what follows from it.
 
-A kind is pure: a head and what has happened go in, a `Transition` or one of our errors comes
-out. Time, chance and limits are arguments; revisions, the texts of prompts, outputs and who is
-alive are not its business. So the same object serves every store.
+A kind is pure: it takes a head and an event, and returns a `Transition` or raises an error of
+this program. Time, randomness and limits are arguments. A kind knows nothing of revisions, prompt
+texts, outputs or live processes, so the same object serves every store.
 
-What stands in the way of a step is the same for every kind: `readiness` says it from the head
-alone. Not decided here: whether the holder of a claim is alive, and whose position it is.
+What prevents a step from starting is the same for every kind: `readiness` decides it from the
+head alone. Not decided here: whether the holder of a claim is alive, and which process takes a
+position.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from sequencer.model.transitions import RETRY, Fact, StepRef, Transition
 from sequencer.model.workflow import Workflow
 
 STAGNATED = "stagnated"
-"""Key of an attempt's record that says why the run pauses after it: its step repeats itself."""
+"""Key in the record of an attempt: why the run pauses after it, because its step repeats itself."""
 
 
 class CommandContext(Struct, frozen=True, kw_only=True):
@@ -38,14 +39,11 @@ class CommandContext(Struct, frozen=True, kw_only=True):
 
     at: datetime
     by: str = ""
-    """Who decides at a gate, answers or sends a message."""
+    """The person who decides at a gate, answers or sends a message."""
     fresh: Head | None = None
     """For `commands.Reset`: the head of the new run."""
     used: Mapping[int, Usage] = MappingProxyType({})
-    """For a take-over: what was seen of the attempts that lose their claims, by token."""
-
-
-"""What a person has said with a verb, by name."""
+    """For a takeover: the known usage of the attempts that lose their claims, by token."""
 
 
 class ReadinessKind(StrEnum):
@@ -53,9 +51,9 @@ class ReadinessKind(StrEnum):
 
     READY = "ready"
     HELD = "held"
-    """Somebody runs it."""
+    """A process runs it."""
     NOT_YET = "not-yet"
-    """A date has to come first."""
+    """It waits for a date."""
     PAUSED = "paused"
     STOPPED = "stopped"
     COMPLETE = "complete"
@@ -64,20 +62,20 @@ class ReadinessKind(StrEnum):
     PERSON = "person"
     """A gate waits for a decision, or the run was paused because a step repeats itself."""
     EXPIRED = "expired"
-    """A gate waited as long as it may; whoever looks next records what was agreed for that."""
+    """The time of a gate is over; the next process that looks records what was set for that."""
     REFUSED = "refused"
     """The step failed too often; a person has to look."""
 
 
 MAX_CORRECTION = timedelta(minutes=1)
-"""How far a clock may be set back before the pauses that it measured are given up."""
+"""If a clock is set back further than this, the pauses that it measured are ignored."""
 
 FINAL = frozenset({ReadinessKind.STOPPED, ReadinessKind.COMPLETE, ReadinessKind.LIMIT})
-"""Nothing will start until somebody changes the run or its limits."""
+"""Nothing starts until a person changes the run or its limits."""
 
 
 class Readiness(Struct, frozen=True):
-    """The answer, in words as well."""
+    """Whether a step may start, and why, in words."""
 
     kind: ReadinessKind
     message: str
@@ -94,34 +92,34 @@ class Readiness(Struct, frozen=True):
 
 
 def readiness(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Readiness:
-    """Return what may happen next in the run of *head*."""
-    here = present(workflow, head)
+    """Return whether the next step of the run of *head* may start, and if not, why."""
+    current = present(workflow, head)
     if head.flow is not None and head.flow.rest is Status.FAILED:
         again = command(head.run_name, "retry")
         message = f"the run has ended as {head.flow.status}; {again} tries again"
-        return Readiness(ReadinessKind.REFUSED, message, here)
-    if head.status is Status.COMPLETE or (here.is_end and not head.is_at_gate):
-        return Readiness(ReadinessKind.COMPLETE, _how_it_ended(head), here)
+        return Readiness(ReadinessKind.REFUSED, message, current)
+    if head.status is Status.COMPLETE or (current.is_end and not head.is_at_gate):
+        return Readiness(ReadinessKind.COMPLETE, _how_it_ended(head), current)
     if head.claims:
-        held = head.claims[0]
-        message = f"step {held.step!r} is being run by {held.owner.words}"
-        message += f" (token {held.token}, since {held.claimed_at})"
-        return Readiness(ReadinessKind.HELD, message, here, claim=held)
-    blocked = blocked_by(head, limits, now)
-    if blocked is not None:
-        kind, message = blocked
+        claim = head.claims[0]
+        message = f"step {claim.step!r} is being run by {claim.owner.words}"
+        message += f" (token {claim.token}, since {claim.claimed_at})"
+        return Readiness(ReadinessKind.HELD, message, current, claim=claim)
+    obstacle = blocked_by(head, limits, now)
+    if obstacle is not None:
+        kind, message = obstacle
         if head.asks and workflow.graph is not None:
             message = _with_titles(message, head.asks, workflow.graph)
-        return Readiness(kind, message, here)
+        return Readiness(kind, message, current)
     due = parse_time(head.not_before) if head.not_before else None
     if due is not None and due > now and not _is_from_another_clock(head, now):
-        message = _not_yet(head, here.step)
-        return Readiness(ReadinessKind.NOT_YET, message, here, until=head.not_before)
-    return Readiness(ReadinessKind.READY, f"step {here.step!r} is ready", here)
+        message = _not_yet(head, current.step)
+        return Readiness(ReadinessKind.NOT_YET, message, current, until=head.not_before)
+    return Readiness(ReadinessKind.READY, f"step {current.step!r} is ready", current)
 
 
 def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
-    """Return *message* with the titles of the nodes *names*, which it quotes."""
+    """Return *message* with a title after each of the quoted node *names*."""
     for name in names:
         title = graph.by_id[name].title if name in graph.by_id else ""
         message = message.replace(repr(name), f"{name!r} ({title})", 1) if title else message
@@ -129,19 +127,19 @@ def _with_titles(message: str, names: Iterable[str], graph: Graph) -> str:
 
 
 def tried_again(step: str, at: str, run_name: str | None) -> str:
-    """Return in words that *step* has failed and is tried again, and how that is now."""
+    """Return the message that *step* failed and is tried again, with the command to do it now."""
     return f"{step!r} failed; tried again at {at} ({command(run_name, 'retry')}: now)"
 
 
 def _not_yet(head: Head, step: str) -> str:
-    """Return what the run of *head* waits for, and how a person need not."""
+    """Return what the run of *head* waits for, and how to start it now if there is a way."""
     if head.not_before_reason == RETRY:
         return tried_again(step, str(head.not_before), head.run_name)
     return f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
 
 
 def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[ReadinessKind, str] | None:
-    """Return which person's decision or which limit of the run stands in the way, if one does."""
+    """Return the kind and message of what blocks the run: a person's decision or a limit."""
     return _by_people(head, now) or _by_limits(head, limits)
 
 
@@ -153,21 +151,21 @@ def _how_it_ended(head: Head) -> str:
 
 
 def _is_from_another_clock(head: Head, now: datetime) -> bool:
-    """Return whether ``not_before`` was set at a time that is still to come.
+    """Return whether ``not_before`` was set at a time in the future.
 
-    The clock was set back since, or was wrong when it was read: to wait for its dates could
-    take years, and what waits for them is a pause of minutes.
+    Then the clock was set back, or was wrong when the date was set. Such a date could be years
+    away, although the pause was meant to take minutes.
     """
     since = parse_time(head.not_before_since) if head.not_before_since else None
     return since is not None and now < since - MAX_CORRECTION
 
 
 def on_hold(head: Head) -> tuple[ReadinessKind, str] | None:
-    """Return that somebody has stopped or paused the run, and what lets it continue."""
+    """Return who has stopped or paused the run and how to continue it; None: it is not held."""
     if head.exit:
         return ReadinessKind.STOPPED, _stopped_words(head)
     if head.status is Status.PAUSED or head.pause_requested:
-        # With a reason it was no person, and somebody has to look.
+        # A pause with a reason was set by the program, so a person has to look.
         why = f": {head.exit_reason}" if head.exit_reason else ""
         message = f"the run is paused{why}; {command(head.run_name, 'resume')} lets it continue"
         return ReadinessKind.PERSON if why else ReadinessKind.PAUSED, message
@@ -175,16 +173,16 @@ def on_hold(head: Head) -> tuple[ReadinessKind, str] | None:
 
 
 def _by_people(head: Head, now: datetime) -> tuple[ReadinessKind, str] | None:
-    """Return what somebody decided or has to decide."""
-    if (held := on_hold(head)) is not None:
-        return held
+    """Return what a person has decided or has to decide."""
+    if (hold := on_hold(head)) is not None:
+        return hold
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
         if head.asks:
             names = ", ".join(map(repr, head.asks))
-            gives = command(head.run_name, "answer NODE VALUE")
-            return ReadinessKind.PERSON, f"{names} waits for an answer; {gives} gives it"
+            answer = command(head.run_name, "answer NODE VALUE")
+            return ReadinessKind.PERSON, f"{names} waits for an answer; {answer} gives it"
         return ReadinessKind.PERSON, "the run waits for an approval"
     return None
 
@@ -200,12 +198,12 @@ def gate_over(gate: Gate, now: datetime) -> str:
     """Return the message that *gate* has expired; empty if it has not."""
     if not is_past(gate.expires_at, now):
         return ""
-    return f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
+    return f"no one decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
 
 
 def _at_gate(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:
-    if over := gate_over(gate, now):
-        return ReadinessKind.EXPIRED, over
+    if message := gate_over(gate, now):
+        return ReadinessKind.EXPIRED, message
     until = f" until {gate.expires_at}, then {gate.on_timeout}" if gate.expires_at else ""
     return ReadinessKind.PERSON, (
         f"{gate.step!r} waits for a decision{until}; "
@@ -214,9 +212,9 @@ def _at_gate(gate: Gate, now: datetime) -> tuple[ReadinessKind, str]:
 
 
 def _by_limits(head: Head, limits: RunLimits) -> tuple[ReadinessKind, str] | None:
-    """Return which limit of the run stands in the way."""
-    if (reached := limits.reached(head)) is not None:
-        return ReadinessKind.LIMIT, reached
+    """Return the limit that prevents the next step, if one does."""
+    if (message := limits.reached(head)) is not None:
+        return ReadinessKind.LIMIT, message
     try:
         limits.ensure_may_try(head)
     except TooManyFailures as error:
@@ -227,8 +225,8 @@ def _by_limits(head: Head, limits: RunLimits) -> tuple[ReadinessKind, str] | Non
 def fresh_head(
     workflow: Workflow, run_id: str, *, at: str, name: str | None, has_definition: bool
 ) -> Head:
-    """Return the head of a run of *workflow* that was never begun."""
-    is_net = workflow.graph is not None
+    """Return the head of a new run of *workflow*, in which nothing has started."""
+    is_graph = workflow.graph is not None
     return Head(
         run_id=run_id,
         run_name=name,
@@ -238,178 +236,178 @@ def fresh_head(
         expected_step=place(workflow, 0).step,
         last_update=at,
         has_definition=has_definition,
-        flow=Flow(rest=Status.IDLE, begun_at=at, marking={}) if is_net else None,
+        flow=Flow(rest=Status.IDLE, begun_at=at, marking={}) if is_graph else None,
     )
 
 
 class AttemptResult(Struct, frozen=True):
-    """One attempt that has ended: how, and what its run and the journal are to have of it."""
+    """The result of one attempt: how it ended, and what the run and the journal keep of it."""
 
     outcome: Outcome
     step: Step
-    """As it was run in the end; the router or a hook may have changed it."""
+    """The step as it was run; the router or a hook may have changed it."""
     place: StepRef
     agent: str
     token: int = 0
-    """Of its claim. 0: it had none, as in a simulation."""
+    """Token of its claim. 0: it had no claim, as in a simulation."""
     attempt: int = 0
-    """Which try at its step it was, from 1."""
+    """The number of this attempt at its step, from 1."""
     log: str | None = None
     """Path of the step log."""
     verdict: Verdict | None = None
-    """Of a step that judges."""
+    """The verdict, for a step that judges."""
     decision: Decision | None = None
-    """A hook's, about where the run goes."""
+    """The decision of a hook about where the run goes."""
     is_final: bool = False
     """Another attempt would fail in the same way; no agent was run."""
     began_at: str | None = None
-    """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
+    """ISO 8601 UTC, to the millisecond; None: no agent was started."""
     note: str | None = None
-    """What history tells of how its step was chosen, where that is odd."""
+    """How its step was chosen, if that is unusual; the history shows it."""
     ending: Any = None
-    """What its kind makes of it before the lock is taken, where it does that."""
+    """What its kind has decided about it before the lock was taken, if it does that."""
     record: Mapping[str, Any] = MappingProxyType({})
-    """For the journal."""
+    """What the journal records about it."""
     reference: Any = None
-    """Where its output was kept."""
+    """Reference to its stored output."""
     jitter: float = 0.0
-    """A random number below 1, for the date of another attempt."""
+    """A random number below 1, for the date of the next attempt."""
     postponed: str | None = None
-    """Why this machine could not run it now; it counts as no attempt."""
+    """Why this machine could not run it now; then it does not count as an attempt."""
 
     @property
     def has_failed(self) -> bool:
-        """Return whether the attempt failed: neither put off nor interrupted, nor a judge's no."""
+        """Return whether it failed: postponed, interrupted and a judge's "no" are no failures."""
         if self.decision is not None:
             return self.decision.move is Move.FAIL
         return self.outcome.status is OutcomeStatus.FAILED and self.verdict is None
 
 
 class Capacity(Struct, frozen=True):
-    """Which steps a process may claim in one transition."""
+    """How many and which steps a process may claim in one transition."""
 
     owner: Owner
     ttl_s: float
     boottime: float | None
     slots: int
-    """How many."""
+    """How many steps."""
     gone: frozenset[int] = frozenset()
     """Tokens of claims that may be taken over."""
     limits: RunLimits = field(default=RunLimits())
     closed: Callable[[Head, Any], Collection[str]] = lambda *_: ()
-    """The nodes that are not to be begun now, with the run's marking."""
+    """Returns, for a head and its marking, the nodes that must not start now."""
     share: Callable[[Head, Any, str, int], Mapping[str, float]] = lambda *_: {}
-    """What is held for an attempt at a node, by unit, where so many may begin now."""
+    """Returns the share of each unit to reserve for an attempt at a node. Its last argument is how
+    many attempts may start now."""
     closes_with_each: bool = False
-    """Each claim may close other nodes, even where nothing is held for it."""
+    """Each claim may close other nodes, even if no share is reserved for it."""
     used: Mapping[int, Usage] = field(default_factory=dict)
-    """What was seen of the use of the attempts that are gone, by their tokens."""
+    """The known usage of the attempts in ``gone``, by token."""
 
 
 def slots_at(
     head: Head, limits: RunLimits, slots: int, gone: Collection[int], now: datetime
 ) -> int:
-    """Return how many of a process's free *slots* the run of *head* lets it use.
+    """Return how many of a process's free *slots* it may use for the run of *head*.
 
-    Claims whose tokens are in *gone* do not count: they may be taken over.
+    Claims whose tokens are in *gone* do not count, because they may be taken over.
     """
     if slots <= 0 or blocked_by(head, limits, now) is not None:
         return 0
     if (most := limits.steps) is None:
         return slots
-    # All that run now may be accepted.
+    # Every running attempt may still be accepted and then counts as a step.
     running = len(head.claims) - len(gone)
     return max(min(slots, most - head.usage.steps - running), 0)
 
 
 class OpenChange(Protocol):
-    """One transition that is being made; whoever opened it lets something happen first."""
+    """A transition under construction: the caller applies an event, then calls `settle`."""
 
     head: Head
     facts: list[Fact]
     granted: list[int]
-    """Tokens of the claims that it grants."""
+    """Tokens of the claims that this transition grants."""
 
     def settle(self, capacity: Capacity | None) -> None:
-        """Continue until nothing follows by itself, and claim what *capacity* allows."""
+        """Apply everything that follows by itself, and claim what *capacity* allows."""
 
 
 class Kind(Protocol):
-    """Decides over the runs of one workflow."""
+    """Decides about the runs of one workflow."""
 
     workflow: Workflow
     has_one_place: ClassVar[bool]
-    """One step runs at a time, so that an attempt needs no thread of its own."""
+    """One step runs at a time, so that an attempt needs no separate thread."""
 
     def fresh(
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
     ) -> Head:
-        """Return the head of a run, called *name*, that was never begun."""
+        """Return the head of a new run called *name*, in which nothing has started."""
         return fresh_head(
             self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
         )
 
     def begins_with(self, source: Any, before: Head | None = None) -> tuple[str, bytes] | None:
-        """Return the document that is kept before the head of a run; None: the head has all.
+        """Return the document to store before the head of a run; None: the head is enough.
 
-        *source* says where the workflow is from, if not from the settings. With *before*, the
-        run of that head continues under the workflow.
+        *source* says where the workflow comes from, if not from the settings. With *before*, the
+        run of that head continues under this workflow.
         """
         del source, before
         return None
 
     def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Readiness:
-        """Return what may begin now, or why nothing may, and until when."""
+        """Return whether a step may start now, and if not, why and until when."""
         return readiness(head, self.workflow, limits, at)
 
     def open(self, head: Head, *, at: datetime) -> Any:
-        """Return a transition of *head* that is to be made, an `OpenChange`.
+        """Start a transition of *head*; return it as an `OpenChange`.
 
         Raises:
-            DefinitionChanged: see `ensure_definition`; not of a line, whose attempts end all
-                the same.
+            DefinitionChanged: see `ensure_definition`; a sequence does not raise it, because its
+                attempts may end under a changed definition.
         """
 
-    def take(self, change: Any, ended: AttemptResult) -> object:
-        """Let *ended* end in *change*, opened here; a graph returns what the run makes of it.
+    def take(self, change: Any, result: AttemptResult) -> object:
+        """Apply *result* to *change*, which `open` returned; a graph returns what follows from it.
 
         Raises:
             StaleClaim: its claim is gone.
         """
 
     def close(self, change: Any, work: Work | None = None) -> Transition:
-        """Return what *change*, opened here, makes of its head; *work* is what moves with it."""
+        """Return *change*, which `open` returned, as a transition; *work* is the code to record."""
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        """Give back the claim with *token*, whose attempt has vanished: nothing failed.
+        """Release the claim with *token*, whose attempt has disappeared; that is no failure.
 
         Raises:
             StaleClaim: the claim is gone.
         """
 
     def expire_waits(self, head: Head, *, at: datetime) -> Transition | None:
-        """Do what was agreed for what nobody has answered in time; None: there is nothing."""
+        """Do what was set for gates and questions whose time is over; None: there are none."""
 
     def refusal(self, verb: str) -> SequencerError | None:
-        """Return why runs of this kind never do what *verb* says; None: they may.
+        """Return the error that says why this kind does not support *verb*; None: it does.
 
-        A verb is a change by hand, a mode, or a way to work: ``turn``,
-        ``step-index``.
+        A verb is a command, a mode, or a way to work: ``turn``, ``step-index``.
         """
         del verb
         return None
 
     def ensure_may(self, verb: str) -> None:
-        """Return if runs of this kind do what *verb* says; see `refusal`.
+        """Return if this kind supports *verb*; see `refusal`.
 
         Raises:
-            SequencerError: they never do.
+            SequencerError: it does not.
         """
         if (refusal := self.refusal(verb)) is not None:
             raise refusal
 
     def positions(self, wanted: Collection[str]) -> list[str]:
-        """Return the names of the positions *wanted*, which are names or places from 0.
+        """Return the names of the positions *wanted*, which are names or numbers from 0.
 
         Raises:
             UnknownName: there is no such position.
@@ -421,11 +419,11 @@ class Kind(Protocol):
     ) -> list[Description]:
         """Return at most *count* steps that come next, from *step_index* or where *head* is.
 
-        Without a head the run was never begun.
+        Without a head, the run has not started yet.
         """
 
     def workflow_of(self, head: Head) -> Workflow:
-        """Return the workflow of the run of *head*, with what was added to it."""
+        """Return the workflow of the run of *head*, with the tasks that were added to it."""
         del head
         return self.workflow
 
@@ -433,5 +431,5 @@ class Kind(Protocol):
         """Return the transition of *command* from *head*.
 
         Raises:
-            TransitionRefused: the run does not allow it as it stands, or its kind never does.
+            TransitionRefused: the current state of the run, or its kind, does not allow it.
         """

@@ -1,7 +1,7 @@
-"""Limits of a run and of one invocation, and when what was not accepted is tried again.
+"""Limits of a run and of one invocation, and when a step that was not accepted is tried again.
 
-Decided from counters that are in the head. The dates are for the head and for a sleeping
-process; both compare them with the wall clock of the machine that looks.
+The limits are checked against counters in the head. The dates are stored in the head, and a
+process that waits for one compares it with the wall clock of its own machine.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, duration
 from sequencer.model.step import ContinuedSession, Step
 
 LEAST_COSTS = 3
-"""With fewer known costs of a step, `UNKNOWN_USUAL_USD` is taken for what it usually costs."""
+"""With fewer known costs of a step, its usual cost is estimated from `UNKNOWN_USUAL_USD`."""
 UNKNOWN_USUAL_USD = 0.05
 UNKNOWN_USUAL_SHARE = 0.1
-"""Of a cap; a small one would else end behind its first attempt."""
+"""The estimate is at most this share of a cap; else a small cap would end after one attempt."""
 _RAISE = "; raise it in orchestration.yaml, then 'sequencer trust'"
 
 
 def usual_cost_usd(head: Head, cap: float) -> float:
-    """Return what an attempt at the present step of *head* usually costs, as a median."""
+    """Return the median cost of an attempt at the current step of *head*, or an estimate."""
     known = head.recent_costs.get(head.expected_step, ())
     if len(known) >= LEAST_COSTS:
         return median(known)
@@ -33,7 +33,7 @@ def usual_cost_usd(head: Head, cap: float) -> float:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the value in the middle of *values*, or halfway between the two there.
+    """Return the middle value of *values*, or the mean of the two middle values.
 
     >>> median([3, 1, 2]), median([4, 1, 2, 3])
     (2, 2.5)
@@ -43,9 +43,10 @@ def median(values: Sequence[float]) -> float:
 
 
 def leaves_too_little(head: Head, cap: float, used: float) -> bool:
-    """Return whether less of *cap* than an attempt usually takes is left after *used* USD.
+    """Return whether *used* USD leave less of *cap* than an attempt usually costs.
 
-    Such an attempt would be paid, and end as a failure. Before the first one nobody knows.
+    Such an attempt would cost money and then fail. The first attempt is always allowed, because
+    its cost is unknown.
     """
     if used >= cap:
         return True
@@ -53,18 +54,18 @@ def leaves_too_little(head: Head, cap: float, used: float) -> bool:
 
 
 class RunLimits(Frozen, allow_inf_nan=False):
-    """What a run as a whole may use; the counters are in its head and survive restarts."""
+    """What a run may use in total; the counters are in its head and survive restarts."""
 
     steps: int | None = Field(default=None, ge=1)
     cost_usd: float | None = Field(default=None, gt=0)
     seconds: float | None = Field(default=None, gt=0)
-    """Seconds of agent work, attempts that failed included; not wall time."""
+    """Seconds of agent work, including failed attempts; not wall time."""
     failures_in_row: int = Field(default=3, ge=1)
     attempts: int = Field(default=20, ge=1)
-    """Attempts at one step, interrupted and crashed ones included."""
+    """Attempts at one step, including interrupted and crashed ones."""
 
     def reached(self, head: Head) -> str | None:
-        """Return which limit *head* has reached, in words, or nothing."""
+        """Return the message about the limit that *head* has reached; None: it has reached none."""
         usage = head.usage
         if self.steps is not None and usage.steps >= self.steps:
             steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
@@ -81,11 +82,11 @@ class RunLimits(Frozen, allow_inf_nan=False):
         return None
 
     def ensure_may_try(self, head: Head) -> None:
-        """Return if the present step may be tried once more.
+        """Return if the current step may be tried again.
 
         Raises:
-            TooManyFailures: it failed failures_in_row times, or was begun attempts
-                times without an end; going on would burn money without a person looking.
+            TooManyFailures: it failed ``failures_in_row`` times, or was started ``attempts`` times
+                without an end; to continue would spend money unattended.
         """
         if head.loop is not None and head.loop.exhausted >= self.failures_in_row:
             reason = " ".join(head.loop.reason.split())
@@ -131,35 +132,35 @@ class InvocationLimits(Frozen, allow_inf_nan=False):
 
 
 DEFAULT_PAUSE_S = 300.0
-"""Wait after a usage limit whose reset the client did not tell."""
+"""Wait after a usage limit if the client did not report when it resets."""
 SHORTEST_PAUSE_S = 5.0
-"""Wait after a usage limit whose reset is over already, by this machine's clock."""
+"""Wait after a usage limit whose reset is in the past by this machine's clock."""
 MARGIN_S = 10.0
-"""Wait after the reset that a client told: the service's clock may be behind this machine's."""
+"""Wait after the reported reset, because the service's clock may lag behind this machine's."""
 JITTER_S = 5.0
-"""Added at random, so that runs that share an account do not all ask in the same moment."""
+"""Up to this much is added at random, so that runs that share an account do not ask at once."""
 GROWING_PAUSE_S = 30.0
-"""Doubled with each attempt at the step, the second pause is at least 60 s."""
+"""It doubles with each attempt at the step, so the second pause is at least 60 s."""
 LONGEST_PAUSE_S = 3_600.0
-"""Of a pause that has grown; a reset that a client told may be later."""
+"""Limit for a growing pause; a reset that a client reported may be later."""
 LONGEST_OUTAGE_PAUSE_S = 900.0
-"""Of a pause that has grown while an agent can't be had: nobody tells when that ends."""
+"""Limit for a growing pause while an agent is unavailable: no one knows when that ends."""
 OUTAGE_JITTER = 0.25
-"""Share of such a pause that is added at random, for a service that comes back to many."""
+"""Up to this share of such a pause is added at random, to spread the load on the service."""
 UNEXPLAINED_PAUSES_S = (60.0, 300.0)
-"""Waits after the first and the second try of a client that failed for no known reason before it
-did any work. After that it counts as a failure."""
-SAID_CHARS = 200
-"""Of what a client said, in the reason that the head keeps."""
+"""Waits after the first and the second attempt at which a client failed for an unknown reason
+before it did any work. After that, such an attempt counts as a failure."""
+MESSAGE_CHARS = 200
+"""Limit for the client's message in the reason that the head keeps."""
 LATEST_RESET_S = 32 * 86_400.0
-"""A reset further away than a month is not believed."""
+"""A reset that is more than a month away is not believed."""
 
 POSTPONED_S = 10.0
-"""Before it nobody tries again what a machine had no process or descriptor for."""
+"""Wait after a machine had no process or file descriptor left for an attempt."""
 
 
 def parse_time(text: str) -> datetime | None:
-    """Return an ISO 8601 time, UTC unless it says otherwise; None if it is not one."""
+    """Return the ISO 8601 time in *text*, UTC if it has no zone; None: it is not a time."""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError:
@@ -168,16 +169,16 @@ def parse_time(text: str) -> datetime | None:
 
 
 def limit_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
-    """Return when to ask again after a usage limit that the *attempt*-th try has met.
+    """Return when to try again after attempt number *attempt* met a usage limit.
 
-    A client may tell no date, one that can't be read, or one that is over. Whatever it
-    tells, the pauses grow while the step makes no progress.
+    A client may report no date, a malformed one, or one in the past. In every case, the pauses
+    grow while the step makes no progress.
     """
-    told = parse_time(outcome.not_before) if outcome.not_before else None
+    reset = parse_time(outcome.not_before) if outcome.not_before else None
     wait_s = DEFAULT_PAUSE_S
-    if told is not None:
-        told_s = min((told - now).total_seconds(), LATEST_RESET_S) + MARGIN_S
-        wait_s = max(told_s, SHORTEST_PAUSE_S)
+    if reset is not None:
+        reset_s = min((reset - now).total_seconds(), LATEST_RESET_S) + MARGIN_S
+        wait_s = max(reset_s, SHORTEST_PAUSE_S)
     if attempt > 1:
         grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
         wait_s = max(wait_s, min(grown_s, LONGEST_PAUSE_S))
@@ -185,14 +186,14 @@ def limit_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> s
 
 
 def outage_end(attempt: int, now: datetime, jitter: float) -> str:
-    """Return when to try again after the *attempt*-th try has found the agent unavailable."""
+    """Return when to try again after attempt number *attempt* found the agent unavailable."""
     grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
     wait_s = min(grown_s, LONGEST_OUTAGE_PAUSE_S)
     return iso(now + timedelta(seconds=wait_s * (1 + OUTAGE_JITTER * jitter)))
 
 
 def due_again(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
-    """Return when to try again after *outcome*, which puts the step off.
+    """Return when to try again after *outcome*, which postpones the step.
 
     *jitter* is a random number below 1: runs that share an account must not all ask at once.
     """
@@ -205,18 +206,18 @@ def due_again(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> s
 
 
 def why_put_off(outcome: Outcome, agent: str) -> str:
-    """Return why the step of *outcome* waits, on one line that fits into a head."""
+    """Return why the step of *outcome* waits, on one line that is short enough for a head."""
     if outcome.status is OutcomeStatus.LIMITED:
         return f"usage limit of agent {agent!r}"
-    said = in_one_line(outcome.error or "no reason given")
+    message = in_one_line(outcome.error or "no reason given")
     what = "the agent is unavailable"
     if outcome.is_unexplained:
         what = "the agent failed before it did any work, for an unknown reason"
-    return f"{what} ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
+    return f"{what} ({message[:MESSAGE_CHARS]}{'…' * (len(message) > MESSAGE_CHARS)})"
 
 
 def excused(outcome: Outcome, attempt: int) -> Outcome:
-    """Return *outcome*; an unexplained failure of the first *attempt* or the second is none yet."""
+    """Return *outcome*; an unexplained failure in the first two attempts is put off."""
     is_failed = outcome.status is OutcomeStatus.FAILED
     if not (is_failed and outcome.is_unexplained and attempt <= len(UNEXPLAINED_PAUSES_S)):
         return outcome
@@ -224,10 +225,10 @@ def excused(outcome: Outcome, attempt: int) -> Outcome:
 
 
 def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
-    """Return *outcome*; one that puts the step off at the last attempt allowed is a failure.
+    """Return *outcome*, as a failure if it postpones the step after the last allowed attempt.
 
-    Who says "limit" or "overloaded" each time would else be asked for as long as the run lasts.
-    One that nobody can explain is put off first, see `excused`.
+    Otherwise a client that always reports "limit" or "overloaded" would be asked forever. An
+    unexplained failure is postponed first, see `excused`.
     """
     if outcome.is_unexplained:
         outcome = excused(outcome, attempt)
@@ -243,7 +244,7 @@ def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
 
 
 def worn_out(session: Session, step: Step, now: datetime) -> str | None:
-    """Return why *step* does not continue *session* any longer, in words; None: it does."""
+    """Return the reason why *step* starts a new session; None: it continues *session*."""
     limits = step.continue_session
     if not isinstance(limits, ContinuedSession):
         return None
@@ -260,12 +261,12 @@ def worn_out(session: Session, step: Step, now: datetime) -> str | None:
 
 
 def tries_of(step: Step) -> int:
-    """Return how often *step* is tried, the first time included."""
+    """Return how often *step* is tried, including the first time."""
     return 1 if step.retry is None else step.retry.max_attempts
 
 
 def retry_at(step: Step, failures: int, now: datetime) -> str | None:
-    """Return when *step* is due again after *failures* in a row; None if no try is left."""
+    """Return when *step* is due again after *failures* in a row; None: no try is left."""
     retry = step.retry
     if retry is None or failures >= retry.max_attempts:
         return None
@@ -273,17 +274,17 @@ def retry_at(step: Step, failures: int, now: datetime) -> str | None:
 
 
 def iso(due: datetime) -> str:
-    """Return *due* as heads have it: ISO 8601, UTC, milliseconds."""
+    """Return *due* in the format of heads: ISO 8601, UTC, milliseconds."""
     in_utc = due.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def utc(at: datetime) -> str:
-    """Return *at*, a time in UTC, as heads have it where nobody waits for it: whole seconds."""
+    """Return *at*, a UTC time, in the format of dates that no process waits for: whole seconds."""
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_past(due: str | None, now: datetime) -> bool:
-    """Return whether *due* is a date that is over by *now*."""
+    """Return whether *due* is a date that is not later than *now*."""
     date = parse_time(due) if due else None
     return date is not None and date <= now

@@ -1,6 +1,7 @@
-"""A run that goes to another store: closed where it was, and there it continues.
+"""Transitions of a run that moves to another store: closed in the old one, opened in the new one.
 
-The closed head stays as a copy to look at. Nothing but its arrival elsewhere follows from it.
+The closed head stays as a copy to read. The only change that it still accepts is the note that
+the run has arrived.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from sequencer.model.transitions import Event, Transition, changed, fact_at, hel
 
 
 def ensure_here(head: Head) -> None:
-    """Return unless *head* is the closed copy of a run that is elsewhere.
+    """Return unless *head* is the closed copy of a run that was moved.
 
     Raises:
-        TransitionRefused: it is; where the run is now is named.
+        TransitionRefused: it is one; the message names where the run is now.
     """
     if head.moved_to is not None:
         raise TransitionRefused(
@@ -27,22 +28,22 @@ def ensure_here(head: Head) -> None:
 
 
 def closed(head: Head, where: str, *, at: str) -> Transition:
-    """Close the run of *head*, which is to continue at *where*.
+    """Close the run of *head*, which will continue at *where*.
 
     Raises:
-        ClaimHeld: somebody works on it.
-        TransitionRefused: it is elsewhere already.
+        ClaimHeld: a process works on it.
+        TransitionRefused: it was moved already.
     """
     ensure_here(head)
     for claim in head.claims:
         raise held_by(claim)
-    kept = {"where": where, "exit": head.exit, "exit_reason": head.exit_reason}
-    new = changed(_with(head, kept), at, exit=True, exit_reason=f"moved to {where}")
+    record = {"where": where, "exit": head.exit, "exit_reason": head.exit_reason}
+    new = changed(_with(head, record), at, exit=True, exit_reason=f"moved to {where}")
     return Transition(new, (fact_at(Event.EDITED, head, f"moved to {where}"),))
 
 
 def confirmed(head: Head, *, at: str) -> Transition | None:
-    """Note in the closed *head* that its run has arrived; None: that is noted already."""
+    """Note in the closed *head* that its run has arrived; None: it says so already."""
     if has_arrived(head):
         return None
     new = changed(_with(head, {**head.model_extra[MOVED], "arrived": True}), at)
@@ -55,15 +56,19 @@ def has_arrived(head: Head) -> bool:
 
 
 def opened(head: Head, note: str, work: Work | None, *, at: str) -> Transition:
-    """Continue the run of the closed *head* as if it had never been closed, with this *work*."""
-    kept = head.model_extra[MOVED]
-    back = {"exit": bool(kept.get("exit")), "exit_reason": kept.get("exit_reason"), "work": work}
-    new = changed(_with(head, None), at, **back)
+    """Open the run of the closed *head* as if it had never been closed, with *work* as its code."""
+    record = head.model_extra[MOVED]
+    restored = {
+        "exit": bool(record.get("exit")),
+        "exit_reason": record.get("exit_reason"),
+        "work": work,
+    }
+    new = changed(_with(head, None), at, **restored)
     return Transition(new, (fact_at(Event.EDITED, head, note),))
 
 
-def _with(head: Head, kept: dict[str, Any] | None) -> Head:
-    data = {**head.model_dump(), MOVED: kept}
-    if kept is None:
+def _with(head: Head, record: dict[str, Any] | None) -> Head:
+    data = {**head.model_dump(), MOVED: record}
+    if record is None:
         del data[MOVED]
     return Head.model_validate(data)

@@ -20,22 +20,22 @@ class Usage(Frozen, extra="ignore"):
     steps: int = Field(default=0, ge=0)
     """Accepted steps; 0 or 1 for one attempt."""
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """What is known of it; `unpriced` says whether that is all."""
+    """The known cost; it is complete if `unpriced` is 0."""
     unpriced: int = Field(default=0, ge=0)
-    """Calls of agents whose cost nobody told, or not to its end: the rest is unknown."""
+    """Calls of agents whose cost is unknown, or known only in part."""
     estimated_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Of ``cost_usd``: what was worked out from tokens and prices instead of told."""
+    """The part of ``cost_usd`` that was computed from tokens and prices, not reported."""
     input_tokens: int = Field(default=0, ge=0)
-    """Everything that was sent, cache reads and cache writes included."""
+    """Everything that was sent, including cache reads and cache writes."""
     cache_read_tokens: int = Field(default=0, ge=0)
-    """Of ``input_tokens``: what the client says was read from a cache."""
+    """The part of ``input_tokens`` that was read from a cache, according to the client."""
     output_tokens: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     rehearsed: int = Field(default=0, ge=0)
-    """Attempts at which no agent ran, because a rehearsal stood in for it."""
+    """Attempts at which no agent ran, because they were rehearsed."""
 
     def plus(self, other: Usage, *, steps: int | None = None) -> Usage:
-        """Return the sum, field by field; *steps* replaces those of *other*."""
+        """Return the sum of each field; *steps* replaces the steps of *other*."""
         return self.replace(
             steps=self.steps + (other.steps if steps is None else steps),
             cost_usd=round(self.cost_usd + other.cost_usd, 9),
@@ -49,13 +49,13 @@ class Usage(Frozen, extra="ignore"):
         )
 
     def minus(self, other: Usage) -> Usage:
-        """Return what is left without *other*, field by field; nothing becomes negative."""
+        """Return the difference of each field, but at least 0."""
         left = {name: value - getattr(other, name) for name, value in vars(self).items()}
         return self.replace(**{name: max(round(value, 9), 0) for name, value in left.items()})
 
     @property
     def known_usd(self) -> float | None:
-        """Return the cost as far as it is known; None if nothing of it is."""
+        """Return the known part of the cost; None: the cost is unknown."""
         return None if self.unpriced and not self.cost_usd else self.cost_usd
 
 
@@ -65,7 +65,7 @@ def total(usages: Iterable[Usage]) -> Usage:
 
 
 def cost_words(usage: Usage, digits: int = 4) -> str:
-    """Return what was spent as people read it; empty if it cost nothing.
+    """Return the cost in words; empty if it cost nothing.
 
     >>> cost_words(Usage(cost_usd=0.5)), cost_words(Usage(cost_usd=0.5, estimated_usd=0.2))
     ('0.5000 USD', '~0.5000 USD')
@@ -82,19 +82,19 @@ def cost_words(usage: Usage, digits: int = 4) -> str:
 
 
 def error_words(record: Mapping[str, Any], most: int | None = None) -> str:
-    """Return what an attempt failed with and what would have done, from a journal's *record*.
+    """Return the error and the hint of an attempt from the *record* of a journal.
 
     Each of the two is cut to *most* characters.
 
     >>> error_words({"error": "no matching branch for 'x'", "hint": "it has to be one of 'a', 'b'"})
     "no matching branch for 'x'; it has to be one of 'a', 'b'"
     """
-    said = (str(record.get(key) or "")[:most] for key in ("error", "hint"))
-    return "; ".join(filter(None, said))
+    parts = (str(record.get(key) or "")[:most] for key in ("error", "hint"))
+    return "; ".join(filter(None, parts))
 
 
 def used(record: Mapping[str, Any]) -> Usage:
-    """Return the figures of a journal's *record*, which leaves out those that are 0."""
+    """Return the usage in a *record* of a journal, which leaves out figures that are 0."""
     return Usage.model_validate({**record, "steps": 0})
 
 
@@ -106,12 +106,12 @@ class OutcomeStatus(StrEnum):
     """Accepted, and the whole run is done."""
     FAILED = "failed"
     LIMITED = "limited"
-    """The client's subscription or rate limit is reached: nobody's failure; try after the reset."""
+    """The client's subscription or rate limit is reached: no failure; retried after the reset."""
     UNAVAILABLE = "unavailable"
-    """The agent can't be had for now (its service is overloaded, failing or out of reach, its
-    program is being replaced): nobody's failure; tried again with growing pauses."""
+    """The agent can't be used now (its service is overloaded, failing or unreachable, or its
+    program is being replaced): no failure; retried with growing pauses."""
     INTERRUPTED = "interrupted"
-    """Stopped by us (signal, lost claim): nobody's failure."""
+    """Stopped by this program (signal, lost claim): no failure."""
 
 
 ACCEPTED = (OutcomeStatus.OK, OutcomeStatus.COMPLETE)
@@ -119,27 +119,27 @@ PUT_OFF = (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
 
 
 Missing = Literal["change", "text", "anything"]
-"""What an attempt that ended cleanly has not shown."""
+"""The evidence that is missing from an attempt that ended cleanly."""
 
 
 class Quota(Frozen):
-    """What a client says of its subscription's limit, of the window that is nearest to it."""
+    """What a client reports about the subscription limit that is nearest to being reached."""
 
     window: str
     """The client's word: five_hour, seven_day."""
     resets_at: str
     """ISO 8601, UTC."""
     used: float | None = None
-    """From 0 to 1; None: the client only says that it is within the limit."""
+    """From 0 to 1; None: the client only reports that the limit is not reached."""
 
 
 class SessionFault(StrEnum):
-    """What an attempt says about the conversation that it was to continue."""
+    """What an attempt reveals about the conversation that it should continue."""
 
     LOST = "lost"
-    """It is unknown to the client, expired, in use elsewhere or full."""
+    """The conversation is unknown to the client, expired, in use elsewhere or full."""
     SUSPECT = "suspect"
-    """It may be why the attempt has failed."""
+    """The conversation may be why the attempt failed."""
 
 
 class Outcome(Frozen):
@@ -149,46 +149,46 @@ class Outcome(Frozen):
     output: str = ""
     """The agent's final answer, not its transcript."""
     structured: Any = None
-    """The answer as JSON, where the client was asked for it or the agent wrote it to its result
-    file as anything but a text; None elsewhere."""
+    """The answer as JSON, if the client was asked for JSON, or if the agent wrote something other
+    than a text to its result file; else None."""
     error: str | None = None
     """Why it failed: what, and what to do; one to three lines."""
     usage: Usage = Usage()
     session_id: str | None = None
     """The client's own id of the conversation, to continue it."""
     session_steps: int = 1
-    """Accepted steps of that conversation, this one included."""
+    """Accepted steps of that conversation, including this one."""
     context_tokens: int | None = None
-    """What was sent in the last call; of the whole attempt where the client doesn't tell calls
-    apart. None: it tells neither."""
+    """Tokens that the last call sent, or the whole attempt if the client doesn't report calls.
+    None: the client reports neither."""
     session_fault: SessionFault | None = None
-    """None: the conversation is not to blame, or none was continued."""
+    """None: the conversation is not at fault, or none was continued."""
     is_unexplained: bool = False
-    """The client failed before it did any work, for a reason that nobody knows."""
+    """The client failed for an unknown reason before it did any work."""
     is_timed_out: bool = False
-    """Its time limit ended it; silence has a limit of its own."""
+    """Its time limit ended it; the limit for silence does not count here."""
     is_over_budget: bool = False
-    """The budget that it was given ended it, or left nothing for it."""
+    """Its budget ended it, or left nothing for it."""
     cut_from_bytes: int | None = None
-    """How long the answer was, where only the end of it was kept."""
+    """The full length of the answer, if only its end was kept."""
     denials: tuple[str, ...] = ()
     """Tool calls that the client refused, one short line each."""
     exit_code: int | None = None
-    """The agent process's; negative for a signal, absent for an in-process executor."""
+    """The exit code of the agent's process; negative: a signal; None: an in-process executor."""
     not_before: str | None = None
     """For ``limited``: ISO 8601 UTC time of the reset."""
     quota: Quota | None = None
     """None: the client reports none."""
     prompt: str | None = None
-    """The prompt that was run, where the router chose another one."""
+    """The prompt that was run, if the router chose another one."""
     evidence: Evidence | None = None
-    """What the attempt has shown; None: no agent ran."""
+    """The evidence of the attempt; None: no agent ran."""
     missing: Missing | None = None
-    """Why it failed, if it ended cleanly and has not shown what its step expects."""
+    """The missing evidence, if it ended cleanly but failed because its step expects more."""
 
     @property
     def is_put_off(self) -> bool:
-        """Return whether nothing failed, and the step is due again by itself."""
+        """Return whether the step is postponed: nothing failed, and it is retried automatically."""
         return self.status in PUT_OFF
 
     @property
@@ -205,7 +205,7 @@ class Move(StrEnum):
     RETRY = "retry"
     """Do not accept it: the same step again."""
     GOTO = "goto"
-    """Accept it and go to the step that is named."""
+    """Accept it and go to the named step."""
     SKIP = "skip"
     """Accept it and skip the next step."""
     GATE = "gate"
@@ -217,7 +217,7 @@ class Move(StrEnum):
 
 
 class Decision(Struct, frozen=True):
-    """One of these moves, and why."""
+    """A move, and the reason for it."""
 
     move: Move
     target: str | None = None
@@ -227,7 +227,7 @@ class Decision(Struct, frozen=True):
 
     @property
     def why(self) -> str:
-        """Return the reason in words, also where none was given."""
+        """Return the reason; if there is none, say so."""
         return self.reason or "no reason given"
 
 
@@ -235,7 +235,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
 def duration(seconds: float) -> str:
-    """Return *seconds* as a person says them.
+    """Return *seconds* in the units that people use.
 
     >>> duration(4.25), duration(75), duration(7_260), duration(90_000)
     ('4.2 s', '1 min 15 s', '2 h 1 min', '1 d 1 h')
@@ -251,7 +251,7 @@ def duration(seconds: float) -> str:
 
 
 def spent(usage: Usage) -> str:
-    """Return tokens and money; empty for an agent that uses neither.
+    """Return the tokens and the cost in words; empty if there are none.
 
     >>> spent(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5)), spent(Usage())
     ('1,200 + 34 tokens, 0.5000 USD', '')
@@ -272,11 +272,11 @@ VerdictSource = Literal["structured", "json", "exit-code", "none"]
 
 
 class Verdict(Struct, frozen=True):
-    """Yes or no, why, and where that was found."""
+    """The yes or no of a judge, its reason, and where the verdict was found."""
 
     is_pass: bool
     reason: str
-    """May be empty where it was a yes."""
+    """May be empty for a yes."""
     source: VerdictSource
 
 
@@ -284,7 +284,7 @@ _THOUSAND, _MILLION = 1000, 1_000_000
 
 
 def amount(count: int) -> str:
-    """Return *count* in at most five characters, as a column of a table has room for it.
+    """Return *count* in at most five characters, to fit into a table column.
 
     >>> amount(950), amount(1_234), amount(56_789), amount(999_999), amount(7_654_321)
     ('950', '1.2k', '56.8k', '1.0M', '7.7M')

@@ -1,8 +1,8 @@
-"""One step: a prompt and how it is to be performed.
+"""One step: a prompt, and how an agent performs it.
 
-The fields are the same in orchestration.yaml, in the library and in the executors. Which
-of them a given executor can honour is decided at load time by the executor itself
-(``Executor.supported_fields``), never by ignoring one.
+The fields are the same in orchestration.yaml, in the library and in the executors. At load time,
+each executor says which fields it supports (``Executor.supported_fields``); a field that it does
+not support is never ignored silently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Name = Annotated[
 
 
 Purpose = Annotated[str, Field(max_length=500)]
-"""What something is for, said to people where it is listed."""
+"""What something is for; lists show it to people."""
 
 
 def _refuse_an_option(name: str) -> str:
@@ -49,9 +49,9 @@ ToolName = Literal[
     "todoread",
     "todowrite",
 ]
-"""Words for an agent's tools that mean the same for every client: files are read, written as a
-whole, changed in places; programs run; files found by name or by content; folders listed; pages
-fetched and searched for; work given to another agent; a list of things to do read and kept."""
+"""Words for an agent's tools that mean the same for every client, in this order: read a file, write
+a whole file, change parts of one; run programs; find files by name, or by content; list folders;
+fetch a web page, search the web; give work to another agent; read and write a to-do list."""
 
 
 PromptName = Annotated[str, Field(min_length=1, max_length=300)]
@@ -65,13 +65,13 @@ class Retry(Frozen, allow_inf_nan=False):
     """How often and after which delay a failed step is tried again without a person."""
 
     max_attempts: int = Field(default=1, ge=1, le=MOST_TRIES)
-    """Tries in all, the first included."""
+    """The total number of tries, including the first."""
     backoff: Literal["fixed", "linear", "exponential"] = "fixed"
     initial_delay_s: float = Field(default=0.0, ge=0, le=86_400)
     max_delay_s: float = Field(default=3_600.0, ge=0, le=604_800)
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds to wait after the *failures*-th failure in a row, from 1.
+        """Return the seconds to wait after this many *failures* in a row, at least 1.
 
         >>> retry = Retry(max_attempts=5, backoff="exponential", initial_delay_s=2, max_delay_s=9)
         >>> [retry.delay_s(n) for n in (1, 2, 3, 4)]
@@ -83,39 +83,39 @@ class Retry(Frozen, allow_inf_nan=False):
 
 
 def tries(value: object) -> Any:
-    """Return what *value* means as a `Retry`: a number alone is tries in all, with pauses."""
+    """Return *value* as fields of a `Retry`: a plain number is the total of tries, with pauses."""
     if isinstance(value, (int, str)):
         return {"max_attempts": value, "backoff": "exponential", "initial_delay_s": 60}
     return value
 
 
 class Output(Frozen):
-    """What a step's answer has to be."""
+    """The required form of a step's answer."""
 
     key: str | None = Field(default=None, min_length=1, max_length=200)
-    """Where a graph workflow keeps the answer in its state; dots make nested maps."""
+    """The key for the answer in the state of a graph workflow; dots nest."""
     format: Literal["text", "json"] = "text"
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
-    """JSON Schema of the answer; clients that can are told, and the answer is checked."""
+    """JSON Schema of the answer; it is sent to clients that support it, and always checked."""
 
 
 SubagentName = Annotated[
     str, Field(max_length=64, pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?$")
 ]
-"""A name that clients know a subagent by; it stands in their own rules about tools."""
+"""The name of a subagent for clients; they also use it in their rules about tools."""
 
 
 class Subagent(Frozen):
-    """An agent that the step's own agent may give work to; both live in one process."""
+    """An agent that the step's agent may give work to; both run in one process."""
 
     description: str = Field(min_length=1, max_length=10_000)
-    """When it is to be used; the step's agent reads it."""
+    """When to use it; the step's agent reads this."""
     prompt: str = Field(min_length=1, max_length=100_000)
     """Its system prompt."""
     tools: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
-    """In the client's own words; None: those of the step's agent."""
+    """Tool names of the client; None: the tools of the step's agent."""
     model: ModelName | None = None
-    """None: that of the step's agent."""
+    """None: the model of the step's agent."""
 
 
 def _is_within(value: str) -> str:
@@ -126,7 +126,7 @@ def _is_within(value: str) -> str:
 
 
 class FileMark(Frozen):
-    """A file by whose appearance the step is done; its agent is ended then."""
+    """A file whose appearance completes the step; its agent is then stopped."""
 
     file: Annotated[str, Field(min_length=1, max_length=300), AfterValidator(_is_within)]
     """A path below the folder in which the agent works."""
@@ -136,7 +136,7 @@ _MAX_MARK_CHARS = 500
 
 
 def _mark(value: object) -> object:
-    """Return *value* as one of its two forms; a union would tell a mistake in both."""
+    """Return *value* in one of its two forms; a union would report an error for each form."""
     if isinstance(value, dict):
         return FileMark.model_validate(value)
     if isinstance(value, str) and not 1 <= len(value) <= _MAX_MARK_CHARS:
@@ -147,41 +147,41 @@ def _mark(value: object) -> object:
 
 
 Expects = Literal["change", "text", "nothing"]
-"""What an attempt has to show to count as done."""
+"""The evidence that an attempt needs to count as done."""
 
 
-def _has_a_row(attempts: int) -> int:
+def _ensure_repeats(attempts: int) -> int:
     if attempts == 1:
         raise ValueError("one attempt repeats nothing: write 0 (never stop) or at least 2")
     return attempts
 
 
 class Stagnation(Frozen):
-    """When an agent that repeats itself is stopped; 0 is never."""
+    """When an agent that repeats itself is stopped; 0: never."""
 
-    attempts: Annotated[int, Field(ge=0, le=1000), AfterValidator(_has_a_row)] = 5
-    """Attempts in a row with the same answer and no change, after which the run is paused."""
+    attempts: Annotated[int, Field(ge=0, le=1000), AfterValidator(_ensure_repeats)] = 5
+    """The run is paused after this many attempts in a row with the same answer and no change."""
     tool_calls: int = Field(default=0, ge=0, le=10_000)
-    """Equal tool calls with equal results in a row, after which the attempt is ended."""
+    """The attempt is ended after this many equal tool calls in a row with equal results."""
 
 
 class ContinuedSession(Frozen, allow_inf_nan=False):
-    """How long a conversation is continued; after that the step starts a new one."""
+    """How long a conversation is continued; after that, the step starts a new one."""
 
     max_steps: int | None = Field(default=None, ge=1)
     """Accepted steps of one conversation."""
     max_context: int | None = Field(default=None, ge=1)
-    """Tokens that its last call, or where the client doesn't tell calls apart its last attempt,
-    has sent."""
+    """Tokens that its last call has sent, or its last attempt if the client doesn't report
+    calls."""
     max_idle_s: float | None = Field(default=None, gt=0)
-    """Seconds since a step was accepted in it."""
+    """Seconds since its last accepted step."""
 
 
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
 def continued(value: object) -> object:
-    """Return *value* as one of its two forms; a union would tell a mistake in both."""
+    """Return *value* in one of its two forms; a union would report an error for each form."""
     if isinstance(value, dict):
         return ContinuedSession.model_validate(value)
     if isinstance(value, (bool, ContinuedSession)):
@@ -192,22 +192,22 @@ def continued(value: object) -> object:
 
 
 class Approval(Frozen, allow_inf_nan=False):
-    """What happens at a gate when nobody decides, and where feedback goes."""
+    """What happens at a gate if no one decides, and where feedback goes."""
 
     timeout_s: float | None = Field(default=None, gt=0, le=31_536_000)
-    """Seconds after which ``on_timeout`` decides; None: the gate waits for ever."""
+    """Seconds after which ``on_timeout`` decides; None: the gate waits forever."""
     on_timeout: Literal["approve", "reject"] = "reject"
     feedback_to: Name | None = None
     """The step that runs again on feedback; None: the one before the gate."""
 
 
 class Validation(Frozen):
-    """A step that judges: on "no" its fixer runs, and then the step again."""
+    """For a step that judges: after a "no", its fixer runs, and then the step again."""
 
     fixer: Step | None = None
-    """Runs after each "no"; None: the step itself is repeated."""
+    """The step that runs after each "no"; None: the step that judges is repeated."""
     max_attempts: int = Field(default=4, ge=1, le=100)
-    """Judgements in all."""
+    """The total number of judgments."""
     on_exhausted: Literal["fail", "continue"] = "fail"
 
     @model_validator(mode="after")
@@ -219,13 +219,13 @@ class Validation(Frozen):
 
 
 FORMER_AGENT = "executor"
-"""What the key `agent` of a step was called before."""
+"""The former name of a step's key `agent`."""
 
 
 def with_agent(value: Any) -> Any:
-    """Return *value*, fields of a step, with its agent where journals have another name for it."""
+    """Return *value*, fields of a step, with the key `agent` if a journal has its former name."""
     if isinstance(value, dict) and FORMER_AGENT in value and "agent" not in value:
-        return {"agent" if key == FORMER_AGENT else key: one for key, one in value.items()}
+        return {"agent" if key == FORMER_AGENT else key: item for key, item in value.items()}
     return value
 
 
@@ -238,51 +238,51 @@ class Step(Frozen, allow_inf_nan=False):
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir; ``<name>.md`` if not given."""
     text: str | None = Field(default=None, min_length=1, max_length=1_048_576)
-    """The prompt itself, where the workflow's own file has it; no other file is read then."""
+    """The prompt itself, if the workflow's file contains it; then no prompt file is read."""
     agent: Name | None = None
     """Name of an agent: built in, or a key of ``agents``."""
     model: ModelName | None = None
     provider: Name | None = None
-    """Whose model it is, ``anthropic`` for example; an agent of another one is refused."""
+    """The provider of the model, such as ``anthropic``; an agent of another one is refused."""
     temperature: float | None = Field(default=None, ge=0, le=2)
     tools: dict[ToolName, bool] | None = None
-    """Which tools the agent may use, in words that mean the same for every client; what is
-    not named is as the client has it."""
+    """Which tools the agent may use, in words that mean the same for every client; for tools that
+    are not named, the client's default applies."""
     system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir whose text replaces the client's own system prompt."""
     append_system_prompt: PromptName | tuple[PromptName, ...] | None = None
     """Files below prompts_dir whose texts are added to the client's system prompt."""
     system_from_labels: bool = False
-    """`start` adds the system prompt that the request's labels choose."""
+    """`start` adds the system prompt that the labels of the request select."""
     single_turn: bool = False
     """One answer, no tools."""
     max_turns: int | None = Field(default=None, ge=1)
     allowed_tools: tuple[str, ...] | None = None
-    """Tool names in the client's own words."""
+    """Tool names of the client."""
     disallowed_tools: tuple[str, ...] | None = None
     disallow_all_tools: bool = False
     """Several turns, but no tools."""
     agents: dict[SubagentName, Subagent] | None = Field(default=None, min_length=1, max_length=100)
-    """Experimental: the client's own subagents, by name."""
+    """Experimental: subagents of the client, by name."""
     no_comment: bool = False
-    """The agent may not post comments itself; ``activity.comment_tools`` are taken from it."""
+    """The agent may not post comments: it does not get the ``activity.comment_tools``."""
     timeout_s: float | None = Field(default=None, gt=0)
     idle_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds without progress after which the attempt counts as hung: text, tool calls and
-    their results where the client's events are understood, any output of a command."""
+    """Seconds without progress after which the attempt counts as hung. Progress is text, a tool
+    call or its result if the client's events are understood; for a command, any output."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     retry: Annotated[Retry | None, BeforeValidator(tries)] = None
     expects: Expects | None = None
-    """What an agent's attempt has to show. None: text, a tool's result or a change."""
+    """The evidence that an attempt needs. None: text, a tool's result or a change."""
     stagnation: Stagnation | None = None
-    """When a step that repeats itself is stopped. None: the defaults of its fields."""
+    """When an agent that repeats itself is stopped. None: the defaults of `Stagnation`."""
     suppress_thoughts: bool = False
     """The terminal shows results only; the step log keeps everything."""
     complete_when: Annotated[str | FileMark | None, BeforeValidator(_mark)] = None
-    """A text: the run is complete when it stands alone on a line of the agent's final answer.
-    A file: the step is done, and its agent ended, when the file appears or changes."""
+    """A text: the run is complete when a line of the agent's final answer is this text. A file: the
+    step is done, and its agent is stopped, when the file appears or changes."""
     continue_session: Annotated[bool | ContinuedSession, BeforeValidator(continued)] = False
-    """Continue the conversation of the step before, where the agent is the same."""
+    """Continue the conversation of the previous step, if the agent is the same."""
     requires_approval: bool = False
     """A gate: the run continues after this step once a person has approved."""
     approval: Approval | None = None
@@ -308,7 +308,7 @@ class Step(Frozen, allow_inf_nan=False):
 
     @property
     def most_equal_calls(self) -> int:
-        """Return after how many equal tool calls in a row an attempt is ended; 0: never."""
+        """Return the number of equal tool calls in a row that ends an attempt; 0: none does."""
         return 0 if self.stagnation is None else self.stagnation.tool_calls
 
     @property
@@ -319,5 +319,5 @@ class Step(Frozen, allow_inf_nan=False):
 
     @cached_property
     def prompt_name(self) -> str:
-        """Return the prompt's file name below prompts_dir; of a text of its own the step's name."""
+        """Return the prompt's file name below prompts_dir, or the step's name if it has a text."""
         return self.prompt or (self.name if self.text is not None else f"{self.name}.md")

@@ -1,9 +1,9 @@
 """Every change of a head, as pure functions from head to `Transition`.
 
-The rules are those of docs/protocol.md: step_index moves on acceptance only, tokens are
-granted once and never reused, a change by the holder of a claim needs the claim's token.
-Not decided here: whether a claim may be taken over (that takes a look at the owner), and
-which step comes next (`line.order`).
+The rules are in docs/protocol.md: step_index moves on acceptance only, a token is granted once
+and never reused, and the holder of a claim needs its token to change the head. Not decided here:
+whether a claim may be taken over (that depends on its owner), and which step comes next
+(`sequence.order`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 
 class Event(StrEnum):
-    """What a journal record says has happened."""
+    """The events that a journal records."""
 
     INITIALISED = "initialised"
     CLAIMED = "claimed"
@@ -46,41 +46,41 @@ class Event(StrEnum):
     FIXED = "fixed"
     """The fixer of a step that judges was accepted; step_index stays."""
     STARTED = "started"
-    """A node that does no work was reached, with all its tokens."""
+    """All tokens of a node that does no work have reached it."""
     PASSED = "passed"
-    """A node that does no work was left."""
+    """The run has left a node that does no work."""
     ASKED = "asked"
     """A node's question waits for a person."""
     ANSWERED = "answered"
     EXPIRED = "expired"
-    """Nobody answered in time."""
+    """No one answered in time."""
     LOOPED = "looped"
     """A back edge was followed."""
     DIVERTED = "diverted"
-    """After a failure for good the run goes on at its error node."""
+    """After a permanent failure, the run continues at its error node."""
     EXHAUSTED = "exhausted"
-    """A back edge was not followed, because the run may not loop so often."""
+    """A back edge was not followed, because the run has reached its limit of loops."""
     TIMED_OUT = "timed-out"
     CANCELLED = "cancelled"
     GROWN = "grown"
     """Tasks were added to the graph."""
     TOLD = "told"
-    """A task was sent a message."""
+    """A message was sent to a step or task."""
     WARNED = "warned"
-    """A budget comes to its end, or is at its end."""
+    """A budget is almost or completely used up."""
 
 
 class Fact(Struct, frozen=True):
-    """One thing that happened; a transition has one or more."""
+    """One event with its details; a transition has one or more facts."""
 
     event: Event
     step: str
     step_index: int
-    """Of the step that the event is about, not of the head that follows."""
+    """The index of the step that the event is about, not of the new head."""
     token: int = 0
     attempt: int = 0
     outcome: Mapping[str, Any] | None = None
-    """What is worth keeping about it: status, output, usage, note."""
+    """Details such as status, output, usage or a note."""
 
 
 class Transition(Struct, frozen=True):
@@ -89,9 +89,9 @@ class Transition(Struct, frozen=True):
     head: Head
     facts: tuple[Fact, ...]
     document: tuple[str, bytes] | None = None
-    """Name and content, to be kept before the head."""
+    """Name and content of a document to store before the head."""
     keeps: frozenset[str] | None = None
-    """Other documents of the marking that stay; None: all do."""
+    """Other documents of the marking to keep; None: keep all."""
 
     def then(self, later: Transition) -> Transition:
         """Return both as one transition: one journal record, accepted or lost together."""
@@ -99,11 +99,11 @@ class Transition(Struct, frozen=True):
 
 
 class StepRef(Struct, frozen=True):
-    """Where a run stands in its workflow: an index and the step there."""
+    """A position of a run in its workflow: an index and the step there."""
 
     step_index: int
     step: str
-    """Name of the step to run; empty behind the end of a procedure."""
+    """Name of the step to run; empty after the end of a procedure."""
     prompt: str
     is_end: bool = False
     stage: Literal["step", "fix"] = "step"
@@ -111,7 +111,7 @@ class StepRef(Struct, frozen=True):
 
 
 def resting_status(head: Head) -> Status:
-    """Return the status that *head* has when nobody holds a claim and nothing stops it."""
+    """Return the status of *head* while no process holds a claim and nothing stops the run."""
     if head.flow is not None:
         return head.flow.rest
     if head.is_at_gate:
@@ -124,18 +124,18 @@ def resting_status(head: Head) -> Status:
 
 
 def changed(head: Head, at: str, **update: Any) -> Head:
-    """Return *head* with *update*, written at *at*."""
+    """Return *head* with the fields of *update*, last updated at *at*."""
     return head.replace(last_update=at, **update)
 
 
-def moved(head: Head, at: str, place: StepRef, **update: Any) -> Head:
-    """Return *head* at *place*, with the counters of the step that it leaves cleared."""
+def moved(head: Head, at: str, target: StepRef, **update: Any) -> Head:
+    """Return *head* at *target*, with the counters of the step that it leaves cleared."""
     return changed(
         head,
         at,
-        step_index=place.step_index,
-        iteration=place.step_index + 1,
-        expected_step=place.step,
+        step_index=target.step_index,
+        iteration=target.step_index + 1,
+        expected_step=target.step,
         failures_in_row=0,
         attempt=0,
         not_before=None,
@@ -146,7 +146,7 @@ def moved(head: Head, at: str, place: StepRef, **update: Any) -> Head:
 
 
 def at_rest(head: Head) -> Head:
-    """Return *head* with the status of a run in which nobody works."""
+    """Return *head* with the status that follows from its claims and fields."""
     if head.claims:
         return head.replace(status=Status.RUNNING)
     if head.pause_requested:
@@ -155,14 +155,14 @@ def at_rest(head: Head) -> Head:
 
 
 def at_rest_by_hand(head: Head, new: Head) -> Head:
-    """Return *new*, which a person has made of *head*, at rest; only `resume` ends a pause."""
+    """Return *new*, which a command created from *head*, at rest; only `resume` ends a pause."""
     if head.status is Status.PAUSED:
         return new.replace(status=Status.PAUSED)
     return at_rest(new)
 
 
 def without_claim(head: Head, token: int) -> tuple[Claim, ...]:
-    """Return the claims of *head* but the one with *token*."""
+    """Return the claims of *head* except the one with *token*."""
     return tuple([claim for claim in head.claims if claim.token != token])
 
 
@@ -170,8 +170,8 @@ def held_claim(head: Head, token: int) -> Claim:
     """Return the claim with *token*.
 
     Raises:
-        StaleClaim: it is not in the head, because the step was taken over, rewound or
-            decided by hand; whatever its holder produced must not be accepted.
+        StaleClaim: it is not in the head, because another process took over the step or a person
+            rewound or decided it; the result of its holder must not be accepted.
     """
     claim = head.claim_with(token)
     if claim is None:
@@ -183,14 +183,14 @@ def held_claim(head: Head, token: int) -> Claim:
     return claim
 
 
-def initialise(head: Head, told: Mapping[str, Any] | None = None) -> Transition:
-    """Return the first transition of a run; *told* is kept with it."""
-    fact = Fact(Event.INITIALISED, head.expected_step, head.step_index, outcome=told)
+def initialise(head: Head, details: Mapping[str, Any] | None = None) -> Transition:
+    """Return the first transition of a run; its fact keeps *details*."""
+    fact = Fact(Event.INITIALISED, head.expected_step, head.step_index, outcome=details)
     return Transition(head, (fact,))
 
 
 def ensure_claimable(head: Head) -> None:
-    """Return if a step may be started, claims of others aside.
+    """Return if a step may be started; claims are not checked.
 
     Raises:
         TransitionRefused: the run is complete, stopped or paused.
@@ -209,15 +209,15 @@ def ensure_claimable(head: Head) -> None:
         raise WaitsForPerson("the run is waiting for an approval")
 
 
-_AT_ONCE: Mapping[str, None] = dict.fromkeys(
+_NO_DATE: Mapping[str, None] = dict.fromkeys(
     ("not_before", "not_before_reason", "not_before_since")
 )
-"""Of a head whose next step waits for no date."""
+"""Values of a head whose next step waits for no date."""
 
 
 def claim(
     head: Head,
-    place: StepRef,
+    target: StepRef,
     owner: Owner,
     *,
     at: str,
@@ -226,24 +226,24 @@ def claim(
     may_take_over: bool = False,
     used: Usage | None = None,
 ) -> Transition:
-    """Grant the next token for *place* to *owner*, whose clock since boot is *at_boottime*.
+    """Grant the next token for *target* to *owner*, whose clock since boot is *at_boottime*.
 
-    *used* is what was seen of an attempt whose claim it takes over.
+    *used* is the known usage of the attempt whose claim *owner* takes over.
 
     Raises:
-        ClaimHeld: somebody holds the step, and *may_take_over* is false.
+        ClaimHeld: a process holds the step, and *may_take_over* is false.
         TransitionRefused: see `ensure_claimable`.
     """
     ensure_claimable(head)
-    held = _held_at(head, place.step_index) if head.claims else None
+    held = _held_at(head, target.step_index) if head.claims else None
     if held is not None and not may_take_over:
         raise held_by(held)
     token, attempt = head.token + 1, head.attempt + 1
-    # Not checked: a step makes one, of values that were.
+    # Without checks, which take time: every value was checked before.
     granted = Claim.model_construct(
         token=token,
-        step=place.step,
-        step_index=place.step_index,
+        step=target.step,
+        step_index=target.step_index,
         attempt=attempt,
         owner=owner,
         claimed_at=at,
@@ -259,11 +259,11 @@ def claim(
         attempt=attempt,
         claims=(*others, granted),
         status=Status.RUNNING,
-        expected_step=place.step,
-        last_prompt=place.prompt,
-        **_AT_ONCE,
+        expected_step=target.step,
+        last_prompt=target.prompt,
+        **_NO_DATE,
     )
-    fact = Fact(Event.CLAIMED, place.step, place.step_index, token, attempt)
+    fact = Fact(Event.CLAIMED, target.step, target.step_index, token, attempt)
     return Transition(new, (fact,) if held is None else (taken_over(held, used), fact))
 
 
@@ -271,33 +271,33 @@ def _held_at(head: Head, step_index: int) -> Claim | None:
     return next((claim for claim in head.claims if claim.step_index == step_index), None)
 
 
-def held_by(held: Claim) -> ClaimHeld:
-    """Return that somebody holds *held*, for whoever wanted its step."""
+def held_by(claim: Claim) -> ClaimHeld:
+    """Return the error for a process that wants the step of *claim*, which is held."""
     return ClaimHeld(
-        f"step {held.step!r} (step_index {held.step_index}) is being run by {held.owner.words}, "
-        f"token {held.token}",
+        f"step {claim.step!r} (step_index {claim.step_index}) is being run by {claim.owner.words}, "
+        f"token {claim.token}",
         hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is really gone",
     )
 
 
-def taken_over(held: Claim, used: Usage | None, note: str | None = None) -> Fact:
-    """Return that somebody else has the step of *held*, and what was *used* of it by then."""
-    told: dict[str, Any] = {"note": note or f"token {held.token} of {held.owner.words}"}
+def taken_over(claim: Claim, used: Usage | None, note: str | None = None) -> Fact:
+    """Return the fact that *claim* was taken over, with the known usage *used* of its attempt."""
+    details: dict[str, Any] = {"note": note or f"token {claim.token} of {claim.owner.words}"}
     if used is not None:
-        told |= {"usage": used.model_dump(exclude_defaults=True), "incomplete": True}
+        details |= {"usage": used.model_dump(exclude_defaults=True), "incomplete": True}
     event = Event.TAKEN_OVER
-    return Fact(event, held.step, held.step_index, held.token, held.attempt, outcome=told)
+    return Fact(event, claim.step, claim.step_index, claim.token, claim.attempt, outcome=details)
 
 
-def drop(head: Head, held: Claim, used: Usage, *, at: str) -> Transition:
-    """Drop the claim *held* of a process that is gone, and has *used* that; nobody takes it."""
+def drop(head: Head, claim: Claim, used: Usage, *, at: str) -> Transition:
+    """Drop *claim* of a process that is gone, without a new claim; count its usage *used*."""
     spent = head.usage.plus(used, steps=0)
-    new = changed(head, at, claims=without_claim(head, held.token), usage=spent)
-    return Transition(at_rest(new), (taken_over(held, used),))
+    new = changed(head, at, claims=without_claim(head, claim.token), usage=spent)
+    return Transition(at_rest(new), (taken_over(claim, used),))
 
 
 def session_of(outcome: Outcome, executor: str, at: str) -> Session | None:
-    """Return the conversation of an *outcome* that was accepted at *at*; None: there is none."""
+    """Return the conversation of *outcome*, accepted at *at*; None: it has none."""
     if not outcome.session_id:
         return None
     return Session(
@@ -320,10 +320,10 @@ def succeed(
     executor: str | None = None,
     gate: Gate | None = None,
 ) -> Transition:
-    """Accept the step that is held with *token* and move to *following*.
+    """Accept the step that *token* holds, and move to *following*.
 
-    *record* is what the journal keeps of the outcome. With *gate* the run waits there for a
-    person, whatever the agent said: its "complete" is no approval.
+    The journal keeps *record*. With *gate*, the run waits there for a person even if the agent
+    said "complete", which is no approval.
 
     Raises:
         StaleClaim: see `held_claim`.
@@ -344,7 +344,7 @@ def succeed(
     )
     used = outcome.usage
     if used.cost_usd and not used.unpriced:
-        new = new.costing(held.step, used.cost_usd)
+        new = new.with_cost(held.step, used.cost_usd)
     fact = Fact(Event.SUCCEEDED, held.step, held.step_index, token, held.attempt, outcome=record)
     is_done = outcome.status is OutcomeStatus.COMPLETE or following.is_end
     if is_done and not new.is_at_gate:
@@ -364,9 +364,9 @@ def ended(
     steps: int = 0,
     **update: Any,
 ) -> Transition:
-    """Return that the attempt with *token* has ended as *event* says; step_index stays.
+    """Record that the attempt with *token* ended with *event*; step_index stays.
 
-    *steps* is how many of its own the run counts for it, *record* what the journal keeps.
+    The run counts *steps* more accepted steps, and the journal keeps *record*.
 
     Raises:
         StaleClaim: see `held_claim`.
@@ -379,11 +379,11 @@ def ended(
 
 
 RETRY = "retry"
-"""Reason of a head whose step has failed and is tried again at its date."""
+"""Value of ``not_before_reason`` while a failed step waits for its next try."""
 
 
 def _waits(not_before: str | None, reason: str | None, at: str) -> dict[str, Any]:
-    """Return the fields of a head in which no step starts before *not_before*, if that is set."""
+    """Return the fields that keep a head from starting a step before *not_before*, if it is set."""
     return {
         "not_before": not_before,
         "not_before_reason": reason if not_before else None,
@@ -392,9 +392,9 @@ def _waits(not_before: str | None, reason: str | None, at: str) -> dict[str, Any
 
 
 def failure_number(head: Head) -> int:
-    """Return how often the present step of *head* has failed once its attempt fails.
+    """Return how often the current step of *head* has failed in a row if its attempt fails now.
 
-    A judge's "no" ends a row of failures, but not the count of its rounds that were used up.
+    A judge's "no" resets the failures in a row, but not the count of its used-up rounds.
     """
     loop = head.loop
     used_up = loop.exhausted if loop is not None and loop.stage == "verify" else 0
@@ -412,7 +412,7 @@ def fail(
 ) -> Transition:
     """Record that the attempt with *token* failed; step_index stays.
 
-    *not_before* is the date of the next automatic attempt, if the step has a retry left.
+    *not_before* is the date of the next automatic try, if the step has one left.
 
     Raises: see `ended`.
     """
@@ -439,10 +439,10 @@ def release(
     not_before: str | None = None,
     reason: str | None = None,
 ) -> Transition:
-    """Give the claim with *token* back; the run is what it was, and nothing failed.
+    """Release the claim with *token*; the run stays where it is, and nothing failed.
 
-    The attempt counts, also one that met a usage limit and is due again at *not_before*:
-    that bounds how often an agent is asked without progress.
+    The attempt counts, even if it met a usage limit and is due again at *not_before*: this limits
+    how often an agent is asked without progress.
 
     Raises: see `ended`.
     """
@@ -451,9 +451,9 @@ def release(
 
 
 def pause_after(head: Head, ended: Fact, why: str) -> Transition:
-    """Let the run of *head* pause after what *ended* says, because of *why*.
+    """Pause the run of *head* after the fact *ended*; *why* is the reason.
 
-    A run that is over, or waits for a person anyway, stays as it is.
+    A run that is over or waits for a person stays as it is.
     """
     if head.status is Status.COMPLETE or head.is_at_gate or head.exit:
         return Transition(head, ())
@@ -464,13 +464,13 @@ def pause_after(head: Head, ended: Fact, why: str) -> Transition:
 
 
 def fact_at(event: Event, head: Head, note: str | None = None) -> Fact:
-    """Return that *event* has happened where *head* is."""
+    """Return the fact that *event* happened at the current step of *head*."""
     outcome = {"note": note} if note else None
     return Fact(event, head.expected_step, head.step_index, head.token, head.attempt, outcome)
 
 
 def with_end(fact: Fact, head: Head) -> tuple[Fact, ...]:
-    """Return *fact*, and that the run is complete if *head* is."""
+    """Return *fact*, followed by the fact that the run is complete if *head* is."""
     if head.status is not Status.COMPLETE:
         return (fact,)
     return (fact, Fact(Event.COMPLETED, fact.step, fact.step_index, fact.token, fact.attempt))

@@ -1,8 +1,8 @@
-"""Workflows: named orders of steps.
+"""Workflows: named sequences or graphs of steps.
 
-A workflow is data; which step it has at an index is `line.order`'s to say. The
-digest covers the definition as its author wrote it and nothing that may change while a
-run goes on (prompt texts, limits, step defaults).
+A workflow is data; `sequence.order` decides which step it has at an index. The digest covers the
+definition as its author wrote it, but nothing that may change during a run (prompt texts, limits,
+step defaults).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _NOT_DIGESTED: Any = {
         },
     },
 }
-"""What may change while a run goes on: parameters, prompts, and what only people read."""
+"""What may change during a run: parameters, prompts, and texts that only people read."""
 
 
 class Review(Frozen):
-    """Every how many cycles a review takes a whole cycle over, and with which step."""
+    """How often a review replaces a whole cycle, and the step that it runs."""
 
     every: int = Field(default=0, ge=-(2**31), lt=2**31)
     """Cycles; 0 or less means never."""
@@ -54,18 +54,18 @@ class Review(Frozen):
 
 
 class Workflow(Frozen):
-    """A named order of steps; frozen, compared by value."""
+    """A named sequence or graph of steps; frozen, compared by value."""
 
     name: Name
     steps: tuple[Step, ...] = Field(max_length=20_000)
-    """In order; of a graph those of its agent nodes, by the same names."""
+    """In order; for a graph, the steps of its agent nodes, by the same names."""
     review: Review | None = None
     kind: Name = "cycle"
-    """cycle: endless. procedure: once from the first step to the last, then complete. graph:
-    as its nodes and edges say. A package may add others, which go from step to step too."""
+    """cycle: endless. procedure: once from the first step to the last, then complete. graph: along
+    its nodes and edges. A package may add other kinds, which also run one step after another."""
     graph: Graph | None = None
     description: Purpose = ""
-    """What it is for, in a line; for people only."""
+    """What it is for, in one line; for people only."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Workflow(Frozen):
         *,
         description: str = "",
     ) -> None:
-        """Build a workflow; positional, because name and steps are all that most need.
+        """Create a workflow; arguments are positional, because most need only name and steps.
 
         Raises:
-            ValueError: two steps share a name (a position could not be told apart), a
-                procedure or a graph has a review (it has no cycles to review), or a graph's
-                agent nodes and its steps are not the same.
+            ValueError: two steps share a name (their positions would be ambiguous), a procedure or
+                a graph has a review (it has no cycles to review), or the steps of a graph are not
+                those of its agent nodes.
         """
         super().__init__(
             name=name,
@@ -129,19 +129,23 @@ class Workflow(Frozen):
 
     @property
     def own_steps(self) -> tuple[Step, ...]:
-        """Return its steps, and that of its review."""
+        """Return its steps, including the step of its review."""
         return self.steps if self.review is None else (*self.steps, self.review.step)
 
     @property
     def every_step(self) -> tuple[Step, ...]:
-        """Return its steps, that of its review, and the fixers of them all."""
-        judged = (step.validation for step in self.own_steps)
-        fixers = (one.fixer for one in judged if one is not None and one.fixer is not None)
+        """Return its steps, including the step of its review and all fixers."""
+        validations = (step.validation for step in self.own_steps)
+        fixers = (
+            validation.fixer
+            for validation in validations
+            if validation is not None and validation.fixer is not None
+        )
         return (*self.own_steps, *fixers)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes of its graph; where one step follows another there are none."""
+        """Return the nodes of its graph; empty if it has no graph."""
         return () if self.graph is None else self.graph.nodes
 
     @property
@@ -154,7 +158,7 @@ class Workflow(Frozen):
         """Return its graph.
 
         Raises:
-            ValueError: one step follows another, so it has none.
+            ValueError: it has none.
         """
         if self.graph is None:
             raise ValueError(f"workflow {self.name!r} is not a graph")
@@ -162,40 +166,41 @@ class Workflow(Frozen):
 
     @cached_property
     def tasks(self) -> tuple[Node, ...]:
-        """Return the tasks of a graph of tasks; no other workflow has any."""
+        """Return the tasks of a graph of tasks; empty for every other workflow."""
         return self.nodes if self.graph is not None and self.graph.has_tasks else ()
 
     def task(self, name: str) -> TaskTraits | None:
-        """Return what the node *name* has as a task; None: it is no task."""
+        """Return the task traits of the node *name*; None: it is no task."""
         node = None if self.graph is None else self.graph.by_id.get(name)
         return None if node is None else node.task
 
     @property
     def parallel_tasks(self) -> int | None:
-        """Return how many tasks are worked on at once; None: nobody has said."""
+        """Return how many tasks may run at once; None: the workflow sets no limit."""
         return self.graph.max_parallel if self.graph is not None and self.tasks else None
 
     @property
     def default_max_steps(self) -> int | None:
-        """Return how many steps an invocation does that was given no limit; None: it has none."""
+        """Return the limit of steps for an invocation without one of its own; None: no limit."""
         # A graph ends by itself.
         return 20 if self.graph is None else None
 
     @cached_property
     def counts_ms(self) -> bool:
-        """Return whether its author writes time limits in milliseconds, as charts have them."""
+        """Return whether its author writes time limits in milliseconds, as in flowcharts."""
         return self.graph is not None and not self.graph.has_tasks
 
     @property
     def moves(self) -> tuple[Move, ...]:
-        """Return what a hook may decide after an attempt; the nodes of a graph know their own way.
+        """Return the moves that a hook may decide after an attempt.
 
-        In a list of tasks every task comes that is there, so there is nowhere to go to.
+        A graph has neither ``skip`` nor ``gate``, because its nodes and edges decide what follows.
+        A list of tasks has no ``goto`` either, because every task runs.
         """
         if self.graph is None:
             return tuple(Move)
-        found = (Move.NEXT, Move.RETRY, Move.FAIL, Move.COMPLETE)
-        return found if self.graph.has_tasks else (*found, Move.GOTO)
+        moves = (Move.NEXT, Move.RETRY, Move.FAIL, Move.COMPLETE)
+        return moves if self.graph.has_tasks else (*moves, Move.GOTO)
 
     @property
     def review_every(self) -> int:
@@ -204,14 +209,14 @@ class Workflow(Frozen):
 
     @property
     def params(self) -> dict[str, int]:
-        """Return the parameters that a run keeps in its head."""
+        """Return the parameters that a run stores in its head."""
         return {"review_every_n_cycles": self.review_every} if self.review else {}
 
     def with_review_every(self, every: int) -> Workflow:
         """Return the same workflow with another cadence.
 
         Raises:
-            ValueError: the workflow has no review step that could be run.
+            ValueError: the workflow has no review step.
         """
         if self.review is None:
             message = f"workflow {self.name!r} has no review step"
@@ -221,8 +226,8 @@ class Workflow(Frozen):
     def digest(self) -> str:
         """Return ``sha256:…`` over the definition without its parameters.
 
-        Fields that hold their default are left out, so that a version of the program with
-        one more step field gives old definitions the same digest.
+        Fields with default values are left out, so that the digest of an old definition stays the
+        same if a later version of the program adds a field.
         """
         return self._digest
 
@@ -235,23 +240,23 @@ class Workflow(Frozen):
         definition = self.definition()
         review = definition.get("review", {}).get("step")
         for step in (*definition["steps"], *([review] if review else ())):
-            _name_as_ever(step)
+            _use_former_name(step)
         if "has_tasks" in (graph := definition.get("graph", {})):
             graph["is_team"] = graph.pop("has_tasks")
         canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
-def _name_as_ever(step: dict[str, Any]) -> None:
-    """Call the agent of *step* as digests always have, so that they stay what they were."""
+def _use_former_name(step: dict[str, Any]) -> None:
+    """Use the former name of the key `agent` in *step*, so that digests stay the same."""
     if "agent" in step:
         step[FORMER_AGENT] = step.pop("agent")
     if fixer := step.get("validation", {}).get("fixer"):
-        _name_as_ever(fixer)
+        _use_former_name(fixer)
 
 
 def has_definition(head: Head, workflow: Workflow) -> bool:
-    """Return whether the run of *head* was begun with *workflow* and its parameters."""
+    """Return whether the run of *head* was started with *workflow* and its parameters."""
     return (
         head.workflow_name == workflow.name
         and head.workflow_digest == workflow.digest()
@@ -260,10 +265,10 @@ def has_definition(head: Head, workflow: Workflow) -> bool:
 
 
 def ensure_definition(head: Head, workflow: Workflow) -> None:
-    """Return if *workflow* is the definition, with the parameters, that the run began with.
+    """Return if the run of *head* was started with *workflow* and its parameters.
 
     Raises:
-        DefinitionChanged: it is not; step_index might mean another step now.
+        DefinitionChanged: it was not; step_index might refer to another step now.
     """
     if has_definition(head, workflow):
         return
@@ -274,21 +279,21 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
         differences.append(f"the steps of {workflow.name!r} were changed")
     differences += changed_params(head.params, workflow.params)
     if differences:
-        asked = _asked(head, workflow)
+        options = _workflow_options(head, workflow)
         raise DefinitionChanged(
             f"the run was started differently: {'; '.join(differences)}",
             where=f"run {head.run_name or 'default'}, step_index {head.step_index}",
-            hint=f"{command(head.run_name, f'adopt{asked}')} continues under the new definition, "
-            f"{command(head.run_name, f'reset{asked}')} starts over",
+            hint=f"{command(head.run_name, f'adopt{options}')} continues under the new definition, "
+            f"{command(head.run_name, f'reset{options}')} starts over",
         )
 
 
 PARAM_KEYS = {"review_every_n_cycles": "review.every"}
-"""Where orchestration.yaml sets what a head keeps as a parameter."""
+"""Parameter in a head -> its key in orchestration.yaml."""
 
 
 def changed_params(before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
-    """Return in words which parameters differ, by their keys in orchestration.yaml.
+    """Return each parameter that differs in words, with its key in orchestration.yaml.
 
     >>> changed_params({"review_every_n_cycles": 3}, {"review_every_n_cycles": 2})
     ['review.every: 3 -> 2']
@@ -300,40 +305,40 @@ def changed_params(before: Mapping[str, object], after: Mapping[str, object]) ->
     ]
 
 
-def _asked(head: Head, workflow: Workflow) -> str:
-    """Return the options that ask a named run for *workflow*, which nothing else does."""
+def _workflow_options(head: Head, workflow: Workflow) -> str:
+    """Return the options that a command needs to use *workflow* for a named run."""
     if head.run_name is None:
         return ""
-    asked = f" --workflow {quote(workflow.name)}" if head.workflow_name != workflow.name else ""
+    options = f" --workflow {quote(workflow.name)}" if head.workflow_name != workflow.name else ""
     if workflow.params and head.params != workflow.params:
-        asked += f" --review-every {workflow.review_every}"
-    return asked
+        options += f" --review-every {workflow.review_every}"
+    return options
 
 
 def graph_of(workflow: Workflow) -> Graph:
     """Return the graph of *workflow*.
 
     Raises:
-        UsageRefused: it has none, because one step follows another.
+        UsageRefused: it has none.
     """
     if workflow.graph is None:
         raise UsageRefused(f"workflow {workflow.name!r} is not a graph, so it has no nodes")
     return workflow.graph
 
 
-def grown(workflow: Workflow, growths: list[TaskExpansion]) -> Workflow:
-    """Return *workflow* with *growths*, one after the other."""
+def grown(workflow: Workflow, expansions: list[TaskExpansion]) -> Workflow:
+    """Return *workflow* with each of *expansions* added, in order."""
     graph = workflow.graph
-    if graph is None or not growths:
+    if graph is None or not expansions:
         return workflow
     steps = workflow.steps
-    for growth in growths:
-        graph = grown_graph(graph, growth)
-        steps = (*steps, *growth.steps)
+    for expansion in expansions:
+        graph = grown_graph(graph, expansion)
+        steps = (*steps, *expansion.steps)
     return Workflow(workflow.name, steps, kind="graph", graph=graph)
 
 
-def with_graph(workflow: Workflow, growths: list[TaskExpansion], graph: Graph) -> Workflow:
-    """Return *workflow* with *growths*, where *graph* has grown by them already."""
-    steps = (*workflow.steps, *(step for growth in growths for step in growth.steps))
+def with_graph(workflow: Workflow, expansions: list[TaskExpansion], graph: Graph) -> Workflow:
+    """Return *workflow* with *expansions* added; *graph* contains them already."""
+    steps = (*workflow.steps, *(step for expansion in expansions for step in expansion.steps))
     return Workflow(workflow.name, steps, kind="graph", graph=graph)

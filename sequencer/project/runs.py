@@ -52,7 +52,7 @@ def definition_of(store: Store) -> Definition | None:
         return Definition.model_validate_json(data)
     except ValidationError as error:
         raise CorruptState(
-            f"is not the definition of a run: {error.told(with_values=False)[0]}",
+            f"is not the definition of a run: {error.messages(with_values=False)[0]}",
             where=str(store.state_path.with_name(DEFINITION_FILE)),
             hint="restore the file, or start a new run from the same request",
         ) from None

@@ -330,7 +330,7 @@ class _Simulation:
             self._workflow = grown(self._workflow, [growth])
         self._editor.succeed(name, text, reference)
         if growth is not None:
-            self._editor.tell_growth(growth, name)
+            self._editor.report_expansion(growth, name)
 
     def _reject(self, name: str, end: Rejection) -> None:
         self._editor.refuse(name, end.outcome.error or "", end.fix)
@@ -380,7 +380,7 @@ class _Simulation:
             self._resting.discard(name)
             failures = self._marking.active[name].failures
             details = {"retry": failures + 1} if failures else {"again": True}
-            self._editor.tell(Event.CLAIMED, name, **details)
+            self._editor.report(Event.CLAIMED, name, **details)
             self._attempt(name)
 
     def _state(self) -> dict[str, Any]:

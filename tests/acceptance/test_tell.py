@@ -137,7 +137,7 @@ def test_a_task_that_is_done(project: Path) -> None:
     cli(project, "run", "--max-steps", "1", "--quiet")
     late = cli(project, "tell", "look", "Once more")
     assert late.returncode == 3
-    assert "task 'look' is done, so nobody would read it" in late.stderr
+    assert "task 'look' is done, so it would not read it" in late.stderr
     assert "sequencer status" in late.stderr
 
 
@@ -312,7 +312,7 @@ def test_what_a_line_refuses_to_be_told(tmp_path: Path) -> None:
     assert "has not started" in cli(tmp_path, "tell", "Hello").stderr
     has_begun(tmp_path)
     refused = {
-        ("plan", "Hello"): (3, "step 'plan' is done, so nobody would read it"),
+        ("plan", "Hello"): (3, "step 'plan' is done, so it would not read it"),
         ("bild", "Hello"): (2, "known steps: build, plan"),
         (" ",): (2, "a message has 1 to 20000 characters"),
         ("a", "b", "c"): (2, "expected [STEP] TEXT"),
@@ -322,7 +322,7 @@ def test_what_a_line_refuses_to_be_told(tmp_path: Path) -> None:
         ended = cli(tmp_path, "tell", *words)
         assert (ended.returncode, message in ended.stderr) == (code, True), ended.stderr
     assert steps(tmp_path, 1) == 0
-    assert "the run is complete, so nobody would read it" in cli(tmp_path, "tell", "Hi").stderr
+    assert "the run is complete, so no step would read it" in cli(tmp_path, "tell", "Hi").stderr
 
 
 def test_a_message_opens_no_gate_and_an_edit_takes_none_away(tmp_path: Path) -> None:

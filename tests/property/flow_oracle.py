@@ -269,7 +269,7 @@ class Oracle:
             below = {} if here.get(part) is None else here[part]
             if not isinstance(below, dict):
                 prefix = ".".join(above[:number])
-                message = f"output.key {node.output_key!r}: {prefix!r} in the state is no map"
+                message = f"output.key {node.output_key!r}: {prefix!r} in the state is not a map"
                 self.tell(f"fail {node.id}: {message}")
                 self.give_up(node.id)
                 return False

@@ -86,7 +86,7 @@ class Rehearsal:
         )
         if written.document is not None:
             name, data = written.document
-            if written.starts_anew:
+            if written.is_whole:
                 kept = {name, *chain.names}
                 self.documents = {k: v for k, v in self.documents.items() if k in kept}
             self.documents[name] = data

@@ -178,7 +178,7 @@ def test_what_was_written_is_what_is_read_however_it_was_cut(
             flow = written.flow
             seen["inline"] += flow.marking is not None
             seen["since"] += bool(flow.since)
-            seen["whole"] += written.starts_anew
+            seen["whole"] += written.is_whole
             seen["chain"] += len(written.chain.names) > 2
             assert len(json.dumps(flow.marking or {}, separators=(",", ":"))) <= max(inline, 2)
             assert len(json.dumps(flow.since, separators=(",", ":"))) <= max(since, 2)

@@ -569,6 +569,6 @@ def test_a_gate_whose_time_is_over_offers_no_answer(tmp_path: Path) -> None:
     assert call(folder, "tick", "--quiet").code == 0
     assert call(folder, "stop", "--pause").code == 0
     page = Client([folder]).get("/").text
-    assert "nobody decided about" in page
+    assert "no one decided about" in page
     assert "sequencer resume" in page
     assert ">Approve<" not in page

@@ -1,6 +1,7 @@
-"""Which way an output picks where a graph branches: labels, and how answers are compared.
+"""Which branch of a graph an output selects: labels, and how answers are compared with them.
 
-Pure functions of a graph. They know no marking, so that a run without a graph loads none.
+Pure functions of a graph. They don't import the marking, so that a run without a graph does not
+load it.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ DEFAULT = "default"
 TIMEOUT = "timeout"
 _QUOTES = "\"'`*"
 _BLANK_CHARS = "".join(filter(str.isspace, map(chr, range(0x3001))))
-"""What ``strip`` takes away; taking turns with it would be slow for a long run of marks."""
+"""The whitespace that ``strip`` removes: one call removes it and quotes in any order."""
 _MARKED = re.compile(r"[^\W\d_][^:\n]{0,60}:\s*(?P<label>.+)", re.DOTALL)
 _ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])\s+")
 _BLANKS = re.compile(r"[\s_-]+")
 _UNSEEN = re.compile("\x1b\\[[0-?]*[ -/]*[@-~]|[\u200b\u2060\ufeff]")
-"""What a terminal doesn't show: colors of a command's output, marks at a file's beginning."""
+"""Characters that a terminal doesn't show: colors, and byte-order marks at the start of a file."""
 
 
 class NoMatchingBranch(Exception):
-    """An output fits no label, and there is no way for all others."""
+    """An output matches no label, and there is no default branch."""
 
 
 def normalise(text: str) -> str:
-    r"""Return *text* as labels are compared.
+    r"""Return *text* in the form in which labels are compared.
 
     >>> normalise(' **"Needs_Info".** '), normalise("needs-info!")
     ('needs info', 'needs info')
@@ -38,15 +39,15 @@ def normalise(text: str) -> str:
 
 
 def candidates(output: str) -> Iterator[str]:
-    """Yield what in *output* may be a label, normalised, the best first.
+    """Yield the parts of *output* that may be a label, normalized, the best one first.
 
-    What the last JSON object decides, the whole text, its last line that is not blank; of the
-    text and the line also what stands behind ``Word:``.
+    These are the decision of the last JSON object, the whole text, its last line that is not
+    blank, and the part of both after ``Word:``.
     """
     text = _UNSEEN.sub("", output).strip()
     if (decided := decision_in(text)) is not None:
         yield normalise(decided)
-    # What ends a code block is no line, and a label may be an item of a list.
+    # Ignore the end of a code block, and the marker of a list item.
     last_line = next((line for line in reversed(text.splitlines()) if line.strip("`~ \t")), "")
     for candidate in dict.fromkeys((text, last_line, _ITEM.sub("", last_line, count=1))):
         yield normalise(candidate)
@@ -56,15 +57,15 @@ def candidates(output: str) -> Iterator[str]:
 
 
 def groups(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
-    """Return the edges that leave *name* by their normalised label, in text order."""
-    found: dict[str, list[int]] = {}
-    for place in graph.outgoing[name]:
-        found.setdefault(normalise(graph.edges[place].label), []).append(place)
-    return {label: tuple(places) for label, places in found.items()}
+    """Return the indexes of the edges that leave *name* by normalized label, in text order."""
+    by_label: dict[str, list[int]] = {}
+    for index in graph.outgoing[name]:
+        by_label.setdefault(normalise(graph.edges[index].label), []).append(index)
+    return {label: tuple(indexes) for label, indexes in by_label.items()}
 
 
 def is_choice(graph: Graph, name: str) -> bool:
-    """Return whether the output of *name* picks one of several ways."""
+    """Return whether the output of *name* selects one of several branches."""
     if name in graph.without_labels:
         return False
     labels = groups(graph, name)
@@ -73,40 +74,40 @@ def is_choice(graph: Graph, name: str) -> bool:
 
 
 def picks_a_way(graph: Graph, name: str) -> bool:
-    """Return whether the output of *name* picks a way, there or where it is handed on to.
+    """Return whether the output of *name* selects a branch, at *name* or at a later node.
 
-    Nodes that do no work hand it on; what a person answers behind it is the person's.
+    Nodes that do no work pass the output on. After a node that works, its own output counts.
     """
     seen, pending = {name}, [name]
     while pending:
-        here = pending.pop()
-        if is_choice(graph, here):
+        node_id = pending.pop()
+        if is_choice(graph, node_id):
             return True
-        fresh = {node for node in graph.forward[here] if not graph.by_id[node].works} - seen
+        fresh = {node for node in graph.forward[node_id] if not graph.by_id[node].works} - seen
         seen |= fresh
         pending += fresh
     return False
 
 
 def own_choices(graph: Graph, name: str) -> Iterator[str]:
-    """Yield the nodes where the output of *name* picks a way alone, or could.
+    """Yield the nodes where the output of *name* alone selects a branch.
 
-    That is *name* itself, or what no other node leads to and only hands the output on.
+    That is *name* itself, or a later node that only passes the output on and has no other source.
     """
     pending = [name]
     while pending:
-        here = pending.pop()
-        if is_choice(graph, here):
-            yield here
+        node_id = pending.pop()
+        if is_choice(graph, node_id):
+            yield node_id
             continue
-        for place in graph.outgoing[here]:
-            target = graph.edges[place].target
-            if not graph.by_id[target].works and graph.incoming[target] == (here,):
+        for index in graph.outgoing[node_id]:
+            target = graph.edges[index].target
+            if not graph.by_id[target].works and graph.incoming[target] == (node_id,):
                 pending.append(target)
 
 
 def labels_of(graph: Graph, name: str) -> tuple[str, ...]:
-    """Return the labels of which the output of *name* has to be one; none where all will do.
+    """Return the labels that the output of *name* has to match; empty if any output is valid.
 
     >>> from sequencer.model.graph.graph import Edge, Node
     >>> nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in "abc")
@@ -114,53 +115,53 @@ def labels_of(graph: Graph, name: str) -> tuple[str, ...]:
     >>> labels_of(Graph(nodes=nodes, edges=edges, entries=("a",)), "a")
     ('to b', 'to c')
     """
-    places = (
-        places
-        for here in own_choices(graph, name)
-        if not takes_other_answers(graph, here)
-        for places in groups(graph, here).values()
+    labels = (
+        graph.edges[indexes[0]].label
+        for node_id in own_choices(graph, name)
+        if not takes_other_answers(graph, node_id)
+        for indexes in groups(graph, node_id).values()
     )
-    return tuple(dict.fromkeys(graph.edges[of[0]].label for of in places))
+    return tuple(dict.fromkeys(labels))
 
 
 def forward_label(graph: Graph, name: str) -> str | None:
-    """Return the first label that takes the output of *name* no way back.
+    """Return the first label at *name* whose branch does not go back.
 
-    Where all lead back: None if any other answer has a way, else the first of them. None as
-    well where the output picks no way.
+    If all branches go back: None if there is a default branch, else the first label. None as well
+    if the output selects no branch.
     """
-    here = next(own_choices(graph, name), None)
-    if here is None:
+    node_id = next(own_choices(graph, name), None)
+    if node_id is None:
         return None
-    ways = {label: places for label, places in groups(graph, here).items() if label}
-    ways.pop(TIMEOUT, None)
-    ahead = (one for one in ways.values() if graph.back_edges.isdisjoint(one))
-    back = None if takes_other_answers(graph, here) else next(iter(ways.values()), None)
-    places = next(ahead, back)
-    return None if places is None else graph.edges[places[0]].label
+    by_label = {label: indexes for label, indexes in groups(graph, node_id).items() if label}
+    by_label.pop(TIMEOUT, None)
+    ahead = (indexes for indexes in by_label.values() if graph.back_edges.isdisjoint(indexes))
+    back = None if takes_other_answers(graph, node_id) else next(iter(by_label.values()), None)
+    indexes = next(ahead, back)
+    return None if indexes is None else graph.edges[indexes[0]].label
 
 
 def picks_none(graph: Graph, name: str, output: str) -> bool:
-    """Return whether *output* of *name* fits no label where it alone has to pick a way."""
-    for here in own_choices(graph, name):
+    """Return whether *output* of *name* matches no label at a node where it has to match one."""
+    for node_id in own_choices(graph, name):
         try:
-            choose(graph, here, output)
+            choose(graph, node_id, output)
         except NoMatchingBranch:
             return True
     return False
 
 
 def takes_other_answers(graph: Graph, name: str) -> bool:
-    """Return whether an output of *name* that fits no label has a way to go."""
+    """Return whether there is a branch for outputs of *name* that match no label."""
     labels = groups(graph, name)
     return not is_choice(graph, name) or DEFAULT in labels or "" in labels
 
 
 def choose(graph: Graph, name: str, output: str) -> tuple[int, ...]:
-    """Return the places of the edges that are followed after *name* said *output*.
+    """Return the indexes of the edges to follow after *output* of *name*.
 
     Raises:
-        NoMatchingBranch: it is a choice, nothing fits, and there is no default.
+        NoMatchingBranch: *output* has to match a label, but matches none.
     """
     if not is_choice(graph, name):
         return graph.outgoing[name]
@@ -174,19 +175,21 @@ def choose(graph: Graph, name: str, output: str) -> tuple[int, ...]:
     raise NoMatchingBranch(f"no matching branch for {shortened(output)!r}")
 
 
-def ways_to(graph: Graph, name: str, to: str) -> tuple[int, ...]:
-    """Return the places of the edges that lead from *name* to *to*.
+def ways_to(graph: Graph, name: str, target: str) -> tuple[int, ...]:
+    """Return the indexes of the edges from *name* to *target*.
 
     Raises:
-        NoMatchingBranch: there is none.
+        NoMatchingBranch: there is no such edge.
     """
-    if found := tuple(place for place in graph.outgoing[name] if graph.edges[place].target == to):
-        return found
-    raise NoMatchingBranch(f"a hook sent it to {to!r}, and no edge leads there")
+    if indexes := tuple(
+        index for index in graph.outgoing[name] if graph.edges[index].target == target
+    ):
+        return indexes
+    raise NoMatchingBranch(f"a hook sent it to {target!r}, and no edge leads there")
 
 
 def _answers(graph: Graph, name: str, output: str) -> Iterator[str]:
-    """Yield the candidates; after a person's value, the label of the option that has it."""
+    """Yield the candidates, then the label of the option whose value a person has chosen."""
     yield from candidates(output)
     value = normalise(output)
     for option in graph.by_id[name].options:
@@ -195,5 +198,5 @@ def _answers(graph: Graph, name: str, output: str) -> Iterator[str]:
 
 
 def shortened(text: str, limit: int = 200) -> str:
-    """Return *text*, cut to what a message can hold."""
+    """Return *text*, cut to *limit* characters."""
     return text if len(text) <= limit else f"{text[:limit]}…"

@@ -1,7 +1,7 @@
-"""What a person does to a graph's run: answers, messages, changes of single nodes, adoption.
+"""Commands of a person for the run of a graph: answers, messages, changes of nodes, adoption.
 
-A node that somebody runs is left to them. What a change takes back is every node behind it
-along forward edges, and nothing else: what others have brought there comes again.
+A node that a process runs can't be changed. A rewind takes back the node and every node after it
+along forward edges, and nothing else: tokens from other nodes are put back.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ MAX_ANSWER_CHARS = 20_000
 
 
 class Outputs(Protocol):
-    """Keeps what attempts and people have said."""
+    """Stores the outputs of attempts and the answers of people."""
 
     def read_output(self, name: str) -> str:
         """Return the output of one execution, ``<step_index>-<token>``."""
 
     def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
-        """Keep *output* as that of its execution; None: it is empty."""
+        """Store *output* of an execution and return its reference; None: *output* is empty."""
 
 
 def asked_at(marking: Marking, name: str) -> tuple[Node, int]:
-    """Return the node *name*, which asks a person, and the token of its question.
+    """Return the node *name*, which waits for an answer, and the token of its question.
 
     Raises:
         UnknownName: no node of this name waits for an answer.
     """
     active = marking.active.get(name)
     if active is None or active.since is None:
-        waiting = [other for other, one in marking.active.items() if one.since]
+        waiting = [other for other, execution in marking.active.items() if execution.since]
         raise UnknownName("open question", name, waiting, where="sequencer answer")
     return marking.graph.by_id[name], active.token
 
 
-def value_said(node: Node, said: str) -> str:
-    """Return the answer that *said* is to the question of *node*.
+def answer_value(node: Node, answer: str) -> str:
+    """Return the value of *answer* to the question of *node*.
 
     Raises:
-        UsageRefused: it is too long, or empty.
-        UnknownName: it is none of the options.
+        UsageRefused: it is too long or empty.
+        UnknownName: it is not one of the options.
     """
-    text = said.strip()
-    if len(said) > MAX_ANSWER_CHARS:
+    text = answer.strip()
+    if len(answer) > MAX_ANSWER_CHARS:
         raise UsageRefused(
-            f"answer: {len(said)} characters are too many; the limit is {MAX_ANSWER_CHARS}",
+            f"answer: {len(answer)} characters are too many; the limit is {MAX_ANSWER_CHARS}",
             hint="write it to a file in the project, and name the file",
         )
     for option in node.options:
@@ -87,7 +87,7 @@ def value_said(node: Node, said: str) -> str:
         raise UnknownName("answer", text[:80], known, where=f"node {node.id!r}")
     if not text:
         raise UsageRefused("answer: the text is empty", hint="say something")
-    return said
+    return answer
 
 
 def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: Outputs) -> None:
@@ -102,10 +102,10 @@ def _answer(step: OpenTransition, *, command: AnswerQuestion, by: str, outputs: 
     if expires is not None and datetime.fromisoformat(expires) <= step.now:
         raise TransitionRefused(
             f"answer: the time to answer {name!r} ended at {expires}",
-            hint=f"after {continues(step.head)} the run goes the way that the flow has for that",
+            hint=f"after {continues(step.head)}, the run takes the branch for a missing answer",
         )
-    value = value_said(node, command.text)
-    # Of two answers one counts.
+    value = answer_value(node, command.text)
+    # Stored under the token of the question: of two answers, only one counts.
     reference = outputs.keep_output(step.head.step_index, asked, value)
     step.answer(name, value, reference, {"by": by, "output": value[:1000]})
 
@@ -115,22 +115,22 @@ def _tell(step: OpenTransition, *, command: Tell, by: str, outputs: Outputs) -> 
     ensure_message(text)
     if marking.status is not FlowStatus.RUNNING:
         raise TransitionRefused(f"tell: the run has ended as {marking.status}")
-    what = "task" if marking.graph.has_tasks else "node"
+    noun = "task" if marking.graph.has_tasks else "node"
     if command.node is None:
         raise TransitionRefused(
-            f"tell: several {what}s may run at once", hint=f"name the {what} that should read it"
+            f"tell: several {noun}s may run at once", hint=f"name the {noun} that should read it"
         )
     name = command.node
     if name not in marking.graph.by_id:
-        raise UnknownName(what, name, marking.graph.by_id, where="sequencer tell")
+        raise UnknownName(noun, name, marking.graph.by_id, where="sequencer tell")
     if marking.graph.by_id[name].kind is not NodeKind.AGENT:
         raise TransitionRefused(f"tell: node {name!r} has no agent to read it")
     if marking.done.get(name) and name not in _ahead(marking):
         raise TransitionRefused(
-            f"tell: {what} {name!r} is done, so nobody would read it",
+            f"tell: {noun} {name!r} is done, so it would not read it",
             hint="'sequencer status' shows what is still to be done",
         )
-    reference = _kept(step, text, outputs)
+    reference = _stored(step, text, outputs)
     step.tell(name, str(reference), {"by": by, "output": text[:1000]})
 
 
@@ -138,7 +138,7 @@ def _retry(step: OpenTransition, *, command: RetryNow, **_: Any) -> None:
     name = command.node
     if name is not None:
         _ensure_known(step.marking, name)
-        _ensure_nobody_runs(step, "retry", (name,))
+        _ensure_not_claimed(step, "retry", (name,))
     step.restore(name)
 
 
@@ -150,27 +150,27 @@ def _reject(step: OpenTransition, *, command: Reject, by: str, **_: Any) -> None
 
 
 def _stamp(step: OpenTransition, *, command: Accept, outputs: Outputs, **_: Any) -> None:
-    name, text = _begun(step, command), command.output or ""
+    name, text = _started_node(step, command), command.output or ""
     if step.marking.graph.by_id[name].kind is NodeKind.HUMAN:
         raise TransitionRefused(
             f"skip: {name!r} asks a person",
             hint=f"{typed_line(None, 'answer', name, 'VALUE')} answers",
         )
     _ensure_way(step.marking.graph, name, text, "skip")
-    told = _noted("ok", command.note)
-    step.pass_by_hand(name, Event.STAMPED, text, _kept(step, text, outputs), told)
+    record = _noted("ok", command.note)
+    step.complete_node(name, Event.STAMPED, text, _stored(step, text, outputs), record)
 
 
 def _fail(step: OpenTransition, *, command: Fail, **_: Any) -> None:
-    name, note = _begun(step, command), command.note
-    step.fail_by_hand(name, note or "failed by hand", _noted("fail", note))
+    name, note = _started_node(step, command), command.note
+    step.fail_node(name, note or "failed by hand", _noted("fail", note))
 
 
 def _skip(step: OpenTransition, *, command: Skip, **_: Any) -> None:
-    name, note = _begun(step, command), command.note
+    name, note = _started_node(step, command), command.note
     reference = step.hand_on(step.marking, name)[1]
     _ensure_way(step.marking.graph, name, "", "skip")
-    step.pass_by_hand(name, Event.SKIPPED, "", reference, {"note": note} if note else {})
+    step.complete_node(name, Event.SKIPPED, "", reference, {"note": note} if note else {})
 
 
 def _was_reached(marking: Marking, name: str) -> bool:
@@ -180,33 +180,33 @@ def _was_reached(marking: Marking, name: str) -> bool:
 
 
 def _rewind(step: OpenTransition, *, command: Rewind, outputs: Outputs, **_: Any) -> None:
-    """Take back a node and all behind it."""
+    """Take back a node and all nodes after it."""
     name = _named(step.marking, "rewind", command.to)
     if step.marking.ended_at:
         step.put_back()
     marking = step.marking
     graph, diverted = marking.graph, marking.error or {}
-    region, broke = _behind(graph, name), diverted.get("node")
-    if broke in region and graph.on_error is not None:
-        region |= _behind(graph, graph.on_error)
-    _ensure_nobody_runs(step, "rewind", region)
+    region, failed_node = _region_after(graph, name), diverted.get("node")
+    if failed_node in region and graph.on_error is not None:
+        region |= _region_after(graph, graph.on_error)
+    _ensure_not_claimed(step, "rewind", region)
     _ensure_adds_nothing_twice(marking, region)
-    if name != broke and not _was_reached(marking, name):
+    if name != failed_node and not _was_reached(marking, name):
         raise TransitionRefused(
             f"rewind: the run has not reached {name!r} yet",
             hint="'sequencer skip NODE' goes forward",
         )
-    tokens = [[name, _brought(marking, region, name, outputs)]]
+    tokens = [[name, _outside_sources(marking, region, name, outputs)]]
     for other in graph.order:
         if other in region and other != name:
-            sources = _brought(marking, region, other, outputs)
+            sources = _outside_sources(marking, region, other, outputs)
             tokens += [[other, sources]] if sources else []
-    again = [one for one in graph.order if one in region and one in marking.done]
+    again = [node for node in graph.order if node in region and node in marking.done]
     step.rewind(name, sorted(region, key=graph.order.__getitem__), tokens, again)
 
 
 def _start_at(step: OpenTransition, *, command: StartAt, **_: Any) -> None:
-    """Start at a node instead of at the entries; only it and what it leads to run."""
+    """Start at a node instead of the entries; only this node and what it leads to run."""
     name, marking = _named(step.marking, "start", command.node), step.marking
     if marking.done or marking.active or marking.ended_at:
         raise TransitionRefused(
@@ -218,17 +218,17 @@ def _start_at(step: OpenTransition, *, command: StartAt, **_: Any) -> None:
 
 
 def _ensure_adds_nothing_twice(marking: Marking, region: Collection[str]) -> None:
-    for growth in marking.growths:
-        by = growth.added_by
-        task = None if by is None else marking.graph.by_id[by].task
-        if by in region and task is not None and task.adds is not None:
+    for expansion in marking.growths:
+        author = expansion.added_by
+        task = None if author is None else marking.graph.by_id[author].task
+        if author in region and task is not None and task.adds is not None:
             raise TransitionRefused(
-                f"rewind: {by!r} has added tasks, and would add them again",
+                f"rewind: {author!r} has added tasks, and would add them again",
                 hint="go back to a task after it, or 'sequencer reset' starts over",
             )
 
 
-# --- which nodes are meant ---------------------------------------------------------------
+# --- the nodes of a command --------------------------------------------------------------
 
 
 def _named(marking: Marking, verb: str, name: str | None) -> str:
@@ -246,7 +246,7 @@ def _ensure_known(marking: Marking, name: str) -> None:
         raise UnknownName("node", name, marking.graph.by_id)
 
 
-def _ensure_nobody_runs(step: OpenTransition, verb: str, names: Collection[str]) -> None:
+def _ensure_not_claimed(step: OpenTransition, verb: str, names: Collection[str]) -> None:
     for claim in step.head.claims:
         if claim.step in names:
             raise TransitionRefused(
@@ -255,11 +255,11 @@ def _ensure_nobody_runs(step: OpenTransition, verb: str, names: Collection[str])
             )
 
 
-def _begun(step: OpenTransition, command: Accept | Fail | Skip) -> str:
-    """Return the node that is meant, once it has begun; one that may start begins here."""
+def _started_node(step: OpenTransition, command: Accept | Fail | Skip) -> str:
+    """Return the node of *command* as active; start it if it may start."""
     verb = command.verb
     name = _named(step.marking, verb, command.node)
-    _ensure_nobody_runs(step, verb, (name,))
+    _ensure_not_claimed(step, verb, (name,))
     if step.marking.ended_at:
         step.put_back()
     marking = step.marking
@@ -279,7 +279,7 @@ def _begun(step: OpenTransition, command: Accept | Fail | Skip) -> str:
 
 
 def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
-    """Return if *text*, said by *name*, picks a way to go."""
+    """Return if *text*, as the output of *name*, selects a branch."""
     try:
         choose(graph, name, text)
     except NoMatchingBranch as error:
@@ -289,59 +289,61 @@ def _ensure_way(graph: Graph, name: str, text: str, verb: str) -> None:
         ) from None
 
 
-def _behind(graph: Graph, name: str) -> set[str]:
-    """Return *name* and every node that it leads to, loops aside."""
-    found, pending = {name}, [name]
+def _region_after(graph: Graph, name: str) -> set[str]:
+    """Return *name* and every node that it leads to without a loop."""
+    region, pending = {name}, [name]
     while pending:
-        here = pending.pop()
-        jump = None if here in graph.back_jumps else graph.by_id[here].on_timeout
-        ahead = {*graph.forward[here], *([] if jump is None else [jump])} - found
-        found |= ahead
+        current = pending.pop()
+        jump = None if current in graph.back_jumps else graph.by_id[current].on_timeout
+        ahead = {*graph.forward[current], *([] if jump is None else [jump])} - region
+        region |= ahead
         pending += ahead
-    return found
+    return region
 
 
 def _ahead(marking: Marking) -> set[str]:
-    """Return the nodes at which a token is or that one can get to, loops included."""
-    graph, found = marking.graph, {*marking.waiting, *marking.active}
-    pending = [*found]
+    """Return the nodes that have a token or that one can reach, including by loops."""
+    graph, reachable = marking.graph, {*marking.waiting, *marking.active}
+    pending = [*reachable]
     while pending:
-        places = graph.outgoing[pending.pop()]
-        new = {graph.edges[place].target for place in places} - found
-        found |= new
+        indexes = graph.outgoing[pending.pop()]
+        new = {graph.edges[index].target for index in indexes} - reachable
+        reachable |= new
         pending += new
-    return found
+    return reachable
 
 
-def _brought(marking: Marking, region: Collection[str], name: str, outputs: Outputs) -> list[str]:
-    """Return which nodes outside *region* have a token at *name*, or had one that was used."""
+def _outside_sources(
+    marking: Marking, region: Collection[str], name: str, outputs: Outputs
+) -> list[str]:
+    """Return the nodes outside *region* whose token is at *name*, or was there and was used."""
     graph, active = marking.graph, marking.active.get(name)
-    found = dict.fromkeys([*marking.waiting.get(name, ()), *(active.sources if active else ())])
+    sources = dict.fromkeys([*marking.waiting.get(name, ()), *(active.sources if active else ())])
     for source in graph.incoming[name]:
         is_past = source in marking.done and not marking.is_live(source)
         if is_past and name in graph.forward[source]:
-            found |= dict.fromkeys([source] if name in _ways(marking, source, outputs) else [])
-    return [source for source in found if source not in region]
+            sources |= dict.fromkeys([source] if name in _ways(marking, source, outputs) else [])
+    return [source for source in sources if source not in region]
 
 
 def _ways(marking: Marking, name: str, outputs: Outputs) -> set[str]:
-    """Return where the run went after *name* was done the last time."""
-    graph, places = marking.graph, marking.graph.outgoing[name]
+    """Return the nodes that the run went to after *name* was done the last time."""
+    graph, indexes = marking.graph, marking.graph.outgoing[name]
     if is_choice(graph, name):
-        said = text_of(marking.outputs.get(name), outputs.read_output)
-        if not said and graph.by_id[name].kind is NodeKind.HUMAN:
-            said = TIMEOUT
+        output = text_of(marking.outputs.get(name), outputs.read_output)
+        if not output and graph.by_id[name].kind is NodeKind.HUMAN:
+            output = TIMEOUT
         with contextlib.suppress(NoMatchingBranch):
-            places = choose(graph, name, said)
-    return {graph.edges[place].target for place in places}
+            indexes = choose(graph, name, output)
+    return {graph.edges[index].target for index in indexes}
 
 
 def _noted(verdict: str, note: str | None) -> dict[str, str]:
     return {"note": f"{verdict}: {note}" if note else verdict}
 
 
-def _kept(step: OpenTransition, text: str, outputs: Outputs) -> Reference | None:
-    """Keep *text* under a token of its own."""
+def _stored(step: OpenTransition, text: str, outputs: Outputs) -> Reference | None:
+    """Store *text* under a new token."""
     token = step.head.token + 1
     step.head = step.head.replace(token=token)
     return outputs.keep_output(step.head.step_index, token, text)
@@ -358,74 +360,75 @@ CHANGES: Mapping[type[RunCommand], Callable[..., None]] = {
     Rewind: _rewind,
     StartAt: _start_at,
 }
-"""What a command does to the marking."""
+"""Command -> the function that applies it to the marking."""
 
 
-MAX_TOLD = 20
-"""Differences that the history names."""
+MAX_DIFFERENCES = 20
+"""Limit for the differences that the history names."""
 
 
 def adopted(
-    head: Head, made: Transition, new: Workflow, begun: tuple[Workflow, Marking, Chain]
+    head: Head, transition: Transition, new: Workflow, started: tuple[Workflow, Marking, Chain]
 ) -> Transition:
-    """Return *made*, which adopts the workflow *new*, with the marking carried over.
+    """Return *transition*, which adopts the workflow *new*, with the marking carried over.
 
-    *begun* is what the run of *head* was started with, and its marking.
+    *started* is the workflow that the run of *head* was started with, and its marking.
 
     Raises:
-        TransitionRefused: the run stands at nodes that the new workflow does not have.
+        TransitionRefused: the run is at nodes that the new workflow does not have.
     """
-    before, marking, chain = begun
+    before, marking, chain = started
     if new.graph is None or head.flow is None:
         raise other_kind(head)
-    graph = _with_growths(marking, new.graph)
-    _ensure_there(marking, graph)
-    found = _with_tokens(marking, graph) if graph.has_tasks else flow_record.snapshot(marking)
-    carried = flow_record.restored(new.graph, found, marking.status)
+    graph = _with_expansions(marking, new.graph)
+    _ensure_nodes_exist(marking, graph)
+    data = _with_tokens(marking, graph) if graph.has_tasks else flow_record.snapshot(marking)
+    carried = flow_record.restored(new.graph, data, marking.status)
     rest = rest_of(carried) if graph.has_tasks else head.flow.rest
     written = flow_record.write(carried, rest, None, Chain(), ())
-    told = differences(before, new)
-    note = "; ".join(told[:MAX_TOLD])
-    if len(told) > MAX_TOLD:
-        note += f"; and {len(told) - MAX_TOLD} more"
+    changes = differences(before, new)
+    note = "; ".join(changes[:MAX_DIFFERENCES])
+    if len(changes) > MAX_DIFFERENCES:
+        note += f"; and {len(changes) - MAX_DIFFERENCES} more"
     facts = tuple(
-        replace(fact, outcome={**(fact.outcome or {}), "note": note}) for fact in made.facts
+        replace(fact, outcome={**(fact.outcome or {}), "note": note}) for fact in transition.facts
     )
     flow, keeps = written.flow.replace(begun_at=head.flow.begun_at), None
     if written.document is not None:
         keeps = frozenset({written.document[0], *chain.names})
-    return Transition(made.head.replace(flow=flow), facts, written.document, keeps)
+    return Transition(transition.head.replace(flow=flow), facts, written.document, keeps)
 
 
 def _with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
-    """Return the snapshot of *marking*, a team's, with the tokens that *graph* asks for.
+    """Return the snapshot of *marking*, which has tasks, with the tokens that *graph* requires.
 
-    What has begun or has ended stays as it is. Each other task gets a token from each done
-    task before it; what is still to come before it brings its own, and they merge.
+    Tasks that have started or ended stay as they are. Each other task gets a token from each done
+    task before it; tasks before it that are not done yet bring their tokens later.
     """
-    found = flow_record.snapshot(marking)
+    data = flow_record.snapshot(marking)
     if marking.is_over and not marking.ended_at:
-        return found
-    begun = [entry for entry in marking.ended_at if entry[2]]
-    passed = {*marking.done, *marking.active, *(entry[0] for entry in begun)}
+        return data
+    started = [entry for entry in marking.ended_at if entry[2]]
+    passed = {*marking.done, *marking.active, *(entry[0] for entry in started)}
     tokens = {
-        name: [source for source in before if source in marking.done]
-        for name, before in graph.incoming.items()
-        if name not in passed and (not before or not marking.done.keys().isdisjoint(before))
+        name: [source for source in predecessors if source in marking.done]
+        for name, predecessors in graph.incoming.items()
+        if name not in passed
+        and (not predecessors or not marking.done.keys().isdisjoint(predecessors))
     }
     if marking.status is FlowStatus.RUNNING:
-        return {**found, "waiting": tokens}
-    kept = [[name, sources, False] for name, sources in tokens.items()]
-    return {**found, "ended_at": begun + kept}
+        return {**data, "waiting": tokens}
+    unstarted = [[name, sources, False] for name, sources in tokens.items()]
+    return {**data, "ended_at": started + unstarted}
 
 
-def _with_growths(marking: Marking, graph: Graph) -> Graph:
-    """Return *graph* with what was added to the run."""
-    for growth in marking.growths:
+def _with_expansions(marking: Marking, graph: Graph) -> Graph:
+    """Return *graph* with the tasks that were added to the run."""
+    for expansion in marking.growths:
         try:
-            graph = grown_graph(graph, growth)
+            graph = grown_graph(graph, expansion)
         except ValueError as error:
-            names = ", ".join(repr(node.id) for node in growth.nodes)
+            names = ", ".join(repr(node.id) for node in expansion.nodes)
             raise TransitionRefused(
                 f"adopt: the tasks {names} were added during the run, and don't fit the new "
                 f"workflow: {error}",
@@ -434,20 +437,22 @@ def _with_growths(marking: Marking, graph: Graph) -> Graph:
     return graph
 
 
-def _ensure_there(marking: Marking, graph: Graph) -> None:
-    ended = [entry[0] for entry in marking.ended_at]
-    readiness = dict.fromkeys([*marking.active, *marking.waiting, *ended])
-    gone = [name for name in readiness if name not in graph.by_id]
-    asked = [name for name, active in marking.active.items() if active.since]
+def _ensure_nodes_exist(marking: Marking, graph: Graph) -> None:
+    stopped = [entry[0] for entry in marking.ended_at]
+    occupied = dict.fromkeys([*marking.active, *marking.waiting, *stopped])
+    missing = [name for name in occupied if name not in graph.by_id]
+    questions = [name for name, active in marking.active.items() if active.since]
     changed = [
         name
         for name in marking.active
         if name in graph.by_id and graph.by_id[name].kind != marking.graph.by_id[name].kind
     ]
-    if gone or changed:
-        names = ", ".join(map(repr, gone or changed))
-        what = "are gone" if gone else "are of another kind now"
+    if missing or changed:
+        names = ", ".join(map(repr, missing or changed))
+        problem = "are gone" if missing else "are of another kind now"
         raise TransitionRefused(
-            f"adopt: the run is at {names}, which {what} in the new workflow",
-            hint="answer what is asked first" if asked else "keep these nodes until they are done",
+            f"adopt: the run is at {names}, which {problem} in the new workflow",
+            hint="answer the open questions first"
+            if questions
+            else "keep these nodes until they are done",
         )

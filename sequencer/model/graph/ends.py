@@ -1,6 +1,7 @@
 """Decides what happens after an attempt at a node ends, in real runs and in simulations.
 
-Pure: `graph_kind.Taking` applies the decision to a run, and `workflows.simulate` to a simulation.
+Pure: `graph_kind.ResultApplier` applies the decision to a run, and `workflows.simulate` to a
+simulation.
 """
 
 from __future__ import annotations
@@ -22,66 +23,66 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
 
 _ERROR_CHARS = 4000
-"""Of an error that the record of an attempt gets besides what its agent said."""
+"""Limit for an error of this program in the record of an attempt."""
 
 
 class TaskExpander(Protocol):
-    """Makes what is added to a team's graph, and knows who is there to take over."""
+    """Creates the tasks to add to a graph of tasks, and knows whether a fallback agent exists."""
 
     @property
     def has_fallback(self) -> bool:
-        """Return whether a task is tried once more, by somebody else, when its tries are over."""
+        """Return whether another agent tries a task one more time after its last try."""
 
     def of_answer(self, workflow: Workflow, name: str, answer: str) -> TaskExpansion | None:
-        """Return the tasks that *answer* of task *name* adds to *workflow*; None: it names none.
+        """Return the tasks that *answer* of task *name* adds to *workflow*; None: it adds none.
 
         Raises:
-            SequencerError: they can't be added; says what to correct, without secrets.
+            SequencerError: they can't be added; the message says what to correct, and is redacted.
         """
 
     def fix(self, workflow: Workflow, name: str, number: int) -> TaskExpansion | None:
-        """Return what fixes the work that task *name* has refused for the *number*-th time.
+        """Return the task that fixes the work after refusal *number* by task *name*.
 
-        None: the task has nothing that fixes it, and judges again.
+        None: the task has no fixer, and judges again.
         """
 
 
 class Acceptance(Struct, frozen=True):
-    """It is accepted as *outcome*, and adds *growth* to the graph."""
+    """The attempt is accepted as *outcome*, and adds *growth* to the graph."""
 
     outcome: Outcome
     growth: TaskExpansion | None = None
     more: Mapping[str, Any] = {}
-    """What the record of the attempt gets besides what its agent said."""
+    """Additional entries for the record of the attempt."""
 
 
 class Rejection(Struct, frozen=True):
-    """A judge said no: *fix* comes next, or else another judgement."""
+    """A judge said no: *fix* runs next, or the judge again if there is none."""
 
     outcome: Outcome
     fix: TaskExpansion | None
     more: Mapping[str, Any]
-    """What the record of the attempt gets besides what its agent said."""
+    """Additional entries for the record of the attempt."""
 
 
 class Failure(Struct, frozen=True):
-    """It has failed."""
+    """The attempt failed."""
 
     outcome: Outcome
     kind: str = "error"
     due: str | None = None
-    """When it is tried again, ISO 8601 UTC; None: never."""
+    """When the node is tried again, ISO 8601 UTC; None: never."""
     is_replaced: bool = False
-    """Whether that try is by somebody else."""
+    """Whether another agent makes that try."""
     more: Mapping[str, Any] = {}
-    """What the record of the attempt gets besides what its agent said."""
+    """Additional entries for the record of the attempt."""
 
 
 NodeEnd = Acceptance | Rejection | Failure
 
 
 def judge_end(
-    ended: AttemptResult,
+    result: AttemptResult,
     name: str,
     marking: Marking,
     now: datetime,
@@ -89,16 +90,16 @@ def judge_end(
     workflow: Workflow,
     expander: TaskExpander | None,
 ) -> NodeEnd:
-    """Return what it means that an attempt at node *name* has ended as *ended*.
+    """Return what follows from *result*, an attempt at node *name*.
 
-    It was neither interrupted nor put off. *workflow* is as it has grown; *expander* is None for
-    a run that is no team's.
+    The attempt was neither interrupted nor put off. *workflow* includes the added tasks; *expander*
+    is None if the graph has no tasks.
     """
-    verdict, outcome = ended.verdict, ended.outcome
-    if verdict is not None and not verdict.is_pass and not ended.is_final:
-        return _rejected(ended, name, marking, workflow, expander)
+    verdict, outcome = result.verdict, result.outcome
+    if verdict is not None and not verdict.is_pass and not result.is_final:
+        return _rejected(result, name, marking, workflow, expander)
     if not outcome.is_accepted:
-        return _failed(ended, name, marking, now, expander)
+        return _failed(result, name, marking, now, expander)
     task = workflow.task(name)
     if expander is None or task is None or task.adds is None:
         return Acceptance(outcome)
@@ -107,33 +108,33 @@ def judge_end(
     except SequencerError as refusal:
         failed = outcome.replace(status=OutcomeStatus.FAILED, error=refusal.message)
         more = {"status": str(failed.status), "error": refusal.message[:_ERROR_CHARS]}
-        failure = _failed(replace(ended, outcome=failed), name, marking, now, expander)
+        failure = _failed(replace(result, outcome=failed), name, marking, now, expander)
         return replace(failure, more=more)
 
 
 def _failed(
-    ended: AttemptResult, name: str, marking: Marking, now: datetime, expander: TaskExpander | None
+    result: AttemptResult, name: str, marking: Marking, now: datetime, expander: TaskExpander | None
 ) -> Failure:
-    outcome, active = ended.outcome, marking.active.get(name)
-    if ended.is_final:
+    outcome, active = result.outcome, marking.active.get(name)
+    if result.is_final:
         return Failure(outcome, "Template")
     kind = "timeout" if outcome.is_timed_out else "error"
     failures = 1 if active is None else active.failures + 1
-    is_last = failures == tries_of(ended.step)
+    is_last = failures == tries_of(result.step)
     if is_last and expander is not None and expander.has_fallback:
         return Failure(outcome, kind, iso(now), is_replaced=True)
-    return Failure(outcome, kind, retry_at(ended.step, failures, now))
+    return Failure(outcome, kind, retry_at(result.step, failures, now))
 
 
 def _rejected(
-    ended: AttemptResult,
+    result: AttemptResult,
     name: str,
     marking: Marking,
     workflow: Workflow,
     expander: TaskExpander | None,
 ) -> NodeEnd:
-    """Return what a "no" means: a fix or another judgement, until there were too many."""
-    outcome, validation = ended.outcome, ended.step.validation
+    """Return what follows from a "no": a fix or another judgment, until the limit is reached."""
+    outcome, validation = result.outcome, result.step.validation
     number = marking.ledger.refusals.get(name, 0) + 1
     more = {"verdict": {"pass": False, "round": number}}
     if validation is not None and number < validation.max_attempts:
@@ -146,7 +147,7 @@ def _rejected(
 
 
 def _answer_in(outcome: Outcome) -> str:
-    """Return what a task has said, as JSON where the client has told it apart."""
+    """Return the answer of a task, as JSON if the client reported it separately."""
     if outcome.structured is None:
         return outcome.output
     return json.dumps(outcome.structured, ensure_ascii=False)

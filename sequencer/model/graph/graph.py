@@ -1,8 +1,8 @@
 """A graph workflow: nodes, the edges that a run follows between them, and its limits.
 
-Neutral data: whether it came from a flowchart or from a list of tasks is not to be seen
-here. What a run does with it is decided in `model.marking` and `model.flow_rules`; what an
-agent node runs is the workflow's step of the same name.
+Neutral data: it does not show whether it came from a flowchart or from a list of tasks. `marking`
+and `rules` decide what a run does with it; an agent node runs the workflow's step of the same
+name.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class NodeKind(StrEnum):
     AGENT = "agent"
     """An executor runs the step of the same name."""
     HUMAN = "human"
-    """A person is asked."""
+    """A person answers a question."""
     MARKER = "marker"
-    """Nothing; the token passes."""
+    """Nothing; its tokens pass."""
     DECISION = "decision"
-    """Nothing, and the output that reached it picks the branch."""
+    """Nothing, but the output that reached it selects the branch."""
 
 
 class Option(Frozen):
@@ -40,7 +40,7 @@ class Option(Frozen):
 
     label: str = Field(min_length=1, max_length=200)
     value: str = Field(min_length=1, max_length=200)
-    """What the node's output is; the label, unless the author gave another one."""
+    """The output of the node; the label, unless the author gave another value."""
     description: str = Field(default="", max_length=2000)
 
 
@@ -50,24 +50,24 @@ class Node(Frozen):
     id: Name
     kind: NodeKind
     label: str = ""
-    """As the chart draws it."""
+    """Its text in the chart."""
     description: str = ""
     question: str = ""
-    """Of a human node: the text that is shown, templates included; its label if empty."""
+    """For a human node: the text to show, which may have templates; empty: its label."""
     options: tuple[Option, ...] = ()
-    """Of a human node; none: free text."""
+    """For a human node; empty: any text is an answer."""
     allows_custom_input: bool = False
-    """Of a human node: any text is an answer, not only an option."""
+    """For a human node: any text is an answer, not only an option."""
     timeout_ms: int | None = Field(default=None, gt=0)
-    """Of a human node: how long it waits. An agent's is in its step."""
+    """For a human node: how long it waits. For an agent, the step has the limit."""
     on_timeout: Name | None = None
-    """Of a human node: where the run goes when nobody answered."""
+    """For a human node: where the run goes if no one answers in time."""
     input: dict[str, Any] = Field(default_factory=dict)
-    """What ``{{input.…}}`` means in its prompt; texts may hold templates."""
+    """The values of ``{{input.…}}`` in its prompt; texts may contain templates."""
     output_key: str | None = Field(default=None, min_length=1, max_length=200)
-    """Where in the state the output goes; dots make nested maps."""
+    """The key for the output in the state; dots nest."""
     task: TaskTraits | None = None
-    """The task that the node stands for, in a graph of tasks."""
+    """The task that the node represents, in a graph of tasks."""
 
     @property
     def works(self) -> bool:
@@ -76,30 +76,30 @@ class Node(Frozen):
 
     @property
     def title(self) -> str:
-        """Return what the chart draws in it; empty where that says no more than its id.
+        """Return its text in the chart; empty if that says no more than its id.
 
         >>> [Node(id="ab_c", kind=NodeKind.AGENT, label=text).title for text in ("Ab c?", "Test")]
         ['', 'Test']
         """
-        told = " ".join(self.label.split())
-        return "" if _plain(told) == _plain(self.id) else told
+        text = " ".join(self.label.split())
+        return "" if _plain(text) == _plain(self.id) else text
 
     @property
     def named(self) -> str:
-        """Return its id with its title beside it, as people are told of it: `A (Unit tests)`.
+        """Return its id, followed by its title for messages: `A (Unit tests)`.
 
-        A table of tasks has a column for what a task is about, so that its id is enough.
+        For a task, return only the id: tables of tasks have a column for its label.
         """
         title = "" if self.task is not None else self.title
         return f"{self.id} ({title})" if title else self.id
 
     @property
     def subject(self) -> str | None:
-        """Return what a task is about, and whose it is; None: the node is no task."""
+        """Return the label of a task and its role; None: the node is not a task."""
         if self.task is None:
             return None
-        told = self.label or self.id
-        return f"{told} ({self.task.role})" if self.task.role else told
+        label = self.label or self.id
+        return f"{label} ({self.task.role})" if self.task.role else label
 
 
 def _plain(text: str) -> str:
@@ -112,7 +112,7 @@ class Edge(Frozen):
     source: Name
     target: Name
     label: str = ""
-    """Empty: unlabelled."""
+    """Empty: the edge has no label."""
 
 
 class Graph(Frozen):
@@ -121,30 +121,30 @@ class Graph(Frozen):
     nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
     edges: tuple[Edge, ...] = ()
     entries: tuple[Name, ...] = Field(min_length=1)
-    """Where a run begins; several only where the entry is a group of nodes."""
+    """Where a run starts; several only if the entry is a group of nodes."""
     on_error: Name | None = None
-    """The node that a failure for good jumps to, once a run."""
+    """The node that the run jumps to after a permanent failure, at most once per run."""
     max_iterations: int = Field(default=DEFAULT_MAX_ITERATIONS, ge=0, le=1_000_000)
-    """How often back edges may be followed in one run, all together."""
+    """How often a run may follow back edges in total."""
     timeout_ms: int | None = Field(default=None, gt=0)
-    """Of the time in which an agent is running or waits for its next try."""
+    """Limit for the time in which an agent runs or waits for its next try."""
     max_parallel: int | None = Field(default=None, ge=1, le=1000)
-    """Agents at once, over all processes; None: only the processes' own limits."""
+    """Agents at once, over all processes; None: only the limits of each process apply."""
     state: dict[str, Any] = Field(default_factory=dict)
-    """What the state is at the start."""
+    """The state at the start of a run."""
     has_tasks: bool = Field(default=False, alias="is_team")
-    """Its nodes are tasks: one that fails for good stops only what it blocks, and among those
-    that may start the one with the longest way to the end goes first."""
+    """Its nodes are tasks: a permanent failure stops only the tasks that it blocks, and of the
+    tasks that may start, the one with the longest path to the end starts first."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
         known = self.by_id
         if len(known) != len(self.nodes):
             raise ValueError("two nodes have the same id")
-        asked = [*self.entries, *filter(None, [self.on_error])]
-        asked += [name for edge in self.edges for name in (edge.source, edge.target)]
-        asked += [node.on_timeout for node in self.nodes if node.on_timeout]
-        unknown = sorted({name for name in asked if name not in known})
+        used = [*self.entries, *filter(None, [self.on_error])]
+        used += [name for edge in self.edges for name in (edge.source, edge.target)]
+        used += [node.on_timeout for node in self.nodes if node.on_timeout]
+        unknown = sorted({name for name in used if name not in known})
         if unknown:
             raise ValueError(f"there is no node {', '.join(map(repr, unknown[:10]))}")
         return self
@@ -160,41 +160,41 @@ class Graph(Frozen):
         return name if node is None else node.named
 
     def introduced(self, names: Sequence[str]) -> list[str]:
-        """Return the nodes *names* as `named`; the only task has its label, too."""
+        """Return the nodes *names* as in `named`; a single task also has its label."""
         if self.has_tasks and len(names) == 1 and (label := self.by_id[names[0]].label):
             return [f"{names[0]}: {label}"]
         return [self.named(name) for name in names]
 
     @cached_property
     def order(self) -> dict[str, int]:
-        """Return the place of each node in the order of first mention."""
-        return {node.id: place for place, node in enumerate(self.nodes)}
+        """Return the index of each node in the order of first mention."""
+        return {node.id: index for index, node in enumerate(self.nodes)}
 
     @cached_property
     def urgency(self) -> dict[str, int]:
-        """Return in which order nodes start that may start at the same time: their place.
+        """Return the rank of each node among the nodes that may start at the same time.
 
-        Of tasks the one with the longest way to the end comes first, by weight, and
-        the list decides between equals.
+        The task whose longest path to the end weighs most comes first; equal tasks keep the order
+        of the list.
         """
-        return {name: place for place, name in enumerate(self.by_urgency)}
+        return {name: rank for rank, name in enumerate(self.by_urgency)}
 
     @cached_property
     def by_urgency(self) -> tuple[str, ...]:
         """Return the nodes in the order of `urgency`."""
         if not self.has_tasks:
             return tuple(self.order)
-        left = self._weight_to_the_end()
-        return tuple(sorted(self.order, key=lambda name: (-left[name], self.order[name])))
+        weight = self._weight_to_the_end()
+        return tuple(sorted(self.order, key=lambda name: (-weight[name], self.order[name])))
 
     @cached_property
     def by_role(self) -> dict[str, frozenset[str]]:
         """Return the tasks of each role."""
-        found: dict[str, set[str]] = {}
+        by_role: dict[str, set[str]] = {}
         for node in self.nodes:
             if node.task is not None and node.task.role is not None:
-                found.setdefault(node.task.role, set()).add(node.id)
-        return {role: frozenset(names) for role, names in found.items()}
+                by_role.setdefault(node.task.role, set()).add(node.id)
+        return {role: frozenset(names) for role, names in by_role.items()}
 
     @cached_property
     def with_budget(self) -> tuple[str, ...]:
@@ -205,13 +205,13 @@ class Graph(Frozen):
 
     @cached_property
     def spares(self) -> dict[str, int]:
-        """Return, for tasks that do not need all that they wait for, how many of it may fail."""
-        found = {}
+        """Return, for tasks that do not need all their predecessors, how many of them may fail."""
+        spares = {}
         for node in self.nodes:
             if node.task is not None and node.task.needs != "all":
                 count = sum(not self.is_fix(source, node.id) for source in self.incoming[node.id])
-                found[node.id] = count - (1 if node.task.needs == "any" else node.task.needs)
-        return found
+                spares[node.id] = count - (1 if node.task.needs == "any" else node.task.needs)
+        return spares
 
     def is_fix(self, name: str, judge: str) -> bool:
         """Return whether the task *name* fixes what *judge* has refused."""
@@ -219,23 +219,23 @@ class Graph(Frozen):
         return task is not None and task.fixes == judge
 
     def hopeless(self, failed: Collection[str], has_begun: Callable[[str], bool]) -> set[str]:
-        """Return the tasks that have *failed*, and those that can't be done without them."""
-        found, missing = set(failed), Counter[str]()
-        pending = list(found)
+        """Return the *failed* tasks, and those that can't be done without them."""
+        hopeless, missing = set(failed), Counter[str]()
+        pending = list(hopeless)
         while pending:
-            here = pending.pop()
-            for target in self.forward[here]:
+            name = pending.pop()
+            for target in self.forward[name]:
                 missing[target] += 1
-                may_miss = 0 if self.is_fix(here, target) else self.spares.get(target, 0)
-                if missing[target] > may_miss and target not in found and not has_begun(target):
-                    found.add(target)
+                may_miss = 0 if self.is_fix(name, target) else self.spares.get(target, 0)
+                if missing[target] > may_miss and target not in hopeless and not has_begun(target):
+                    hopeless.add(target)
                     pending.append(target)
-        return found
+        return hopeless
 
     def is_needed(
         self, name: str, hopeless: Collection[str], has_begun: Callable[[str], bool]
     ) -> bool:
-        """Return whether something still needs the failed task *name*, or nothing follows it."""
+        """Return whether a task still needs the failed task *name*, or no task follows it."""
         seen, pending = {name}, [name]
         while pending:
             targets = self.forward[pending.pop()]
@@ -247,63 +247,63 @@ class Graph(Frozen):
         return False
 
     def _weight_to_the_end(self) -> dict[str, float]:
-        """Return for each node what the longest way from its beginning to the end weighs."""
-        left: dict[str, float] = {}
+        """Return the weight of the longest path from each node to the end, including the node."""
+        weights: dict[str, float] = {}
         for root in self.by_id:
             pending = [root]
             while pending:
                 name = pending[-1]
-                missing = [target for target in self.forward[name] if target not in left]
+                missing = [target for target in self.forward[name] if target not in weights]
                 if missing:
                     pending += missing
                     continue
                 pending.pop()
                 node = self.by_id[name]
-                own = node.task.weight if node.task is not None else 1.0
-                left[name] = own + max((left[n] for n in self.forward[name]), default=0.0)
-        return left
+                weight = node.task.weight if node.task is not None else 1.0
+                weights[name] = weight + max((weights[n] for n in self.forward[name]), default=0.0)
+        return weights
 
     @cached_property
     def outgoing(self) -> dict[str, tuple[int, ...]]:
-        """Return, for each node, the places in ``edges`` of those that leave it."""
-        found: dict[str, list[int]] = {node.id: [] for node in self.nodes}
-        for place, edge in enumerate(self.edges):
-            found[edge.source].append(place)
-        return {name: tuple(places) for name, places in found.items()}
+        """Return the indexes in ``edges`` of the edges that leave each node."""
+        outgoing: dict[str, list[int]] = {node.id: [] for node in self.nodes}
+        for index, edge in enumerate(self.edges):
+            outgoing[edge.source].append(index)
+        return {name: tuple(indexes) for name, indexes in outgoing.items()}
 
     @cached_property
     def incoming(self) -> dict[str, tuple[str, ...]]:
-        """Return, for each node, where its edges come from, each source once, in text order."""
-        found: dict[str, dict[str, None]] = {node.id: {} for node in self.nodes}
+        """Return the sources of the edges that lead to each node, each once, in text order."""
+        incoming: dict[str, dict[str, None]] = {node.id: {} for node in self.nodes}
         for edge in self.edges:
-            found[edge.target][edge.source] = None
-        return {name: tuple(sources) for name, sources in found.items()}
+            incoming[edge.target][edge.source] = None
+        return {name: tuple(sources) for name, sources in incoming.items()}
 
     @cached_property
     def without_labels(self) -> frozenset[str]:
-        """Return the nodes that no labelled edge leaves."""
-        labelled = {edge.source for edge in self.edges if edge.label}
-        return frozenset(self.by_id.keys() - labelled)
+        """Return the nodes without outgoing labeled edges."""
+        labeled = {edge.source for edge in self.edges if edge.label}
+        return frozenset(self.by_id.keys() - labeled)
 
     @cached_property
     def forward(self) -> dict[str, tuple[str, ...]]:
-        """Return, for each node, where its edges lead that close no loop."""
+        """Return the targets of the edges of each node that close no loop."""
         return {
             name: tuple(
-                self.edges[place].target for place in places if place not in self.back_edges
+                self.edges[index].target for index in indexes if index not in self.back_edges
             )
-            for name, places in self.outgoing.items()
+            for name, indexes in self.outgoing.items()
         }
 
     @cached_property
     def back_edges(self) -> frozenset[int]:
-        """Return the places in ``edges`` of those that close a loop.
+        """Return the indexes in ``edges`` of the edges that close a loop.
 
-        A depth-first search from the entries, then from the nodes that errors and time
-        limits jump to, then from the rest in order, edges in text order: an edge to a node
-        on the present path is a back edge. What remains has no loop.
+        A depth-first search starts at the entries, then at the nodes that errors and time limits
+        jump to, then at the rest in order, and follows edges in text order. An edge to a node on
+        the current path is a back edge. The other edges form no loop.
         """
-        found: set[int] = set()
+        back_edges: set[int] = set()
         on_path: dict[str, bool] = {}
         for root in self._roots():
             if root in on_path:
@@ -311,11 +311,11 @@ class Graph(Frozen):
             on_path[root] = True
             path = [(root, iter(self.outgoing[root]))]
             while path:
-                name, places = path[-1]
-                for place in places:
-                    target = self.edges[place].target
+                name, indexes = path[-1]
+                for index in indexes:
+                    target = self.edges[index].target
                     if on_path.get(target):
-                        found.add(place)
+                        back_edges.add(index)
                     elif target not in on_path:
                         on_path[target] = True
                         path.append((target, iter(self.outgoing[target])))
@@ -323,16 +323,17 @@ class Graph(Frozen):
                 else:
                     on_path[name] = False
                     path.pop()
-        return frozenset(found)
+        return frozenset(back_edges)
 
     @cached_property
     def back_jumps(self) -> frozenset[str]:
         """Return the nodes whose ``onTimeout`` closes a loop.
 
-        In order: a jump is one if its target leads to its node along forward edges and the
-        jumps before it that close none. What remains has no loop, so each loop is counted.
+        Nodes are checked in order: a jump closes a loop if its target leads back to its node along
+        forward edges and the earlier jumps that close no loop. The other jumps form no loop, so
+        every loop is counted.
         """
-        found: set[str] = set()
+        back_jumps: set[str] = set()
         ahead = {name: list(targets) for name, targets in self.forward.items()}
         for node in self.nodes:
             if node.on_timeout is None:
@@ -343,10 +344,10 @@ class Graph(Frozen):
                 seen |= new
                 pending += new
             if node.id in seen:
-                found.add(node.id)
+                back_jumps.add(node.id)
             else:
                 ahead[node.id].append(node.on_timeout)
-        return frozenset(found)
+        return frozenset(back_jumps)
 
     def _roots(self) -> Iterator[str]:
         yield from self.entries
@@ -357,15 +358,15 @@ class Graph(Frozen):
 
     @cached_property
     def reachable(self) -> frozenset[str]:
-        """Return the ids that a run can get to."""
+        """Return the ids of the nodes that a run can reach."""
         seen = set(self.entries) | ({self.on_error} if self.on_error else set())
         pending = list(seen)
         while pending:
             name = pending.pop()
-            ways = [self.edges[place].target for place in self.outgoing[name]]
+            targets = [self.edges[index].target for index in self.outgoing[name]]
             if (jump := self.by_id[name].on_timeout) is not None:
-                ways.append(jump)
-            for target in ways:
+                targets.append(jump)
+            for target in targets:
                 if target not in seen:
                     seen.add(target)
                     pending.append(target)
@@ -373,41 +374,41 @@ class Graph(Frozen):
 
 
 class TaskExpansion(Frozen):
-    """One addition; frozen. It names nodes of the graph that it is added to in its edges only."""
+    """Tasks to add to a graph; frozen. Only its edges name nodes that are in the graph already."""
 
     nodes: tuple[Node, ...] = Field(min_length=1)
     edges: tuple[Edge, ...] = ()
-    """Of the new nodes: among each other, and from and to those that were there."""
+    """Edges between the new nodes, and from and to nodes that are in the graph already."""
     steps: tuple[Step, ...] = ()
-    """Of the new nodes where an agent works, in their order."""
+    """The steps of the new agent nodes, in their order."""
 
     @property
     def added_by(self) -> str | None:
-        """Return the node whose answer has asked for it; None: it was nobody's answer.
+        """Return the node whose answer added the tasks; None: no answer did.
 
-        Whatever waits for nothing else that is new waits for that node, before all others.
+        New nodes without a new predecessor wait for that node, and it is their first source.
         """
-        own = {node.id for node in self.nodes}
-        behind = {edge.target for edge in self.edges if edge.source in own}
-        first = own - behind
-        from_outside = (edge.source for edge in self.edges if edge.target in first)
-        return next(from_outside, None)
+        new = {node.id for node in self.nodes}
+        later = {edge.target for edge in self.edges if edge.source in new}
+        first = new - later
+        sources = (edge.source for edge in self.edges if edge.target in first)
+        return next(sources, None)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as plain data, without what is as ever."""
+        """Return it as plain data without default values."""
         return self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
 
 
-def grown_graph(graph: Graph, growth: TaskExpansion) -> Graph:
-    """Return *graph* with *growth*.
+def grown_graph(graph: Graph, expansion: TaskExpansion) -> Graph:
+    """Return *graph* with *expansion* added.
 
     Raises:
-        ValueError: a node is there already, or an edge leads to one that is not.
+        ValueError: a node is in the graph already, or an edge refers to an unknown node.
     """
     fields = {spec.key: getattr(graph, name) for name, spec in Graph.model_fields.items()}
     more = {
-        "nodes": (*graph.nodes, *growth.nodes),
-        "edges": (*graph.edges, *growth.edges),
+        "nodes": (*graph.nodes, *expansion.nodes),
+        "edges": (*graph.edges, *expansion.edges),
     }
     try:
         return Graph(**{**fields, **more})

@@ -1,7 +1,7 @@
-"""Flowcharts and teams as a kind: a marking, from which several nodes may be at work.
+"""Flowcharts and graphs of tasks as a kind: a marking, in which several nodes may be active.
 
-The marking of a head may stand in documents of the run, and what a choice goes by in kept
-outputs. Both are read and kept by whom the net is given; the net itself decides only.
+The marking of a head may be in documents of the run, and the outputs that select branches are in
+files. The arguments `markings` and `outputs` read and store them; the kind itself only decides.
 """
 
 from __future__ import annotations
@@ -42,41 +42,41 @@ _NOT_OF_A_GRAPH = {
     ),
     "turn": ("a graph's nodes can't be performed by the caller", None, None),
     "step-index": (
-        "is for cycles and procedures: which nodes of a graph come next depends on their ends",
+        "is for cycles and procedures: which nodes of a graph come next depends on earlier results",
         "--step-index",
         "'sequencer plan --simulate' shows a whole graph",
     ),
 }
-"""Ways to work that need a line of steps -> what to say of them, where, and what to do."""
+"""Ways to work that need a sequence of steps -> the message, its place, and the hint."""
 Act = Callable[[OpenTransition], object]
-"""What happens first in a transition; what follows from it is the transition's own to do."""
+"""The first change in a transition; the transition itself adds what follows from it."""
 
 
 class MarkingReader(Protocol):
-    """Knows the markings of heads, however they are written down."""
+    """Reads the markings of heads, wherever they are stored."""
 
     def take(self, head: Head) -> tuple[Marking, Chain]:
         """Return the marking of *head*; the caller may change it.
 
         Raises:
-            CorruptState: the run has none that could be read.
+            CorruptState: the marking is missing or can't be read.
         """
 
     def begun(self, head: Head) -> tuple[Workflow, Marking, Chain]:
-        """Return what the run of *head* was started with, whatever it is to be, and its marking.
+        """Return the workflow that the run of *head* was started with, and its marking.
 
         Raises: see `take`.
         """
 
     def look(self, head: Head) -> tuple[Head, Marking]:
-        """Return *head* and its marking, or those of a newer head; for looking only.
+        """Return *head* and its marking, or those of a newer head; the caller must not change them.
 
         Raises: see `take`.
         """
 
 
 class GraphKind(Kind):
-    """A flowchart or a team, see `Kind`."""
+    """A flowchart or a graph of tasks, see `Kind`."""
 
     has_one_place: ClassVar[bool] = False
 
@@ -87,41 +87,43 @@ class GraphKind(Kind):
         outputs: Outputs,
         expander: TaskExpander | None = None,
     ) -> None:
-        """Decide over runs of *workflow*; *expander* is who works on a team's.
+        """Decide about runs of *workflow*; *expander* is for graphs of tasks.
 
         Raises:
             UsageRefused: see `graph_of`.
         """
         self.workflow = workflow
         self.graph = graph_of(workflow)
-        """What a run begins with; a marking has the graph with what was added to it."""
+        """The graph at the start of a run; a marking has the graph with added tasks."""
         self._markings = markings
         self._outputs = outputs
-        self._grower = expander
-        self._grown: tuple[list[TaskExpansion], Workflow] = ([], workflow)
+        self._expander = expander
+        self._expanded: tuple[list[TaskExpansion], Workflow] = ([], workflow)
 
     def workflow_at(self, marking: Marking) -> Workflow:
-        """Return the workflow with what *marking* has added to it."""
-        (known, workflow), growths = self._grown, marking.growths
-        if known != growths:
-            is_more = growths[: len(known)] == known
-            base, new = (workflow, growths[len(known) :]) if is_more else (self.workflow, growths)
-            self._grown = list(growths), with_graph(base, new, marking.graph)
-        return self._grown[1]
+        """Return the workflow with the tasks that were added in *marking*."""
+        (known, workflow), expansions = self._expanded, marking.growths
+        if known != expansions:
+            is_more = expansions[: len(known)] == known
+            base, new = (
+                (workflow, expansions[len(known) :]) if is_more else (self.workflow, expansions)
+            )
+            self._expanded = list(expansions), with_graph(base, new, marking.graph)
+        return self._expanded[1]
 
     def begins_with(
         self, source: FlowSource | None, before: Head | None = None
     ) -> tuple[str, bytes]:
         """Return the document that keeps the workflow as it was when the run started.
 
-        People may edit the workflow's file later. *source* says where it is from. With *before*,
-        the document also keeps what the run of that head was started with.
+        People may edit the workflow's file later. *source* says where the workflow comes from. With
+        *before*, the document also has the workflow that the run of that head was started with.
         """
-        made = (source or FlowSource(workflow=self.workflow)).replace(workflow=self.workflow)
+        document = (source or FlowSource(workflow=self.workflow)).replace(workflow=self.workflow)
         if before is not None:
-            # Both: a crash may leave the head that has the one or the head that has the other.
-            made = made.replace(previous=self._markings.begun(before)[0])
-        return FLOW_DOCUMENT, made.to_json()
+            # Keep both: after a crash, the head may refer to either of them.
+            document = document.replace(previous=self._markings.begun(before)[0])
+        return FLOW_DOCUMENT, document.to_json()
 
     # --- one transition ------------------------------------------------------------
 
@@ -134,19 +136,19 @@ class GraphKind(Kind):
         return step
 
     def close(self, change: OpenTransition, work: Work | None = None) -> Transition:
-        """Return what *change*, opened here, makes of its head; *work* is what moves with it.
+        """Return *change*, which `open` returned, as a transition; *work* is the code to record.
 
-        Keep the document of the result before its head.
+        The caller has to store the document of the result before its head.
         """
-        made, rest, before = transition_of(change), rest_of(change.marking), change.before
+        transition, rest, before = transition_of(change), rest_of(change.marking), change.before
         operations, keeps = change.editor.operations, None
         written = flow_record.write(change.marking, rest, before.flow, change.chain, operations)
-        if written.document is not None and written.starts_anew:
+        if written.document is not None and written.is_whole:
             keeps = frozenset({written.document[0], *change.chain.names})
         change.chain = written.chain
         moved = {} if work is None else {"work": work}
-        head = made.head.replace(flow=written.flow, **moved)
-        return Transition(head, made.facts, written.document, keeps)
+        head = transition.head.replace(flow=written.flow, **moved)
+        return Transition(head, transition.facts, written.document, keeps)
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
         reference = carried(marking, name)
@@ -154,7 +156,9 @@ class GraphKind(Kind):
             return "", reference
         return text_of(reference, self._outputs.read_output), reference
 
-    def _made(self, head: Head, act: Act, capacity: Capacity | None, at: datetime) -> Transition:
+    def _transition(
+        self, head: Head, act: Act, capacity: Capacity | None, at: datetime
+    ) -> Transition:
         step = self.open(head, at=at)
         act(step)
         step.settle(capacity)
@@ -162,23 +166,25 @@ class GraphKind(Kind):
 
     # --- as a kind -----------------------------------------------------------------
 
-    def take(self, step: OpenTransition, ended: AttemptResult) -> RecordedResult:
-        """Let *ended* end in *step*; return what the run makes of it.
+    def take(self, step: OpenTransition, result: AttemptResult) -> RecordedResult:
+        """Apply *result* to *step*; return what follows from it.
 
         Raises:
             StaleClaim: its claim is gone.
         """
-        taken = Taking(ended, step, self.workflow_at(step.marking), self._grower).take()
-        if STAGNATED in ended.record:
-            here, why = ended.place, str(ended.record[STAGNATED])
-            fact = Fact(Event.PAUSED, here.step, here.step_index, ended.token, ended.attempt)
+        recorded = ResultApplier(
+            result, step, self.workflow_at(step.marking), self._expander
+        ).take()
+        if STAGNATED in result.record:
+            ref, why = result.place, str(result.record[STAGNATED])
+            fact = Fact(Event.PAUSED, ref.step, ref.step_index, result.token, result.attempt)
             paused = pause_after(step.head, fact, why)
             step.head = paused.head
             step.facts += paused.facts
-        return taken
+        return recorded
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
-        return self._made(
+        return self._transition(
             head, lambda step: step.release(token, {"reason": why}, Usage()), None, at
         )
 
@@ -195,50 +201,50 @@ class GraphKind(Kind):
         step.settle(None)
         return self.close(step) if step.facts else None
 
-    # --- by hand -------------------------------------------------------------------
+    # --- commands ------------------------------------------------------------------
 
     def apply(self, head: Head, command: RunCommand, context: CommandContext) -> Transition:
         self.ensure_may(command.verb)
         if (change := hands.CHANGES.get(type(command))) is not None:
             act = partial(change, command=command, by=context.by, outputs=self._outputs)
-            return self._made(head, act, None, context.at)
-        here = present(self.workflow, head)
-        made = command_rules.of_every_kind(head, command, self.workflow, here, context)
+            return self._transition(head, act, None, context.at)
+        current = present(self.workflow, head)
+        transition = command_rules.of_every_kind(head, command, self.workflow, current, context)
         if isinstance(command, Stop | Pause | Resume):
-            return self._with_clock(head, made, context.at)
+            return self._with_clock(head, transition, context.at)
         if not isinstance(command, Adopt):
-            return made
-        return adopted(head, made, self.workflow, self._markings.begun(head))
+            return transition
+        return adopted(head, transition, self.workflow, self._markings.begun(head))
 
-    def _with_clock(self, head: Head, made: Transition, at: datetime) -> Transition:
-        """Return *made*, which holds the run of *head* or lets it go on, with the agents' time.
+    def _with_clock(self, head: Head, transition: Transition, at: datetime) -> Transition:
+        """Return *transition*, which holds or continues the run of *head*, with the agents' time.
 
-        The time until now counts as it did before. Held runs are not overdue.
+        The time until now counts as before. While a run is on hold, its time does not run.
         """
         marking, chain = self._markings.take(head)
         if marking.graph.timeout_ms is None or marking.is_over:
-            return made
+            return transition
         step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
-        step.head, step.facts = made.head, list(made.facts)
+        step.head, step.facts = transition.head, list(transition.facts)
         return self.close(step)
 
-    # --- looking -------------------------------------------------------------------
+    # --- reading -------------------------------------------------------------------
 
     def startable(self, head: Head | None) -> list[str]:
-        """Return the nodes that may start now, and those that wait for another try, in order."""
+        """Return the nodes that may start now, and those that wait for their next try, in order."""
         if head is None:
             return list(self.graph.entries)
         head, marking = self._markings.look(head)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
             return list(marking.graph.entries)
         held = {claim.step for claim in head.claims}
-        found = {name for name in marking.waiting if marking.may_start(name)}
-        found |= {
+        names = {name for name in marking.waiting if marking.may_start(name)}
+        names |= {
             name
-            for name, one in marking.active.items()
-            if one.since is None and one.error is None and name not in held
+            for name, execution in marking.active.items()
+            if execution.since is None and execution.error is None and name not in held
         }
-        return sorted(found, key=marking.graph.urgency.__getitem__)
+        return sorted(names, key=marking.graph.urgency.__getitem__)
 
     def upcoming(
         self, head: Head | None, count: int, step_index: int | None = None
@@ -262,7 +268,7 @@ class GraphKind(Kind):
 
     @staticmethod
     def is_over(head: Head) -> bool:
-        """Return whether the flow has come to an end, good or bad."""
+        """Return whether the run of the graph has ended, successfully or not."""
         return head.flow is not None and head.flow.status != FlowStatus.RUNNING
 
     def positions(self, wanted: Collection[str]) -> list[str]:
@@ -286,18 +292,18 @@ class GraphKind(Kind):
         return UsageRefused(message, where=where, hint=hint)
 
     @staticmethod
-    def asked(marking: Marking, name: str, said: str) -> int:
-        """Return the token of the question of *name*, to which *said* can be the answer.
+    def asked(marking: Marking, name: str, answer: str) -> int:
+        """Return the token of the question of *name*, for which *answer* is valid.
 
-        Raises: see `graph.command_rules.asked_at` and `graph.command_rules.value_said`.
+        Raises: see `graph.command_rules.asked_at` and `graph.command_rules.answer_value`.
         """
         node, token = hands.asked_at(marking, name)
-        hands.value_said(node, said)
+        hands.answer_value(node, answer)
         return token
 
 
 def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
-    """Return how long agents may still be at work; infinite where the graph has no limit."""
+    """Return how long agents may still work; infinite if the graph has no limit."""
     limit = marking.graph.timeout_ms
     if limit is None or marking.busy_since is None:
         return float("inf")
@@ -305,16 +311,20 @@ def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
 
 
 def expirations(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
-    """Return what is to happen because its time is over; *left_ms* is what its agents have."""
+    """Return the changes for everything whose time is over; *left_ms* is the agents' time left."""
     acts: list[Act] = [end_in_time] if left_ms <= 0 else []
-    expired = [n for n, one in marking.active.items() if one.since and is_past(one.due, now)]
+    expired = [
+        name
+        for name, execution in marking.active.items()
+        if execution.since and is_past(execution.due, now)
+    ]
     expired.sort(key=marking.graph.order.__getitem__)
-    # Somebody may have answered between the look and the lock.
+    # Each change checks again: a person may have answered before this process got the lock.
     return acts + [partial(expire_question, name=name) for name in expired]
 
 
 def end_in_time(step: OpenTransition) -> None:
-    """End the run if its time is over; it may have ended meanwhile, or its last agent."""
+    """End the run if its time is over, unless the run or its last agent has ended already."""
     is_on = step.marking.status is FlowStatus.RUNNING
     if is_on and time_left_ms(step.head, step.marking, step.now) <= 0:
         step.time_is_up()
@@ -328,53 +338,53 @@ def expire_question(step: OpenTransition, name: str) -> None:
 
 
 class RecordedResult(Struct, frozen=True):
-    """What a run has made of an attempt that has ended."""
+    """What follows from an attempt that has ended."""
 
     outcome: Outcome | None = None
-    """What it took it as, where that is not what its agent has said."""
+    """The outcome that counts, if it differs from what the agent reported."""
     then: str | None = None
-    """Of one that was not accepted: what comes of that by itself."""
+    """What happens automatically after an attempt that was not accepted, in words."""
 
 
-class Taking(Struct, frozen=True):
-    """Lets an attempt end in a transition."""
+class ResultApplier(Struct, frozen=True):
+    """Applies the end of an attempt to a transition."""
 
-    ended: AttemptResult
+    result: AttemptResult
     step: OpenTransition
     workflow: Workflow
-    """As it has grown."""
+    """With the added tasks."""
     expander: TaskExpander | None
-    """None: the run is no team's."""
+    """None: the graph has no tasks."""
 
     def take(self) -> RecordedResult:
-        """Return what the run makes of the attempt.
+        """Apply the end of the attempt and return what follows from it.
 
         Raises:
             StaleClaim: the claim is gone.
         """
-        ended, step, outcome = self.ended, self.step, self.ended.outcome
-        token, due = ended.token, None
+        result, step, outcome = self.result, self.step, self.result.outcome
+        token, due = result.token, None
         if outcome.status is OutcomeStatus.INTERRUPTED or outcome.is_put_off:
             if outcome.is_put_off:
-                due = due_again(outcome, ended.attempt, step.now, ended.jitter)
-            elif ended.postponed:
+                due = due_again(outcome, result.attempt, step.now, result.jitter)
+            elif result.postponed:
                 due = iso(step.now + timedelta(seconds=POSTPONED_S))
-            step.release(token, ended.record, outcome.usage, due)
+            step.release(token, result.record, outcome.usage, due)
             return RecordedResult()
-        name = ended.place.step
+        name = result.place.step
         end = judge_end(
-            ended,
+            result,
             name,
             step.marking,
             step.now,
             workflow=self.workflow,
             expander=self.expander,
         )
-        record = {**ended.record, **end.more} if end.more else ended.record
+        record = {**result.record, **end.more} if end.more else result.record
         instead = None if end.outcome.status is outcome.status else end.outcome
         if isinstance(end, Acceptance):
-            decision = ended.decision if instead is None else None
-            growth, reference = end.growth, ended.reference
+            decision = result.decision if instead is None else None
+            growth, reference = end.growth, result.reference
             step.accept(token, end.outcome, reference, record, growth, decision=decision)
             return RecordedResult(instead)
         if isinstance(end, Rejection):
@@ -382,5 +392,5 @@ class Taking(Struct, frozen=True):
             added = "it judges again" if end.fix is None else f"{end.fix.nodes[0].id!r} was added"
             return RecordedResult(then=f"{name!r} said no, and {added}")
         step.fail(token, end.outcome, record, due=end.due, kind=end.kind)
-        again = "once more, by its replacement" if end.is_replaced else f"again at {end.due}"
+        again = "again, by its replacement" if end.is_replaced else f"again at {end.due}"
         return RecordedResult(instead, None if end.due is None else f"{name!r} is tried {again}")

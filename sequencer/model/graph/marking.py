@@ -1,13 +1,13 @@
-"""Where the tokens of a graph run are: the whole progress of one run, apart from its outputs.
+"""The marking of a graph run: where its tokens are. It is the whole progress except the outputs.
 
-A token is the right to run a node. It waits at the node until nothing else can still reach
-the node along forward edges; then all tokens there merge into one execution. Every change
-is one of a few operations on plain data (`Operation`), so that a marking can be written
-down as a snapshot and the operations since; replayed, they give the same marking.
+A token is the right to run a node. It waits at the node until no other token can reach the node
+along forward edges; then all tokens there merge into one execution. Every change is one of a few
+operations on plain data (`Operation`), so that a marking can be stored as a snapshot and the
+operations after it; replaying them gives the same marking.
 
-Kept in step with each operation, because no event may cost more than what it changes: how
-many forward edges of each node come from a node that a token can still come through
-(``_live_ways``), and the nodes that may start, by order.
+Each operation also updates two derived values, so that it costs no more than what it changes: how
+many forward edges to each node may still bring a token (``_live_ways``), and the nodes that may
+start, by order.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sequencer.model.graph.graph import Graph, NodeKind, TaskExpansion, grown_gr
 from sequencer.model.graph.tally import Ledger, Tally
 
 Operation = list[Any]
-"""Its word, then its arguments; plain JSON."""
+"""The name of the operation and its arguments; plain JSON."""
 Reference = str | dict[str, Any]
-"""Where an output is: ``<step_index>-<token>``; of several nodes at once a map by their ids."""
+"""Where an output is: ``<step_index>-<token>``, or a map from node ids for several outputs."""
 
 
 class FlowStatus(StrEnum):
-    """How a graph run stands, or how it ended."""
+    """Whether a graph run is running, or how it ended."""
 
     RUNNING = "running"
     COMPLETED = "completed"
@@ -41,33 +41,33 @@ class FlowStatus(StrEnum):
 
 
 _RUNNING, _AGENT = FlowStatus.RUNNING, NodeKind.AGENT
-"""An enum's members take a while to look up, and these are asked for several times a node."""
+"""Looking up a member of an enum is slow, and these are needed several times per node."""
 
 
 class Active(NamedTuple):
-    """An execution of a node that has begun and has not ended."""
+    """An execution of a node that has started and has not ended."""
 
     sources: tuple[str, ...]
-    """Where the merged tokens came from, as they arrived; empty at an entry."""
+    """Where the merged tokens came from, in order of arrival; empty at an entry."""
     token: int = 0
-    """Of the claim, or of the question that a person is asked; 0: nobody holds it."""
+    """Token of the claim, or of the question to a person; 0: no process holds the execution."""
     attempt: int = 0
-    """Claims of this execution so far, those that were taken over included."""
+    """Claims of this execution so far, including those that were taken over."""
     failures: int = 0
     due: str | None = None
     """ISO 8601 UTC: the next attempt, or the end of the wait for a person."""
     since: str | None = None
     """ISO 8601 UTC: when a person was asked."""
     error: dict[str, Any] | None = None
-    """Of a team's task that has failed for good: why. What it blocks waits, the rest goes on."""
+    """Why a task has failed permanently. The tasks that it blocks wait, and the others continue."""
 
     def as_json(self) -> dict[str, Any]:
-        """Return what differs from an execution that nobody has claimed."""
-        found: dict[str, Any] = {"from": list(self.sources)}
+        """Return the sources, and every other field that has a value, as plain JSON."""
+        data: dict[str, Any] = {"from": list(self.sources)}
         for name in ("token", "attempt", "failures", "due", "since", "error"):
             if value := getattr(self, name):
-                found[name] = value
-        return found
+                data[name] = value
+        return data
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Active:
@@ -82,35 +82,35 @@ class Marking:
 
     graph: Graph = field(repr=False)
     waiting: dict[str, dict[str, None]] = field(default_factory=dict)
-    """Tokens that wait at a node, by their sources, each source once, as they arrived."""
+    """Node -> the sources of the tokens that wait there, each once, in order of arrival."""
     active: dict[str, Active] = field(default_factory=dict)
     iterations: int = 0
     outputs: dict[str, Reference] = field(default_factory=dict)
     """The latest output of each node that has one."""
     keys: dict[str, str] = field(default_factory=dict)
-    """Which node wrote a key of the state last, by key; dots as the author wrote them."""
+    """Key of the state -> the node that wrote it last; dots as the author wrote them."""
     done: dict[str, int] = field(default_factory=dict)
-    """How often each node was done."""
+    """Node -> how often it was done."""
     error: dict[str, Any] | None = None
     """What made the run jump to its error node: node, type, message, attempts."""
     failure: dict[str, Any] | None = None
-    """What the run ended with, in the same words."""
+    """The error that ended the run, with the same keys."""
     status: FlowStatus = FlowStatus.RUNNING
     ended_at: list[list[Any]] = field(default_factory=list)
-    """The tokens when the run stopped before its end, so that `retry` can put them back."""
+    """The tokens at the time when the run stopped early, so that `retry` can put them back."""
     busy_ms: int = 0
     """Time in which an agent ran or waited for its next try, up to ``busy_since``."""
     busy_since: str | None = None
     lost: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of a team's run that is over: the tasks that have failed, and with what; where it has failed
-    itself, only those that something still needs."""
+    """For a run with tasks that is over: the failed tasks and their errors; if the run itself
+    failed, only the tasks that are still needed."""
     growths: list[TaskExpansion] = field(default_factory=list)
-    """What was added to the graph since the run began, in order; ``graph`` has it all."""
+    """What was added to the graph since the run started, in order; ``graph`` includes it."""
     ledger: Ledger = field(default_factory=Ledger)
 
     def __post_init__(self) -> None:
-        """Work out what is derived."""
-        self._count_anew()
+        """Compute the derived values."""
+        self._recompute()
         self.tally = Tally.of(self.graph, self.ledger)
 
     # --- reading -------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Marking:
         return name in self.waiting or name in self.active or self._live_ways.get(name, 0) != 0
 
     def may_start(self, name: str) -> bool:
-        """Return whether the tokens at *name* have nobody to wait for any more."""
+        """Return whether tokens are at *name* and no other token can arrive there first."""
         return (
             name in self.waiting
             and name not in self.active
@@ -133,7 +133,7 @@ class Marking:
     ) -> str | None:
         """Return the first node in order that may start; without *agents*, the first other one.
 
-        Agents' nodes that are *closed* are passed over.
+        Agent nodes in *closed* are skipped.
         """
         passing = self._first_of(self._passing) if self._passing else None
         working = self._first_of(self._working, closed) if agents and self._working else None
@@ -154,9 +154,9 @@ class Marking:
     def _first_open(self, heap: list[int], closed: Collection[str]) -> str | None:
         """Return the first of *heap* that may start and is not *closed*."""
         names = self.graph.by_urgency
-        for place in sorted(heap):
-            if names[place] not in closed and self.may_start(names[place]):
-                return names[place]
+        for rank in sorted(heap):
+            if names[rank] not in closed and self.may_start(names[rank]):
+                return names[rank]
         return None
 
     @property
@@ -166,30 +166,35 @@ class Marking:
 
     @property
     def has_only_failed(self) -> bool:
-        """Return whether every execution that has begun has failed for good, at least one."""
-        # The newest first: what runs has begun later than most of what has failed.
+        """Return whether there are active executions and all of them have failed permanently."""
+        # Newest first: running executions usually started after the failed ones.
         newest_first = reversed(self.active.values())
-        return bool(self.active) and all(one.error is not None for one in newest_first)
+        return bool(self.active) and all(execution.error is not None for execution in newest_first)
 
     @property
     def failed(self) -> dict[str, dict[str, Any]]:
-        """Return the tasks that have failed for good, with what they failed."""
-        return {name: one.error for name, one in self.active.items() if one.error is not None}
+        """Return the tasks that have failed permanently, with their errors."""
+        return {
+            name: execution.error
+            for name, execution in self.active.items()
+            if execution.error is not None
+        }
 
     def has_begun(self, name: str) -> bool:
-        """Return whether *name* is being executed, or was done before."""
+        """Return whether *name* is active or was done before."""
         return name in self.active or name in self.done
 
     def titled(self, name: str | None) -> str:
-        """Return the node *name* as an error is to name it, with its title."""
+        """Return the node *name* for an error message, with its title."""
         node = self.graph.by_id.get(name or "")
         title = "" if node is None or node.task is not None else node.title
         return f"{name!r} ({title})" if title else repr(name)
 
     def answered_by(self) -> str | None:
-        """Return whose output fitted no label at a node without work; None: it did not end so.
+        """Return the node whose output ended the run, because it matched no label at a later node.
 
-        Such a node would choose the same again, so a `retry` would end the run again.
+        The later node does no work, so a `retry` would end the run again. None: the run did not end
+        like this.
         """
         failure = self.failure or {}
         node = self.graph.by_id.get(failure.get("node", ""))
@@ -199,12 +204,16 @@ class Marking:
         return next((names[0] for names in sources if names), None)
 
     def needed(self) -> dict[str, dict[str, Any]]:
-        """Return the failed tasks, without those that everything behind them went on without."""
+        """Return the failed tasks except those that every later task continued without."""
         failed = self.failed
         if not (failed and self.graph.spares):
             return failed
-        graph, lost = self.graph, self._hopeless()
-        return {n: one for n, one in failed.items() if graph.is_needed(n, lost, self.has_begun)}
+        graph, hopeless = self.graph, self._hopeless()
+        return {
+            name: error
+            for name, error in failed.items()
+            if graph.is_needed(name, hopeless, self.has_begun)
+        }
 
     def _hopeless(self) -> set[str]:
         return self.graph.hopeless(self.failed, self.has_begun) if self.graph.spares else set()
@@ -212,11 +221,11 @@ class Marking:
     # --- changing ------------------------------------------------------------------
 
     def apply(self, operation: Operation) -> None:
-        """Change the marking; the words are the methods below that begin with ``_do_``."""
+        """Change the marking; each method ``_do_NAME`` below is the operation NAME."""
         _WORDS[operation[0]](self, *operation[1:])
 
     def _do_token(self, name: str, source: str | None = None) -> None:
-        """Put a token on *name*; no source: at an entry."""
+        """Put a token from *source* on *name*; None: it has no source, as at an entry."""
         sources = self.waiting.get(name)
         if sources is None:
             was_live = name in self.active or self._live_ways.get(name, 0) > 0
@@ -228,54 +237,54 @@ class Marking:
             sources[source] = None
 
     def _do_start(self, name: str, token: int = 0) -> None:
-        """Let *name* begin with all its tokens; with *token* somebody has claimed it."""
+        """Start *name* with all its tokens; with *token*, it is also claimed."""
         sources = tuple(self.waiting.pop(name))
         self.active[name] = Active(sources, token, attempt=1 if token else 0)
 
     def _do_claim(self, name: str, token: int) -> None:
-        now = self.active[name]
-        self.active[name] = now._replace(token=token, attempt=now.attempt + 1, due=None)
+        active = self.active[name]
+        self.active[name] = active._replace(token=token, attempt=active.attempt + 1, due=None)
 
     def _do_ask(self, name: str, token: int, since: str, due: str | None = None) -> None:
         self.active[name] = self.active[name]._replace(token=token, since=since, due=due)
 
     def _do_drop(self, name: str, due: str | None = None) -> None:
-        """Nobody holds the execution any more; the next claim comes not before *due*."""
+        """Release the execution; the next claim must not come before *due*."""
         self.active[name] = self.active[name]._replace(token=0, due=due)
 
     def _do_fail(self, name: str, due: str) -> None:
-        """An attempt failed, and the next one comes at *due*."""
-        now = self.active[name]
-        self.active[name] = now._replace(token=0, failures=now.failures + 1, due=due)
+        """Record that an attempt failed; the next one is due at *due*."""
+        active = self.active[name]
+        self.active[name] = active._replace(token=0, failures=active.failures + 1, due=due)
 
     def _do_block(self, name: str, error: dict[str, Any]) -> None:
-        """The execution has failed for good, and holds back what comes behind it."""
-        now = self.active[name]
-        self.active[name] = now._replace(token=0, due=None, error=error)
+        """Record that the execution has failed permanently; it blocks the tasks after it."""
+        active = self.active[name]
+        self.active[name] = active._replace(token=0, due=None, error=error)
         if self.graph.spares:
-            self._let_go()
+            self._release_spared()
 
-    def _let_go(self) -> None:
-        """Let those wait no longer for what has failed that can do without it."""
-        self._count_anew()
-        lost = self._hopeless()
-        released = {target for name in lost for target in self.graph.forward[name]} - lost
+    def _release_spared(self) -> None:
+        """Start the tasks that can do without the failed tasks they waited for."""
+        self._recompute()
+        hopeless = self._hopeless()
+        released = {target for name in hopeless for target in self.graph.forward[name]} - hopeless
         for target in self.graph.spares:
-            # All else that it waits for was done before it was added, and has left no token.
+            # Its other predecessors were done before it was added, so they have left no token.
             if target in released and not self.is_live(target) and target not in self.done:
                 self._do_token(target)
 
     def _do_unblock(self, name: str) -> None:
-        """Let an execution that has failed begin its attempts anew."""
+        """Let a failed execution start again with its first attempt."""
         self.active[name] = Active(self.active[name].sources)
         if self.graph.spares:
-            self._count_anew()
+            self._recompute()
 
     def _do_grow(self, growth: dict[str, Any]) -> None:
         """Add nodes to the graph; nothing has reached them yet."""
         self.growths.append(TaskExpansion.model_validate(growth))
         self.graph = grown_graph(self.graph, self.growths[-1])
-        self._count_anew()
+        self._recompute()
 
     def _do_team(self, word: str, *arguments: Any) -> None:
         self.ledger.apply(word, *arguments)
@@ -285,21 +294,21 @@ class Marking:
     def _do_done(
         self, name: str, reference: Reference | None = None, key: str | None = None
     ) -> None:
-        """Keep what the execution of *name* has said; it still holds its token."""
+        """Record the output of *name* at *reference*; the execution keeps its token."""
         self.done[name] = self.done.get(name, 0) + 1
         if reference is not None:
             self.outputs[name] = reference
         else:
-            # Not what it said the time before.
+            # Forget the output of the previous execution.
             self.outputs.pop(name, None)
         if key is not None:
-            for below in [known for known in self.keys if known.startswith(f"{key}.")]:
-                del self.keys[below]
+            for nested in [known for known in self.keys if known.startswith(f"{key}.")]:
+                del self.keys[nested]
             self.keys.pop(key, None)
             self.keys[key] = name
 
     def _do_leave(self, name: str) -> None:
-        """End the execution of *name*; the tokens that go on from it were put down before."""
+        """End the execution of *name*; the tokens for the next nodes were added before."""
         del self.active[name]
         if not self.is_live(name):
             self._wither(name)
@@ -307,7 +316,7 @@ class Marking:
             self._offer(name)
 
     def _do_follow(self, name: str, targets: list[str]) -> None:
-        """Go on from *name* to *targets*."""
+        """Continue from *name* to *targets*."""
         for target in targets:
             self._do_token(target, name)
         self._do_leave(name)
@@ -319,7 +328,7 @@ class Marking:
         reference: Reference | None = None,
         key: str | None = None,
     ) -> None:
-        """Do what `done` and `follow` do: most executions end so."""
+        """Do `done` and `follow` in one operation, because most executions end with both."""
         self._do_done(name, reference, key)
         self._do_follow(name, targets)
 
@@ -336,22 +345,22 @@ class Marking:
         self.busy_ms, self.busy_since = milliseconds, since
 
     def _do_clear(self) -> None:
-        """Take every token away."""
+        """Remove every token."""
         self.waiting, self.active = {}, {}
-        self._count_anew()
+        self._recompute()
 
     def _do_halt(self, status: str) -> None:
-        """End the run before its end; the tokens are kept for `restore`."""
+        """Stop the run early; keep the tokens for `restore`."""
         self.lost = self.needed()
-        spared = {name: [one] for name, one in self.failed.items() if name not in self.lost}
+        spared = {name: [error] for name, error in self.failed.items() if name not in self.lost}
         self.ended_at = [[*token, *spared.get(token[0], ())] for token in self.tokens()]
         self._do_clear()
         self.status = FlowStatus(status)
 
     def _do_restore(self) -> None:
-        """Put the tokens back that `halt` has kept; everything begins its attempts anew.
+        """Put back the tokens that `halt` has kept; each execution starts with its first attempt.
 
-        A limit that has ended the run counts from nothing again; else it would end at once.
+        If a limit ended the run, it counts from 0 again; otherwise the run would end at once.
         """
         if self.status is FlowStatus.TIMED_OUT:
             self.busy_ms = 0
@@ -366,11 +375,11 @@ class Marking:
                 self._do_start(name)
         for name, _, _, *error in tokens:
             if error:
-                # All that waited for it has begun without it.
+                # The tasks that waited for it have started without it.
                 self._do_block(name, *error)
 
     def _do_rewind(self, region: list[str], tokens: list[list[Any]]) -> None:
-        """Forget the nodes of *region*, and put down *tokens*: a node and its sources each."""
+        """Forget the nodes of *region*, and add *tokens*: a node and its sources each."""
         for name in region:
             for known in (self.waiting, self.active, self.done, self.outputs, self.lost):
                 known.pop(name, None)
@@ -381,40 +390,41 @@ class Marking:
         self.status, self.failure = FlowStatus.RUNNING, None
         for name, sources in tokens:
             self.waiting.setdefault(name, {}).update(dict.fromkeys(sources))
-        self._count_anew()
+        self._recompute()
 
     def _do_end(self, status: str) -> None:
         if self.active:
-            # All else went on without these.
+            # The other tasks continued without these.
             self.lost = self.failed
             self._do_clear()
         self.status = FlowStatus(status)
 
     def tokens(self) -> list[list[Any]]:
-        """Return every token: where it is, its sources, and whether its node has begun.
+        """Return every token: its node, its sources, and whether its node is active.
 
         Active ones come first, because a node may be both.
         """
         order = self.graph.order
-        begun = sorted(self.active, key=order.__getitem__)
-        found = [[name, list(self.active[name].sources), True] for name in begun]
-        return found + [[name, list(self.waiting[name]), False] for name in self.waiting]
+        active = sorted(self.active, key=order.__getitem__)
+        tokens = [[name, list(self.active[name].sources), True] for name in active]
+        return tokens + [[name, list(self.waiting[name]), False] for name in self.waiting]
 
     # --- what is derived -----------------------------------------------------------
 
-    def _count_anew(self) -> None:
+    def _recompute(self) -> None:
         self._live_ways: dict[str, int] = {}
         self._passing: list[int] = []
-        """Nodes that may start and need no place among the agents, a heap by urgency."""
+        """Nodes that may start and are not agents, as a heap by urgency."""
         self._working: list[int] = []
+        """Agent nodes that may start, as a heap by urgency."""
         forward, pending = self.graph.forward, list({**self.waiting, **self.active})
         spares = self.graph.spares
-        lost = self._hopeless()
+        hopeless = self._hopeless()
         seen = set(pending)
         while pending:
-            here = pending.pop()
-            for target in forward[here]:
-                if here in lost and target in spares and target not in lost:
+            source = pending.pop()
+            for target in forward[source]:
+                if source in hopeless and target in spares and target not in hopeless:
                     continue
                 self._live_ways[target] = self._live_ways.get(target, 0) + 1
                 if target not in seen:
@@ -424,25 +434,25 @@ class Marking:
             self._offer(name)
 
     def _spread(self, name: str) -> None:
-        """Let everybody behind *name*, which has become live, know."""
+        """Update the nodes after *name*, which has become live."""
         forward, pending = self.graph.forward, [name]
         while pending:
-            here = pending.pop()
-            for target in forward[here]:
+            source = pending.pop()
+            for target in forward[source]:
                 was_live = self.is_live(target)
                 self._live_ways[target] = self._live_ways.get(target, 0) + 1
                 if not was_live:
                     pending.append(target)
 
     def _wither(self, name: str) -> None:
-        """Let everybody behind *name*, which has no token any more, know."""
+        """Update the nodes after *name*, which is not live anymore."""
         forward, pending = self.graph.forward, [name]
         while pending:
-            here = pending.pop()
-            for target in forward[here]:
-                left = self._live_ways[target] - 1
-                self._live_ways[target] = left
-                if left:
+            source = pending.pop()
+            for target in forward[source]:
+                live_ways = self._live_ways[target] - 1
+                self._live_ways[target] = live_ways
+                if live_ways:
                     continue
                 if self.is_live(target):
                     self._offer(target)
@@ -461,28 +471,28 @@ _WORDS: dict[str, Callable[..., None]] = {
     for name, method in vars(Marking).items()
     if name.startswith("_do_")
 }
-"""What an operation's first item means."""
+"""Name of an operation -> the method that applies it."""
 
 
 def carried(marking: Marking, name: str) -> Reference | None:
-    """Return where the output is that reached the present execution of *name*.
+    """Return the reference to the output that reached the active execution of *name*.
 
-    One source: its output. Several: a map from their ids, in the order of their arrival; of a
-    source that itself hands on such a map, what is in that. Maps within maps would grow
-    twofold with each pair of markers that one other marker joins.
+    With one source, it is the output of that source. With several, it is a map from their ids in
+    order of arrival; if a source passes on such a map, its entries are merged in. Nested maps would
+    double in size with each pair of markers that another marker joins.
     """
     sources = marking.active[name].sources
     if len(sources) == 1:
         return marking.outputs.get(sources[0])
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for source in sources:
         reference = marking.outputs.get(source)
-        found.update(reference if isinstance(reference, dict) else {source: reference})
-    return found or None
+        merged.update(reference if isinstance(reference, dict) else {source: reference})
+    return merged or None
 
 
 def value_of(reference: Reference | None, read: Callable[[str], str]) -> Any:
-    """Return the text at *reference*, or a map of texts; empty where nothing was said."""
+    """Return the text at *reference*, or a map of texts; empty if there is no output."""
     if reference is None:
         return ""
     if isinstance(reference, str):
@@ -491,7 +501,7 @@ def value_of(reference: Reference | None, read: Callable[[str], str]) -> Any:
 
 
 def text_of(reference: Reference | None, read: Callable[[str], str]) -> str:
-    """Return the same as a text; a map as JSON on one line."""
+    """Return the output at *reference* as text; a map becomes JSON on one line."""
     value = value_of(reference, read)
     if isinstance(value, str):
         return value

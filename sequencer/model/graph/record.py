@@ -1,8 +1,8 @@
-"""How a marking is written down: whole while it is small, else as a base and what followed.
+"""How a marking is stored: in the head while it is small, else as a base and later operations.
 
-The head is part of every journal record, so it must not grow with the graph or with the
-length of the run. A base is a document of the run, named by its content; each says which
-older one it goes on from, and now and then one has the whole marking again.
+The head is part of every journal record, so it must not grow with the graph or the length of the
+run. A base is a document of the run that is named by its content. Each base refers to the older
+one that it continues, and from time to time one has the whole marking again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ from sequencer.model.head import MARKINGS, Flow, Head, Status
 
 INLINE_ENTRIES = 80
 INLINE_BYTES = 800
-"""Of a marking that stands in the head itself; indented, as there, it takes three times as much."""
+"""Limit for a marking in the head itself; there it is indented, which triples its size."""
 SINCE_BYTES = 800
-"""Of the operations in the head."""
+"""Limit for the operations in the head."""
 SHORTEST_CHAIN = 1000
-"""Operations after which the whole marking is written again, at the earliest."""
-"""Of the documents' names."""
+"""The whole marking is written again after this many operations at the earliest."""
 SHOWN_ASKS = 10
 SHOWN_ASKS_BYTES = 500
 _NOTHING = Flow()
 
 
 def snapshot(marking: Marking) -> dict[str, Any]:
-    """Return *marking* as JSON, without what is empty."""
+    """Return *marking* as plain JSON data without empty values."""
     once = [name for name, times in marking.done.items() if times == 1]
-    found = {
+    data = {
         "waiting": {name: list(sources) for name, sources in marking.waiting.items()},
         "active": {name: active.as_json() for name, active in marking.active.items()},
         "iterations": marking.iterations,
@@ -50,29 +49,29 @@ def snapshot(marking: Marking) -> dict[str, Any]:
         "busy_ms": marking.busy_ms,
         "busy_since": marking.busy_since,
         "lost": marking.lost,
-        "grown": [growth.as_json() for growth in marking.growths],
+        "grown": [expansion.as_json() for expansion in marking.growths],
         "team": marking.ledger.as_json(),
     }
-    # A copy: what was written down must not change with the marking.
-    written: dict[str, Any] = json.loads(json.dumps({k: v for k, v in found.items() if v}))
+    # A copy, because the snapshot must not change with the marking.
+    written: dict[str, Any] = json.loads(json.dumps({k: v for k, v in data.items() if v}))
     return written
 
 
 def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
-    """Return the marking that `snapshot` has written.
+    """Return the marking that `snapshot` has stored.
 
     Raises:
-        KeyError, TypeError, ValueError: it was not written by `snapshot` for this graph.
+        KeyError, TypeError, ValueError: *data* is not a snapshot for this graph.
     """
-    growths = [TaskExpansion.model_validate(one) for one in data.get("grown", ())]
-    for growth in growths:
-        graph = grown_graph(graph, growth)
-    asked = {*data.get("waiting", {}), *data.get("active", {})}
-    if unknown := sorted(asked - graph.by_id.keys()):
+    expansions = [TaskExpansion.model_validate(item) for item in data.get("grown", ())]
+    for expansion in expansions:
+        graph = grown_graph(graph, expansion)
+    used = {*data.get("waiting", {}), *data.get("active", {})}
+    if unknown := sorted(used - graph.by_id.keys()):
         raise KeyError(f"node {unknown[0]!r} is not in the graph")
     return Marking(
         graph,
-        waiting={name: dict.fromkeys(found) for name, found in data.get("waiting", {}).items()},
+        waiting={name: dict.fromkeys(sources) for name, sources in data.get("waiting", {}).items()},
         active={name: Active.from_json(entry) for name, entry in data.get("active", {}).items()},
         iterations=data.get("iterations", 0),
         outputs=dict(data.get("outputs", {})),
@@ -85,28 +84,28 @@ def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
         busy_ms=data.get("busy_ms", 0),
         busy_since=data.get("busy_since"),
         lost=dict(data.get("lost", {})),
-        growths=growths,
+        growths=expansions,
         ledger=Ledger(**data.get("team", {})),
     )
 
 
 @dataclass(slots=True)
 class Chain:
-    """The documents that the present head's marking is made of."""
+    """The documents that contain the marking of the current head."""
 
     names: list[str] = field(default_factory=list)
     operations: int = 0
-    """In the documents since the last whole marking."""
+    """The number of operations in the documents after the last whole marking."""
     _measured: tuple[Operation, ...] = field(default=(), compare=False, repr=False)
-    """Operations in a head whose size is known; they are not encoded anew at each transition."""
+    """Operations in a head whose size is known, so that each transition need not encode them."""
     _bytes: int = field(default=0, compare=False, repr=False)
 
     def size_with(self, since: tuple[Operation, ...], more: Sequence[Operation]) -> int:
-        """Return the size of *since*, which stands in the head, and of *more* behind it."""
+        """Return the size of *since*, the operations in the head, followed by *more*."""
         known = self._bytes if since is self._measured and since else _size(since)
         if not more:
             return known
-        # Two lists that become one lose a bracket each, and gain a comma.
+        # Joining two lists removes two brackets and adds a comma.
         return known + _size(more) - 1 if since else _size(more)
 
     def has(self, since: tuple[Operation, ...], size: int) -> None:
@@ -115,14 +114,14 @@ class Chain:
 
 
 class Written(NamedTuple):
-    """What a transition writes down."""
+    """What a transition stores."""
 
     flow: Flow
     chain: Chain
     document: tuple[str, bytes] | None = None
-    """To be kept before the head."""
-    starts_anew: bool = False
-    """The document has the whole marking; older ones than the last chain's can go."""
+    """Name and content, to store before the head."""
+    is_whole: bool = False
+    """The document has the whole marking; documents before the last chain can be removed."""
 
 
 def write(
@@ -132,31 +131,31 @@ def write(
     chain: Chain,
     operations: Sequence[Operation],
 ) -> Written:
-    """Return how *marking*, which *operations* have led to from *before*, is written down."""
-    told = {"status": str(marking.status), "rest": rest, "asks": _asks(marking)}
+    """Return how to store *marking*, the result of *operations* after *before*."""
+    fields = {"status": str(marking.status), "rest": rest, "asks": _asks(marking)}
     previous = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
     entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
     entries += len(marking.growths) + len(marking.ledger.spent)
     if entries <= INLINE_ENTRIES:
-        whole = snapshot(marking)
-        if _size(whole) <= INLINE_BYTES:
-            flow = previous.replace(**told, marking=whole, base=None, since=())
+        inline = snapshot(marking)
+        if _size(inline) <= INLINE_BYTES:
+            flow = previous.replace(**fields, marking=inline, base=None, since=())
             return Written(flow, Chain())
     if previous.base is not None:
         since = (*previous.since, *operations)
         size = chain.size_with(previous.since, operations)
         if size <= SINCE_BYTES:
             chain.has(since, size)
-            return Written(previous.replace(**told, marking=None, since=since), chain)
+            return Written(previous.replace(**fields, marking=None, since=since), chain)
         length = chain.operations + len(since)
         if length <= max(SHORTEST_CHAIN, 2 * entries):
             name, data = _document({"base": previous.base, "since": since})
-            flow = previous.replace(**told, marking=None, base=name, since=())
+            flow = previous.replace(**fields, marking=None, base=name, since=())
             return Written(flow, Chain([*chain.names, name], length), (name, data))
     name, data = _document({"marking": snapshot(marking)})
-    flow = previous.replace(**told, marking=None, base=name, since=())
-    return Written(flow, Chain([name]), (name, data), starts_anew=True)
+    flow = previous.replace(**fields, marking=None, base=name, since=())
+    return Written(flow, Chain([name]), (name, data), is_whole=True)
 
 
 def _asks(marking: Marking) -> tuple[str, ...]:
@@ -176,15 +175,15 @@ def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
 
 
 def read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[Marking, Chain]:
-    """Return the marking that *flow* stands for, with the documents that it is made of.
+    """Return the marking of *flow*, with the chain of documents that contain it.
 
     Raises:
-        KeyError, TypeError, ValueError: they are damaged, or not of this graph.
+        KeyError, TypeError, ValueError: they are damaged, or belong to another graph.
     """
     try:
         return _read(graph, flow, document)
     except (AttributeError, IndexError, RecursionError) as error:
-        # What they say about damaged content is of no use to anybody.
+        # Their own messages about damaged content don't help anyone.
         raise ValueError(f"a part of the marking is not what it should be: {error}") from error
 
 
@@ -208,17 +207,17 @@ def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[M
     for operations in reversed(segments):
         for operation in operations:
             marking.apply(operation)
-    # A base that was written at the run's end does not say how it ended.
+    # A base that was written at the end of the run does not say how the run ended.
     marking.status = FlowStatus(flow.status)
     count = sum(map(len, segments[1:]))
     return marking, Chain(names[::-1], count)
 
 
 def flow_of(head: Head, where: str) -> Flow:
-    """Return the progress of the graph's run of *head*, which stands in the file *where*.
+    """Return the progress of the graph run of *head*, which is in the file *where*.
 
     Raises:
-        CorruptState: it has none.
+        CorruptState: the head has no progress.
     """
     if head.flow is None:
         again = command(head.run_name, "reset")

@@ -1,9 +1,9 @@
-"""The execution rules of graphs: what follows from what happens at a node.
+"""The execution rules of graphs: what follows from an event at a node.
 
-Pure but for the marking that it is given: no clock, no files. Who calls decides when a node
-starts and how long it takes; a run in real time and a simulation on a virtual clock go
-through the same methods, so they take the same way. Each method appends to ``operations``
-what it changed, and to ``facts`` what is worth telling.
+Pure except for the marking that it changes: no clock, no files. The caller decides when a node
+starts and how long it takes. A real run and a simulation on a virtual clock call the same
+methods, so they take the same path. Each method appends its changes to ``operations`` and its
+facts to ``facts``.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _BEGUN = {NodeKind.AGENT: Event.CLAIMED, NodeKind.HUMAN: Event.ASKED}
 _DONE = {NodeKind.AGENT: Event.SUCCEEDED, NodeKind.HUMAN: Event.ANSWERED}
 _AGENT, _CLAIMED, _SUCCEEDED = NodeKind.AGENT, Event.CLAIMED, Event.SUCCEEDED
 _RUNNING = FlowStatus.RUNNING
-"""Most nodes are agents, and to hash a member of an enum, or to look it up, takes a while."""
+"""Most nodes are agents, and hashing or looking up a member of an enum is slow."""
 
 
 _cut = partial(shortened, limit=600)
-"""Of what a node has failed with, in the head: room for an answer's start and the labels."""
+"""Cuts an error for the head, but leaves room for the start of an answer and the labels."""
 
 
 class FlowFact(NamedTuple):
-    """One thing that happened at a node."""
+    """One event at a node."""
 
     event: Event
     node: str
@@ -47,35 +47,35 @@ class FlowFact(NamedTuple):
 
 
 RETRYABLE = ("error", "timeout")
-"""Kinds of failures that another attempt could mend."""
+"""Kinds of failures that another attempt could fix."""
 
 
 class MarkingEditor:
-    """Takes one marking from event to event."""
+    """Applies events to one marking."""
 
     def __init__(self, marking: Marking) -> None:
-        """Change *marking*."""
+        """Edit *marking*."""
         self.marking = marking
         self.graph = marking.graph
-        """With what was added to it."""
+        """The graph with added tasks."""
         self.facts: list[FlowFact] = []
         self.operations: list[Operation] = []
 
     def do(self, *operation: Any) -> None:
-        """Apply one operation and keep it, without what is left out at its end."""
-        kept = list(operation)
-        while kept[-1] is None:
-            del kept[-1]
-        self.marking.apply(kept)
-        self.operations.append(kept)
-        if kept[0] == "grow":
+        """Apply one operation and record it without the None values at its end."""
+        recorded = list(operation)
+        while recorded[-1] is None:
+            del recorded[-1]
+        self.marking.apply(recorded)
+        self.operations.append(recorded)
+        if recorded[0] == "grow":
             self.graph = self.marking.graph
 
-    def tell(self, event: Event, node: str, **details: Any) -> None:
-        """Keep a fact."""
+    def report(self, event: Event, node: str, **details: Any) -> None:
+        """Record a fact."""
         self.facts.append(FlowFact(event, node, details))
 
-    # --- the beginning -------------------------------------------------------------
+    # --- the start -----------------------------------------------------------------
 
     def begin(self) -> None:
         """Put a token on each entry."""
@@ -83,15 +83,15 @@ class MarkingEditor:
             self.do("token", name, None)
 
     def start(self, name: str, token: int | None = None) -> Node:
-        """Let *name* begin with all its tokens, and return the node.
+        """Start *name* with all its tokens, and return the node.
 
-        With *token* it is claimed in the same moment.
+        With *token*, it is also claimed.
         """
         self.do("start", name, token)
         node = self.graph.by_id[name]
-        begun = _CLAIMED if node.kind is _AGENT else _BEGUN.get(node.kind, Event.STARTED)
-        told = {"from": list(self.marking.active[name].sources)}
-        self.facts.append(FlowFact(begun, name, told))
+        event = _CLAIMED if node.kind is _AGENT else _BEGUN.get(node.kind, Event.STARTED)
+        details = {"from": list(self.marking.active[name].sources)}
+        self.facts.append(FlowFact(event, name, details))
         return node
 
     # --- how an execution ends -----------------------------------------------------
@@ -104,14 +104,14 @@ class MarkingEditor:
         event: Event | None = None,
         decision: Decision | None = None,
     ) -> None:
-        """Accept *output* of *name*, kept at *reference*, and follow the edges that it picks.
+        """Accept *output* of *name*, stored at *reference*, and follow the edges that it selects.
 
-        *event* is told instead of what is usual; a hook's *decision* picks instead, or ends all.
+        *event* replaces the usual event; a hook's *decision* selects the edges or ends the run.
         """
         node = self.graph.by_id[name]
-        blocked = self._in_the_way(node)
-        if blocked is not None:
-            message = f"output.key {node.output_key!r}: {blocked!r} in the state is no map"
+        conflict = self._conflicting_key(node)
+        if conflict is not None:
+            message = f"output.key {node.output_key!r}: {conflict!r} in the state is not a map"
             self.fail(name, "OutputKey", message)
             return
         has_choice = is_choice(self.graph, name)
@@ -124,110 +124,112 @@ class MarkingEditor:
             self.do("end", str(FlowStatus.COMPLETED))
             return
         self.facts.append(FlowFact(done, name, chosen))
-        places = self.graph.outgoing[name]
+        indexes = self.graph.outgoing[name]
         try:
             if decision is not None and decision.target is not None:
-                places = ways_to(self.graph, name, decision.target)
+                indexes = ways_to(self.graph, name, decision.target)
             elif has_choice:
-                places = choose(self.graph, name, output)
+                indexes = choose(self.graph, name, output)
         except NoMatchingBranch as error:
             self.do("done", name, reference, node.output_key)
             self._fail_without_way(name, str(error))
             return
-        if self.graph.back_edges.isdisjoint(places):
-            targets = [self.graph.edges[place].target for place in places]
+        if self.graph.back_edges.isdisjoint(indexes):
+            targets = [self.graph.edges[index].target for index in indexes]
             if self.graph.has_tasks:
-                # A list that was changed under way may have put this task before a done one; and
-                # one that needs not all of those before it may have begun without this one.
+                # An edit of the list may have put this task before a done one, and a task that does
+                # not need all its predecessors may have started without this one.
                 marking = self.marking
-                targets = [one for one in targets if not marking.has_begun(one)]
+                targets = [target for target in targets if not marking.has_begun(target)]
             self.do("step", name, targets, reference, node.output_key)
             self.look_for_the_end()
             return
         self.do("done", name, reference, node.output_key)
-        self._follow(name, places)
+        self._follow(name, indexes)
 
     def _fail_without_way(self, name: str, message: str) -> None:
         listed = ", ".join(map(repr, labels_of(self.graph, name)))
         hint = f"it has to be one of {listed}" if listed else ""
         self.fail(name, "NoMatchingBranch", message, hint)
 
-    def _in_the_way(self, node: Node) -> str | None:
-        """Return the part of the node's output key that is taken by something else than a map."""
+    def _conflicting_key(self, node: Node) -> str | None:
+        """Return the part of the output key whose value is not a map; None: there is none."""
         if node.output_key is None:
             return None
         parts = node.output_key.split(".")
-        here: Any = self.graph.state
+        value: Any = self.graph.state
         for length in range(1, len(parts)):
             prefix = ".".join(parts[:length])
             if prefix in self.marking.keys:
                 return prefix
-            here = here.get(parts[length - 1], {}) if isinstance(here, dict) else here
-            if here is None:
-                here = {}
-            if not isinstance(here, dict):
+            value = value.get(parts[length - 1], {}) if isinstance(value, dict) else value
+            if value is None:
+                value = {}
+            if not isinstance(value, dict):
                 return prefix
         return None
 
-    def _follow(self, name: str, places: tuple[int, ...]) -> None:
-        edges = [self.graph.edges[place] for place in places]
-        backs = [
-            e for e, place in zip(edges, places, strict=True) if place in self.graph.back_edges
+    def _follow(self, name: str, indexes: tuple[int, ...]) -> None:
+        edges = [self.graph.edges[index] for index in indexes]
+        back_edges = [
+            edge
+            for edge, index in zip(edges, indexes, strict=True)
+            if index in self.graph.back_edges
         ]
-        may_go_on = all(self._may_loop(name, edge.target) for edge in backs)
-        # Also where the run ends here: a `retry` goes on behind what was accepted.
+        may_continue = all(self._may_loop(name, edge.target) for edge in back_edges)
+        # Even if the run ends here: a `retry` continues after the accepted node.
         self.do("follow", name, [edge.target for edge in edges])
-        if may_go_on:
+        if may_continue:
             self.look_for_the_end()
         else:
             self.end(FlowStatus.MAX_ITERATIONS)
 
     def _may_loop(self, name: str, target: str) -> bool:
-        """Count one way back; return whether it is not one too many."""
+        """Count one loop; return whether it is within the limit."""
         limit, number = self.graph.max_iterations, self.marking.iterations + 1
         self.do("loop", number)
         if number <= limit:
-            self.tell(Event.LOOPED, name, to=target, number=number)
+            self.report(Event.LOOPED, name, to=target, number=number)
             return True
         others = self._others(name)
-        self.tell(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=others)
+        self.report(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=others)
         return False
 
     def fail_attempt(self, name: str, message: str, due: str | None, kind: str = "error") -> None:
-        """Record that an attempt failed; with *due* another one follows, else it is for good."""
+        """Record that an attempt failed; without *due*, the node fails permanently."""
         number = self.marking.active[name].failures + 1
         ends = due is None and self._ends_with(name)
-        told = {"try": number, "error": message, **({} if kind == "error" else {"type": kind})}
-        self.tell(Event.FAILED, name, **told, **self._cancelled_by(name, ends=ends))
+        details = {"try": number, "error": message, **({} if kind == "error" else {"type": kind})}
+        self.report(Event.FAILED, name, **details, **self._cancelled_by(name, ends=ends))
         if due is not None:
             self.do("fail", name, due)
             return
         self._give_up(name, kind, message, number)
 
     def fail(self, name: str, kind: str, message: str, hint: str = "") -> None:
-        """Record a failure that no other attempt could mend; *hint* says what would have done."""
+        """Record a failure that no other attempt could fix; *hint* says what would be correct."""
         cancelled = self._cancelled_by(name, ends=self._ends_with(name))
-        instead = {"hint": hint} if hint else {}
-        self.tell(Event.FAILED, name, error=message, type=kind, **instead, **cancelled)
-        told = f"{message}; {hint}" if hint else message
-        self._give_up(name, kind, told, self.marking.active[name].failures + 1)
+        details = {"hint": hint} if hint else {}
+        self.report(Event.FAILED, name, error=message, type=kind, **details, **cancelled)
+        text = f"{message}; {hint}" if hint else message
+        self._give_up(name, kind, text, self.marking.active[name].failures + 1)
 
     def _ends_with(self, name: str) -> bool:
-        """Return whether the run ends where *name* fails for good."""
+        """Return whether the run ends if *name* fails permanently."""
         if self.graph.has_tasks:
             return False
         target = self.graph.on_error
         return target is None or self.marking.error is not None or name == target
 
     def _cancelled_by(self, name: str, *, ends: bool) -> dict[str, list[str]]:
-        """Return, for the fact that *name* has failed, what is cancelled if the run *ends*."""
+        """Return the details of a fact about *name*: what is canceled if the run *ends*."""
         others = self._others(name) if ends else []
         return {"cancelled": others} if others else {}
 
     def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
         error = {"node": name, "type": kind, "message": _cut(message), "attempts": attempts}
         if self.graph.has_tasks:
-            # Others need not fail with it.
+            # The other tasks can continue.
             self.do("block", name, error)
             return
         target = self.graph.on_error
@@ -238,13 +240,14 @@ class MarkingEditor:
         others = self._others(name)
         self.do("clear")
         self.do("error", error)
-        self.tell(Event.DIVERTED, name, to=target, cancelled=others)
+        self.report(Event.DIVERTED, name, to=target, cancelled=others)
         self.do("token", target, None)
 
     def expire(self, name: str) -> None:
-        """Let a person's time be over: to where the node says, else by the label, else as E6.
+        """Expire the question of *name*: go to its ``on_timeout``, else as if it said "timeout".
 
-        What the person said the time before is no output any more.
+        Without labels, the run follows all its edges; without edges, the node fails. An earlier
+        answer of the person is no longer the output.
         """
         node = self.graph.by_id[name]
         if node.on_timeout is None:
@@ -253,35 +256,35 @@ class MarkingEditor:
             elif not self.graph.outgoing[name]:
                 self.fail(name, "NoMatchingBranch", f"no matching branch for {TIMEOUT!r}")
             else:
-                self.tell(Event.EXPIRED, name)
+                self.report(Event.EXPIRED, name)
                 self.do("done", name)
                 self._follow(name, self.graph.outgoing[name])
             return
-        self.tell(Event.EXPIRED, name, to=node.on_timeout)
+        self.report(Event.EXPIRED, name, to=node.on_timeout)
         is_back = name in self.graph.back_jumps
-        may_go_on = not is_back or self._may_loop(name, node.on_timeout)
+        may_continue = not is_back or self._may_loop(name, node.on_timeout)
         self.do("step", name, [node.on_timeout])
-        if not may_go_on:
+        if not may_continue:
             self.end(FlowStatus.MAX_ITERATIONS)
 
     # --- how the run ends ----------------------------------------------------------
 
     def time_is_up(self) -> None:
-        """End the run because its agents took longer than it may take."""
-        self.tell(Event.TIMED_OUT, "", cancelled=self.running())
+        """End the run because its agents took longer than its limit."""
+        self.report(Event.TIMED_OUT, "", cancelled=self.running())
         self.end(FlowStatus.TIMED_OUT)
 
     def cancel(self) -> None:
-        """End the run because a person says so."""
-        self.tell(Event.CANCELLED, "", cancelled=self.running())
+        """End the run because a person decided so."""
+        self.report(Event.CANCELLED, "", cancelled=self.running())
         self.end(FlowStatus.CANCELLED)
 
     def end(self, status: FlowStatus) -> None:
-        """Take every token away; what there was is kept for another try."""
+        """End the run with *status*; the tokens are kept for a `retry`."""
         self.do("halt", str(status))
 
     def look_for_the_end(self) -> None:
-        """End the run if no token is left, or only what a failed task holds back."""
+        """End the run if no token is left, or only tokens that failed tasks block."""
         marking = self.marking
         if marking.graph.has_tasks:
             self._look_for_failures()
@@ -302,30 +305,30 @@ class MarkingEditor:
             self.do("failure", next(iter(needed.values())))
             self.end(FlowStatus.FAILED)
 
-    # --- teams ---------------------------------------------------------------------
+    # --- tasks ---------------------------------------------------------------------
 
-    def tell_growth(self, growth: TaskExpansion, by: str) -> None:
-        """Tell that the tasks of *growth* were added, because of what *by* has said."""
-        self.tell(Event.GROWN, by, tasks=[node.id for node in growth.nodes])
+    def report_expansion(self, expansion: TaskExpansion, author: str) -> None:
+        """Record that the tasks of *expansion* were added because of the answer of *author*."""
+        self.report(Event.GROWN, author, tasks=[node.id for node in expansion.nodes])
 
     def refuse(self, name: str, reason: str, fix: TaskExpansion | None) -> None:
-        """Take a "no" of task *name*, which judges: *fix* comes before it judges again.
+        """Record a "no" of task *name*, which judges: *fix* runs before it judges again.
 
-        No fix: it is begun anew.
+        Without *fix*, it judges again at once.
         """
         number = self.marking.ledger.refusals.get(name, 0) + 1
-        self.tell(Event.INVALID, name, reason=shortened(reason), number=number)
+        self.report(Event.INVALID, name, reason=shortened(reason), number=number)
         self.do("team", "refused", name, shortened(reason, 2000))
         if fix is None:
             self.do("drop", name)
             return
         self.do("grow", fix.as_json())
-        self.tell_growth(fix, name)
+        self.report_expansion(fix, name)
         self.do("follow", name, [node.id for node in fix.nodes])
 
     def _others(self, name: str) -> list[str]:
         return [other for other in self.running() if other != name]
 
     def running(self) -> list[str]:
-        """Return the nodes that have begun and have not ended, in order."""
+        """Return the active nodes, in order."""
         return sorted(self.marking.active, key=self.graph.order.__getitem__)

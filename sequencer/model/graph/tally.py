@@ -1,4 +1,4 @@
-"""What a graph's run keeps beside its tokens: usage, failures and messages."""
+"""What a graph run records in addition to its tokens: usage, failures and messages."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ Spent = list[float]
 
 
 class Ledger(Struct):
-    """Changed by `apply` only; plain JSON inside."""
+    """Usage, failures and messages of tasks; changed by `apply` only; plain JSON inside."""
 
     spent: dict[str, Spent] = field(default_factory=dict)
     """By task."""
     streak: int = 0
     """Attempts that failed in a row, over all tasks."""
     broke_at: int = 0
-    """The streak at which the circuit breaker opened; what still ran then can't close it."""
+    """The streak at which the circuit breaker opened; attempts that ran then can't close it."""
     notes: dict[str, str] = field(default_factory=dict)
-    """What a task's latest attempt failed with, for its next one."""
+    """The error of a task's latest attempt, for its next one."""
     refusals: dict[str, int] = field(default_factory=dict)
     """How often a task that judges has said no."""
     told: dict[str, list[list[str]]] = field(default_factory=dict)
-    """Messages to a task as they came: where the text is, who said it, when."""
+    """Messages to a task in order: the reference to the text, the sender, the time."""
     warned: list[str] = field(default_factory=list)
-    """What was warned about once."""
+    """Warnings that were given already."""
 
     @property
     def failures(self) -> int:
-        """Return how many failures in a row the circuit breaker goes by."""
+        """Return the number of failures in a row that the circuit breaker counts."""
         return max(self.streak, self.broke_at)
 
     def apply(self, word: str, *arguments: Any) -> None:
-        """Change the state; the words are the methods below that begin with ``_do_``."""
+        """Change the ledger; each method ``_do_WORD`` below is the operation WORD."""
         _WORDS[word](self, *arguments)
 
     def forget(self, task: str) -> None:
-        """Let *task* begin as if it never had; what it has used stays."""
+        """Forget the failures and refusals of *task*; its usage stays."""
         self.notes.pop(task, None)
         self.refusals.pop(task, None)
 
@@ -83,7 +83,7 @@ class Ledger(Struct):
         self.warned.append(what)
 
     def _do_again(self) -> None:
-        """A person lets it go on: what has failed counts no more."""
+        """Reset failures, refusals and warnings, because a person continues the run."""
         self.streak = self.broke_at = 0
         self.refusals.clear()
         self.warned.clear()
@@ -94,7 +94,7 @@ _WORDS: dict[str, Callable[..., None]] = {
     for name, method in vars(Ledger).items()
     if name.startswith("_do_")
 }
-"""What the first argument of the operation ``team`` means."""
+"""First argument of the operation ``team`` -> the method that applies it."""
 
 
 _NO_TRAITS = TaskTraits()
@@ -106,22 +106,22 @@ class Used:
     __slots__ = ("tokens", "usd")
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start at 0."""
         self.usd = 0.0
         self.tokens = 0.0
 
     def add(self, usd: float, tokens: float) -> None:
-        """Count what one attempt has used."""
-        # Rounded as each task's own sum is, so that it does not matter in which order.
+        """Add the usage of one attempt."""
+        # Rounded like the sum of each task, so that the order does not matter.
         self.usd = round(self.usd + usd, 9)
         self.tokens += tokens
 
 
 class Tally:
-    """Sums over the tasks of one marking; `Marking` keeps it."""
+    """Sums over the tasks of one marking; `Marking` updates it."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start at 0."""
         self.total = Used()
         self.roles: dict[str, Used] = {}
         self.used_up: set[str] = set()
@@ -129,14 +129,14 @@ class Tally:
 
     @classmethod
     def of(cls, graph: Graph, ledger: Ledger) -> Self:
-        """Return the sums over all that is in *ledger*."""
-        made = cls()
+        """Return the sums over all tasks in *ledger*."""
+        tally = cls()
         for name, spent in ledger.spent.items():
-            made.add(graph, ledger, name, spent[0], spent[1])
-        return made
+            tally.add(graph, ledger, name, spent[0], spent[1])
+        return tally
 
     def add(self, graph: Graph, ledger: Ledger, name: str, usd: float, tokens: float) -> None:
-        """Count what an attempt at task *name* has used, which *ledger* has counted already."""
+        """Add the usage of an attempt at task *name*, which *ledger* already includes."""
         node = graph.by_id.get(name)
         task = _NO_TRAITS if node is None or node.task is None else node.task
         self.total.add(usd, tokens)

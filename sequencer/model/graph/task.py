@@ -1,7 +1,7 @@
 """The traits of a node that represents a task.
 
-A graph of tasks is an ordinary graph. Making it from a list, roles, and running tasks belong to a
-plug-in.
+A graph of tasks is an ordinary graph. A plug-in creates it from a list, defines roles, and runs the
+tasks.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from sequencer.frozen.fields import Field
 from sequencer.model.step import Name
 
 MAX_TASKS = 1000
-"""Of one list."""
+"""Limit for one list."""
 Needs = Literal["all", "any"] | Annotated[int, Field(strict=True, ge=1, le=MAX_TASKS)]
 Adds = Literal["tasks", "sub-issues"]
 
 
 class Budget(Frozen, allow_inf_nan=False):
-    """What several attempts together may use in one run; None: no limit."""
+    """Limits for the total usage of several attempts in one run; None: no limit."""
 
     max_cost_usd: float | None = Field(default=None, gt=0)
     max_tokens: int | None = Field(default=None, gt=0)
@@ -31,7 +31,7 @@ class Budget(Frozen, allow_inf_nan=False):
         return self.max_cost_usd is not None or self.max_tokens is not None
 
     def is_used_up(self, usd: float, tokens: float, share: float = 1.0) -> bool:
-        """Return whether *usd* or *tokens* are *share* of it or more."""
+        """Return whether *usd* or *tokens* reach this *share* of the limits."""
         cost, most = self.max_cost_usd, self.max_tokens
         return (cost is not None and usd >= share * cost) or (
             most is not None and tokens >= share * most
@@ -39,7 +39,7 @@ class Budget(Frozen, allow_inf_nan=False):
 
 
 class TaskTraits(Frozen):
-    """What a graph's node keeps of the task that it stands for."""
+    """What a node keeps of the task that it represents."""
 
     role: Name | None = None
     description: str = ""
@@ -51,8 +51,8 @@ class TaskTraits(Frozen):
     worktree: bool = False
     adds: Adds | None = None
     fixes: Name | None = None
-    """The task that judges, where this one mends what that one has refused."""
+    """The task that judges, if this task fixes the work that it has refused."""
     budget: Budget = Budget()
     brought: tuple[str, ...] = ()
-    """Step fields that the role brought and not the task's author: an agent that can't honour
-    one works without it. Those of a fixer are ``fixer.FIELD``."""
+    """Step fields that come from the role, not from the task's author: an agent that does not
+    support one works without it. Fields of a fixer are ``fixer.FIELD``."""

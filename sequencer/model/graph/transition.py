@@ -1,4 +1,4 @@
-"""How long a graph's agents were at work, and when something is due."""
+"""A transition of a graph run under construction; the caller stores its result and marking."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sequencer.model.outcome import Decision, Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim
 
 LONGEST_PAUSE = timedelta(seconds=LATEST_RESET_S, days=1)
-"""Nothing puts an attempt off for longer."""
+"""No attempt is put off for longer."""
 
 
 def rests(active: Active) -> bool:
@@ -31,29 +31,29 @@ def rests(active: Active) -> bool:
 
 
 def busy_ms(head: Head, marking: Marking, now: datetime) -> int:
-    """Return how long agents have been at work until *now*, in milliseconds.
+    """Return how long agents have worked until *now*, in milliseconds.
 
-    While nobody holds a claim in *head*, only the waits for next attempts count, and no longer
-    than they were to be; on hold nothing does.
+    While *head* has no claims, only the waits for next attempts count, and only until their due
+    dates. While the run is on hold, no time counts.
     """
     if marking.busy_since is None or head.is_on_hold:
         return marking.busy_ms
     until = now
     if not head.claims:
-        dues = [one.due for one in marking.active.values() if one.due and rests(one)]
+        dues = [active.due for active in marking.active.values() if active.due and rests(active)]
         until = min(now, datetime.fromisoformat(max(dues, default=marking.busy_since)))
     spent = (until - datetime.fromisoformat(marking.busy_since)).total_seconds()
     return marking.busy_ms + max(round(spent * 1000), 0)
 
 
 def later(now: datetime, milliseconds: int) -> str:
-    """Return the moment *milliseconds* after *now*, as heads have it."""
+    """Return the time *milliseconds* after *now* in the format of heads."""
     due = now + timedelta(milliseconds=milliseconds)
     return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def failures(marking: Marking) -> str:
-    """Return what failed for good; of a team there may be several."""
+    """Return the permanent failures in words; a graph of tasks may have several."""
     failure = marking.failure or {}
     if not marking.graph.has_tasks:
         return f"node {marking.titled(failure.get('node'))} failed: {failure.get('message')}"
@@ -61,14 +61,14 @@ def failures(marking: Marking) -> str:
 
 
 def _of_tasks(failed: Mapping[str, Mapping[str, Any]]) -> str:
-    return "; ".join(f"task {name!r} failed: {one.get('message')}" for name, one in failed.items())
+    return "; ".join(f"task {name!r} failed: {why.get('message')}" for name, why in failed.items())
 
 
 def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
-    """Return if no task of a team has failed by the time that *reason* ends the work.
+    """Return if no needed task has failed when *reason* ends the work.
 
     Raises:
-        StepFailed: one has; that a limit was reached as well makes it no good end.
+        StepFailed: a task has failed; then the end is no success, even if a limit is the reason.
     """
     if failed := marking.needed():
         again = command(head.run_name, "retry")
@@ -79,7 +79,7 @@ def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
 
 
 def bad_end(head: Head, marking: Marking) -> StepFailed:
-    """Return the error that a flow's end is; the same whenever it is asked."""
+    """Return the error for a run that ended badly; it is always the same for one end."""
     error = marking.error or {}
     failed = f"node {marking.titled(error.get('node'))} failed ({error.get('message')})"
     what = {
@@ -101,14 +101,14 @@ def bad_end(head: Head, marking: Marking) -> StepFailed:
 
 
 NOTE_CHARS = 2000
-"""Of what an attempt failed with, for the next one."""
+"""Limit for the error of an attempt in the note for the next one."""
 Pass = Callable[[Marking, str], tuple[str, Reference | None]]
-"""What a node that does no work says, and where that is: what reached it."""
+"""Returns the output of a node that does no work, and its reference: what reached the node."""
 
 
 @dataclass
 class OpenTransition:
-    """One transition that is being made; `resulting.transition_of` ends it."""
+    """One transition under construction; `transition_of` completes it."""
 
     head: Head
     marking: Marking
@@ -116,22 +116,22 @@ class OpenTransition:
     now: datetime
     hand_on: Pass
     chain: Chain = field(default_factory=Chain)
-    """What the marking of the head is made of."""
+    """The documents that contain the marking of the head."""
     facts: list[Fact] = field(default_factory=list)
     granted: list[int] = field(default_factory=list)
-    """Tokens of the claims that it grants."""
+    """Tokens of the claims that this transition grants."""
 
     def __post_init__(self) -> None:
-        """Begin with nothing done."""
+        """Start without changes."""
         self.before = self.head
         self.editor = MarkingEditor(self.marking)
         self.longest_taken_over_s = 0.0
-        """The lease of a claim that this takes over."""
+        """The longest lease of the claims that this transition takes over."""
         is_limited = self.marking.graph.timeout_ms is not None
         self.spent_ms = busy_ms(self.head, self.marking, self.now) if is_limited else 0
-        """Of the agents' time, up to now; what happens in the transition changes no past."""
+        """The agents' time until now, computed before the transition changes anything."""
         self._passing: list[int] = []
-        """Nodes that have begun, do no work and are still to be left; a heap by order."""
+        """Active nodes that do no work and have to be left, as a heap by order."""
 
     # --- an attempt ended ----------------------------------------------------------
 
@@ -145,14 +145,14 @@ class OpenTransition:
         *,
         decision: Decision | None = None,
     ) -> None:
-        """Accept what the holder of *token* has done; its answer may add *growth* to the graph.
+        """Accept the result of the holder of *token*; its answer may add *growth* to the graph.
 
         A hook's *decision* may say where the run goes, or that it is complete.
 
         Raises:
-            StaleClaim: the claim is not in the head any more.
+            StaleClaim: the claim is no longer in the head.
         """
-        held = self._end_claim(token, outcome.usage, steps=1)
+        claim = self._end_claim(token, outcome.usage, steps=1)
         index = self.head.step_index + 1
         self.head = self.head.replace(
             step_index=index,
@@ -160,15 +160,15 @@ class OpenTransition:
             last_prompt=outcome.prompt or self.head.last_prompt,
         )
         ledger = self.marking.ledger
-        if ledger.streak or held.step in ledger.notes:
-            self.editor.do("team", "accepted", held.step)
+        if ledger.streak or claim.step in ledger.notes:
+            self.editor.do("team", "accepted", claim.step)
         if growth is not None:
-            # Before its tokens go on: who waits for it waits for what it adds as well.
+            # Before its tokens move: nodes that wait for it also wait for what it adds.
             self.editor.do("grow", growth.as_json())
-        self.editor.succeed(held.step, outcome.output, reference, decision=decision)
+        self.editor.succeed(claim.step, outcome.output, reference, decision=decision)
         if growth is not None:
-            self.editor.tell_growth(growth, held.step)
-        self._take_facts(held, record)
+            self.editor.report_expansion(growth, claim.step)
+        self._take_facts(claim, record)
 
     def refuse(
         self,
@@ -177,13 +177,13 @@ class OpenTransition:
         record: Mapping[str, Any],
         fix: TaskExpansion | None,
     ) -> None:
-        """Take the "no" of a task that judges; *fix* is done before it judges again.
+        """Record the "no" of a task that judges; *fix* runs before it judges again.
 
         Raises: see `accept`.
         """
-        held = self._end_claim(token, outcome.usage)
-        self.editor.refuse(held.step, (outcome.error or "").strip(), fix)
-        self._take_facts(held, record)
+        claim = self._end_claim(token, outcome.usage)
+        self.editor.refuse(claim.step, (outcome.error or "").strip(), fix)
+        self._take_facts(claim, record)
 
     def fail(
         self, token: int, outcome: Outcome, record: Mapping[str, Any], *, due: str | None, kind: str
@@ -192,53 +192,53 @@ class OpenTransition:
 
         Raises: see `accept`.
         """
-        held = self._end_claim(token, outcome.usage)
+        claim = self._end_claim(token, outcome.usage)
         message = (outcome.error or "no reason given").strip()
         if self.marking.graph.has_tasks:
-            self.editor.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
+            self.editor.do("team", "failed", claim.step, shortened(message, NOTE_CHARS))
         if kind in RETRYABLE or due is not None:
-            self.editor.fail_attempt(held.step, message, due, kind)
+            self.editor.fail_attempt(claim.step, message, due, kind)
         else:
-            self.editor.fail(held.step, kind, message)
-        self._take_facts(held, record)
+            self.editor.fail(claim.step, kind, message)
+        self._take_facts(claim, record)
 
     def release(
         self, token: int, record: Mapping[str, Any] | None, usage: Usage, due: str | None = None
     ) -> None:
-        """Give the claim back; the node is as it was, and nothing failed.
+        """Release the claim; the node is as before, and nothing failed.
 
         Raises: see `accept`.
         """
-        held = self._end_claim(token, usage)
-        self.editor.do("drop", held.step, due)
-        self._tell(Event.RELEASED, held, record)
+        claim = self._end_claim(token, usage)
+        self.editor.do("drop", claim.step, due)
+        self._report(Event.RELEASED, claim, record)
 
     def charge(self, claim: Claim, usage: Usage, record: Mapping[str, Any]) -> None:
-        """Count what an attempt has used whose *claim* is gone; its result does not count."""
+        """Count the *usage* of an attempt whose *claim* is gone; its result does not count."""
         self.head = self.head.replace(usage=self.head.usage.plus(usage, steps=0))
         self._spend(claim, usage)
-        self._tell(Event.RELEASED, claim, record)
+        self._report(Event.RELEASED, claim, record)
 
     def _end_claim(self, token: int, usage: Usage, steps: int = 0) -> Claim:
-        held = held_claim(self.head, token)
+        claim = held_claim(self.head, token)
         self.head = self.head.replace(
             claims=transitions.without_claim(self.head, token),
             usage=self.head.usage.plus(usage, steps=steps),
         )
-        self._spend(held, usage)
-        return held
+        self._spend(claim, usage)
+        return claim
 
-    def _spend(self, held: Claim, usage: Usage) -> None:
-        """Count what an attempt has used for its task as well."""
+    def _spend(self, claim: Claim, usage: Usage) -> None:
+        """Count *usage* for the task of *claim* as well."""
         tokens = usage.input_tokens + usage.output_tokens
-        is_there = held.step in self.marking.graph.by_id
+        exists = claim.step in self.marking.graph.by_id
         has_cost = usage.cost_usd or tokens or usage.seconds
-        if has_cost and is_there and self.marking.graph.has_tasks:
+        if has_cost and exists and self.marking.graph.has_tasks:
             spent = round(usage.cost_usd, 9), tokens, round(usage.seconds, 3)
-            self.editor.do("team", "spend", held.step, *spent)
+            self.editor.do("team", "spend", claim.step, *spent)
 
-    def _tell(self, event: Event, held: Claim, outcome: Mapping[str, Any] | None) -> None:
-        fact = Fact(event, held.step, held.step_index, held.token, held.attempt, outcome)
+    def _report(self, event: Event, claim: Claim, outcome: Mapping[str, Any] | None) -> None:
+        fact = Fact(event, claim.step, claim.step_index, claim.token, claim.attempt, outcome)
         self.facts.append(fact)
 
     # --- people, time and ends -----------------------------------------------------
@@ -246,13 +246,13 @@ class OpenTransition:
     def answer(
         self, name: str, text: str, reference: Reference | None, record: Mapping[str, Any]
     ) -> None:
-        """Take a person's answer to the question of *name*."""
+        """Accept a person's answer to the question of *name*."""
         active = self.marking.active[name]
         self.editor.succeed(name, text, reference)
         self._take_facts(None, record, token=active.token)
 
     def expire(self, name: str) -> None:
-        """Let the time of the question of *name* be over."""
+        """End the time for an answer to the question of *name*."""
         token = self.marking.active[name].token
         self.editor.expire(name)
         self._take_facts(None, {}, token=token)
@@ -263,17 +263,17 @@ class OpenTransition:
         self._take_facts(None, {})
 
     def cancel(self, record: Mapping[str, Any]) -> None:
-        """End the run because a person says so."""
+        """End the run because a person decided so."""
         self.editor.cancel()
         self._take_facts(None, record)
 
     def tell(self, name: str, reference: str, record: Mapping[str, Any]) -> None:
-        """Keep a message to task *name*, whose text is at *reference*, under the newest token."""
+        """Record a message to node *name*, whose text is at *reference*, under the newest token."""
         self.editor.do("team", "tell", name, reference, record.get("by", ""), self.at)
         head = self.head
         self.facts.append(Fact(Event.TOLD, name, head.step_index, head.token, 0, record))
 
-    def pass_by_hand(
+    def complete_node(
         self,
         name: str,
         event: Event,
@@ -281,7 +281,7 @@ class OpenTransition:
         reference: Reference | None,
         record: Mapping[str, Any],
     ) -> None:
-        """Leave *name*, which has begun, as if it had said *output*; stamped, it is a step."""
+        """Complete the active node *name* with *output*; if it is accepted, it counts as a step."""
         ledger = self.marking.ledger
         if ledger.streak or name in ledger.notes:
             self.editor.do("team", "accepted", name)
@@ -292,39 +292,39 @@ class OpenTransition:
             usage = head.usage.plus(Usage(steps=1))
             self.head = head.replace(step_index=index, iteration=index + 1, usage=usage)
 
-    def fail_by_hand(self, name: str, message: str, record: Mapping[str, Any]) -> None:
-        """Let *name*, which has begun, fail for good."""
-        self.editor.tell(Event.STAMPED, name, **record)
+    def fail_node(self, name: str, message: str, record: Mapping[str, Any]) -> None:
+        """Let the active node *name* fail permanently."""
+        self.editor.report(Event.STAMPED, name, **record)
         self.editor.fail(name, "ByHand", message)
         self._take_facts(None, {})
 
     def rewind(
         self, name: str, region: list[str], tokens: list[list[Any]], again: list[str]
     ) -> None:
-        """Take back *region*, where *name* leads to, and put down *tokens*; *again* run again."""
+        """Take back *region*, the nodes from *name* on, and add *tokens*; *again* run again."""
         self.editor.do("rewind", region, tokens)
         self.head = self.head.replace(exit_reason=None)
-        told = {"note": f"to {name}", "again": again}
-        self.facts.append(Fact(Event.REWOUND, name, self.head.step_index, outcome=told))
+        details = {"note": f"to {name}", "again": again}
+        self.facts.append(Fact(Event.REWOUND, name, self.head.step_index, outcome=details))
 
     def put_back(self) -> None:
-        """Put the tokens back that were there when the run ended."""
+        """Put back the tokens that were there when the run ended."""
         self.editor.do("restore")
         self.head = self.head.replace(exit_reason=None)
-        self._begin_again()
+        self._resume_active()
 
     def warn(self, what: str, message: str) -> None:
-        """Keep a warning, once."""
+        """Record a warning once."""
         self.editor.do("team", "warn", what)
         self.facts.append(Fact(Event.WARNED, "", self.head.step_index, outcome={"note": message}))
 
     def restore(self, only: str | None = None) -> None:
-        """Put the tokens back that were there when the run failed, or make tries due at once.
+        """Put back the tokens that were there when the run failed, or make tries due at once.
 
-        With *only*, of this node; other tasks of a team that have failed stay so.
+        With *only*, only for this node; other failed tasks stay failed.
 
         Raises:
-            TransitionRefused: nothing failed, and nothing waits for another try.
+            TransitionRefused: nothing failed, and nothing waits for its next try.
         """
         marking, what = self.marking, "nothing" if only is None else f"{only!r} has not"
         streak = marking.ledger.failures
@@ -332,7 +332,7 @@ class OpenTransition:
             self.editor.do("team", "again")
         if marking.ended_at:
             was, lost = str(marking.status), marking.lost
-            self._tell_by_hand(f"retry: the run was {was}")
+            self._report_command(f"retry: the run was {was}")
             self.put_back()
             for name, error in lost.items():
                 if only not in (None, name):
@@ -344,38 +344,37 @@ class OpenTransition:
             resting, failed = ([only] if only in names else [] for names in (resting, failed))
         if not resting and not failed and (not streak or only is not None):
             raise TransitionRefused(
-                f"retry: {what} failed, and {'no node waits' if only is None else 'waits not'} "
-                "for another try",
-                hint="'sequencer status' shows where the run stands",
+                f"retry: {what} failed, and "
+                f"{'no node waits' if only is None else 'does not wait'} for another try",
+                hint="'sequencer status' shows where the run is",
             )
         for name in resting:
             self.editor.do("drop", name, None)
         for name in failed:
             self.editor.do("unblock", name)
         names = ", ".join([*resting, *failed])
-        self._tell_by_hand(
+        self._report_command(
             f"retry: {names} at once" if names else "retry: failures count from 0 again"
         )
 
-    def _begin_again(self) -> None:
-        """Ask and pass what has begun; agents are claimed like those that nobody holds."""
+    def _resume_active(self) -> None:
+        """Ask and pass the active nodes; agent nodes are claimed later, as released ones are."""
         graph = self.editor.graph
         for name in tuple(self.marking.active):
             node = graph.by_id[name]
             if node.kind is NodeKind.HUMAN:
-                self.editor.tell(Event.ASKED, name, again=True)
+                self.editor.report(Event.ASKED, name, again=True)
                 self._ask(name, node.timeout_ms)
             elif not node.works:
                 heapq.heappush(self._passing, graph.order[name])
 
-    def _tell_by_hand(self, note: str) -> None:
-        fact = Fact(Event.RESUMED, "", self.head.step_index, outcome={"note": note})
-        self.facts.append(fact)
+    def _report_command(self, note: str) -> None:
+        self.facts.append(Fact(Event.RESUMED, "", self.head.step_index, outcome={"note": note}))
 
     # --- what follows --------------------------------------------------------------
 
     def settle(self, capacity: Capacity | None) -> None:
-        """Go on until nothing follows by itself; claim what *capacity* allows."""
+        """Apply everything that follows by itself; claim what *capacity* allows."""
         slots_left = capacity.slots if capacity is not None else 0
         closed: Collection[str] = ()
         if capacity is not None:
@@ -383,7 +382,7 @@ class OpenTransition:
         passing = self._passing
         marking, nodes, order = self.marking, self.editor.graph.nodes, self.editor.graph.order
         while marking.status is FlowStatus.RUNNING:
-            can_claim = slots_left > 0 and self._has_place()
+            can_claim = slots_left > 0 and self._is_below_max_parallel()
             name = marking.next_startable(agents=can_claim, closed=closed)
             if name is not None:
                 is_agent = self.editor.graph.by_id[name].kind is NodeKind.AGENT
@@ -400,9 +399,9 @@ class OpenTransition:
                 continue
             if not passing:
                 break
-            here = nodes[heapq.heappop(passing)].id
-            if here in marking.active:
-                self._pass(here)
+            passed = nodes[heapq.heappop(passing)].id
+            if passed in marking.active:
+                self._pass(passed)
         self.editor.look_for_the_end()
 
     def _pass(self, name: str) -> None:
@@ -410,31 +409,31 @@ class OpenTransition:
         try:
             text, reference = self.hand_on(self.marking, name)
         except StorageFailed as error:
-            # Of this node; else what was done before it could never be accepted.
+            # Let only this node fail: otherwise the nodes before it could never be accepted.
             self.editor.fail(name, "Output", error.message)
         else:
             self.editor.succeed(name, text, reference)
         self._take_facts(None, {})
 
-    def _has_place(self) -> bool:
+    def _is_below_max_parallel(self) -> bool:
         limit = self.editor.graph.max_parallel
         return limit is None or len(self.head.claims) < limit
 
     def _claim_again(self, capacity: Capacity, slots: int) -> tuple[int, Collection[str]]:
-        """Claim executions that nobody holds any more.
+        """Claim active executions that no process holds anymore.
 
-        Returns how many places are left, and what is not to be begun now.
+        Returns how many slots are left, and which nodes must not start now.
         """
         closed = capacity.closed(self.head, self.marking)
-        held = {claim.token: claim for claim in self.head.claims}
+        claims = {claim.token: claim for claim in self.head.claims}
         order, nodes = self.editor.graph.urgency, self.editor.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
             active = self.marking.active.get(name)
             if active is None or nodes[name].kind is not NodeKind.AGENT:
                 continue
-            claim = held.get(active.token)
+            claim = claims.get(active.token)
             if claim is not None and claim.token in capacity.gone and name in closed:
-                # Nobody may begin it again, and its holder's end must not be waited for.
+                # It must not start again, and its holder is gone, so don't wait for it.
                 self._take_over(claim, capacity.used.get(claim.token))
                 self.editor.do("drop", name)
                 continue
@@ -446,14 +445,14 @@ class OpenTransition:
                 continue
             if claim is not None:
                 self._take_over(claim, capacity.used.get(claim.token))
-            elif not self._has_place():
+            elif not self._is_below_max_parallel():
                 continue
             if active.attempt >= capacity.limits.attempts:
                 message = f"started {active.attempt} times without an end (limits.attempts)"
                 self.editor.fail(name, "MaxAttempts", message)
                 self._take_facts(None, {})
                 continue
-            self.editor.tell(Event.CLAIMED, name, **_again(active))
+            self.editor.report(Event.CLAIMED, name, **_claim_details(active))
             self.editor.do("claim", name, self.head.token + 1)
             closed = self._grant(name, capacity, slots) or closed
             slots -= 1
@@ -463,23 +462,23 @@ class OpenTransition:
         if active.due is None:
             return True
         ahead = datetime.fromisoformat(active.due) - self.now
-        # No pause is so long: a clock that was years ahead has set it.
+        # No pause is this long: the date was set by a clock that was years ahead.
         return ahead <= timedelta(0) or ahead > LONGEST_PAUSE
 
-    def _take_over(self, held: Claim, used: Usage | None) -> None:
-        self.longest_taken_over_s = max(self.longest_taken_over_s, held.ttl_s)
-        self._end_claim(held.token, used or Usage())
-        self.facts.append(transitions.taken_over(held, used))
+    def _take_over(self, claim: Claim, used: Usage | None) -> None:
+        self.longest_taken_over_s = max(self.longest_taken_over_s, claim.ttl_s)
+        self._end_claim(claim.token, used or Usage())
+        self.facts.append(transitions.taken_over(claim, used))
 
     def _grant(self, name: str, capacity: Capacity, slots: int) -> Collection[str] | None:
-        """Write down that the next token holds *name*, as the marking says already.
+        """Add the claim of *name* with the next token, which the marking has already.
 
-        Returns the nodes that are not to be begun now, if that may have changed.
+        Returns the nodes that must not start now, or None if they can't have changed.
         """
         token, most = self.head.token + 1, self.editor.graph.max_parallel
-        # Where the graph says how many work at once, other processes may take what is left.
-        places = slots if most is None else most - len(self.head.claims)
-        share = capacity.share(self.head, self.marking, name, places)
+        # If the graph limits how many work at once, other processes may use what is left.
+        free = slots if most is None else most - len(self.head.claims)
+        share = capacity.share(self.head, self.marking, name, free)
         granted = Claim(
             token=token,
             step=name,
@@ -506,40 +505,41 @@ class OpenTransition:
         self._take_facts(None, {}, token=token)
 
     def _take_facts(
-        self, held: Claim | None, record: Mapping[str, Any], token: int | None = None
+        self, claim: Claim | None, record: Mapping[str, Any], token: int | None = None
     ) -> None:
-        """Take over what the course has told; *record* goes with the first fact."""
+        """Move the facts from the editor to this transition; *record* goes with the first one."""
         for fact in self.editor.facts:
-            self.facts.append(self._fact(fact, held, record, token))
+            self.facts.append(self._fact(fact, claim, record, token))
             record = {}
             if fact.event is Event.DIVERTED:
-                # Every execution was cancelled; what their holders bring must not count.
+                # Every execution was canceled; the results of their holders must not count.
                 self.head = self.head.replace(claims=())
         self.editor.facts.clear()
 
     def _fact(
-        self, fact: FlowFact, held: Claim | None, record: Mapping[str, Any], token: int | None
+        self, fact: FlowFact, claim: Claim | None, record: Mapping[str, Any], token: int | None
     ) -> Fact:
         outcome = {**record, **fact.details} or None
-        if held is not None and fact.node == held.step:
-            return Fact(fact.event, fact.node, held.step_index, held.token, held.attempt, outcome)
+        if claim is not None and fact.node == claim.step:
+            index, attempt = claim.step_index, claim.attempt
+            return Fact(fact.event, fact.node, index, claim.token, attempt, outcome)
         return Fact(fact.event, fact.node, self.head.step_index, token or 0, 0, outcome)
 
 
-def _again(active: Active) -> dict[str, Any]:
-    """Return what is told about one more claim of an execution."""
+def _claim_details(active: Active) -> dict[str, Any]:
+    """Return the details of the fact about another claim of an execution."""
     if active.failures:
         return {"retry": active.failures + 1}
     return {"again": True} if active.attempt else {"from": list(active.sources)}
 
 
 ERROR_CHARS = 4000
-"""Of what a run has failed with, in its journal."""
+"""Limit for the error of a run in its journal."""
 ENDS_BADLY = (FlowStatus.FAILED, FlowStatus.TIMED_OUT, FlowStatus.MAX_ITERATIONS)
 
 
 def rest_of(marking: Marking) -> Status:
-    """Return the status that a run has while nobody works on it."""
+    """Return the status of a run while no process works on it."""
     if marking.status in ENDS_BADLY:
         return Status.FAILED
     if marking.status is not FlowStatus.RUNNING:
@@ -551,7 +551,7 @@ def rest_of(marking: Marking) -> Status:
 
 
 def transition_of(step: OpenTransition) -> Transition:
-    """Return what *step* did; the marking has to be written into the head by who calls."""
+    """Return the result of *step*; the caller has to store the marking in the head."""
     _count_time(step)
     marking = step.marking
     head = changed(step.head, step.at, expected_step=_expected(marking))
@@ -559,10 +559,10 @@ def transition_of(step: OpenTransition) -> Transition:
         return Transition(_at_rest(head, marking), tuple(step.facts))
     is_new = step.head.flow is None or step.head.flow.status == FlowStatus.RUNNING
     if is_new:
-        told = {"status": str(marking.status)}
+        details = {"status": str(marking.status)}
         if marking.status is FlowStatus.FAILED:
-            told["error"] = shortened(failures(marking), ERROR_CHARS)
-        step.facts.append(Fact(Event.COMPLETED, "", head.step_index, 0, 0, told))
+            details["error"] = shortened(failures(marking), ERROR_CHARS)
+        step.facts.append(Fact(Event.COMPLETED, "", head.step_index, 0, 0, details))
     reason = None if marking.status is FlowStatus.COMPLETED else str(marking.status)
     head = head.replace(
         claims=(), status=rest_of(marking), pause_requested=False, exit_reason=reason
@@ -579,22 +579,22 @@ def _at_rest(head: Head, marking: Marking) -> Head:
 
 
 def _expected(marking: Marking) -> str:
-    """Return a node that comes next, for who looks at the head alone."""
+    """Return a node that comes next, for readers of the head alone."""
     return marking.next_startable() or next(iter(marking.active), "")
 
 
 def _count_time(step: OpenTransition) -> None:
-    """Keep how long agents have been at work; only where the run has a limit on that."""
+    """Record how long agents have worked, if the run has a limit for that."""
     marking = step.marking
     if marking.graph.timeout_ms is None:
         return
     spent = marking.busy_ms if marking.busy_since is None else step.spent_ms
     if step.longest_taken_over_s and marking.busy_since is not None:
-        # It worked no longer than its lease, for all that is known.
+        # As far as is known, its process worked no longer than its lease.
         spent = min(spent, marking.busy_ms + round(step.longest_taken_over_s * 1000))
     waits = any(map(rests, marking.active.values())) and not step.head.is_on_hold
     works = bool(step.head.claims) or waits
-    # Not ``at``, which has whole seconds: what is lost there would count at each change.
+    # Not ``at``: it has whole seconds, and the lost fractions would add up with each change.
     since = later(step.now, 0) if works and marking.status is FlowStatus.RUNNING else None
     if (spent, since) != (marking.busy_ms, marking.busy_since):
         step.editor.do("busy", spent, since)

@@ -1,1 +1,1 @@
-"""Cycles and procedures: one place, from step to step."""
+"""Cycles and procedures: one step runs after another."""

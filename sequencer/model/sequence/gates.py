@@ -1,8 +1,8 @@
-"""What people decide at a gate and tell the steps of a line, as pure transitions.
+"""Decisions at a gate and messages to the steps of a sequence, as pure transitions.
 
-A gate is in the head, not in a process: whoever looks at the run sees it, and the first
-decision counts. A second one is refused, because the run has gone on by then. A message
-changes nothing else: it waits until an attempt that has read it is accepted.
+A gate is in the head, not in a process: every process that reads the run sees it, and the first
+decision counts. A second one is refused, because the run has continued by then. A message changes
+nothing else: it waits until an attempt that has read it is accepted.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from sequencer.model.transitions import (
 from sequencer.model.workflow import Workflow
 
 MAX_FEEDBACK_CHARS = 20_000
-"""Of one feedback or message; it stands in the journal and in the prompt."""
+"""Limit for one feedback or message; the journal and the prompt contain it."""
 MAX_WAITING = 20
-"""Different entries of messages that wait; the head stays small."""
+"""Limit for entries of waiting messages, so that the head stays small."""
 
 
 def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
     """Return the gate at which the run of *head* waits.
 
-    With *token* it has to be the gate that was opened by that attempt: the one that somebody
-    has read before deciding.
+    With *token*, it has to be the gate that the attempt with this token opened: the one that the
+    person has seen.
 
     Raises:
-        TransitionRefused: it waits at none, or the decision was made already.
+        TransitionRefused: it waits at no gate, or the decision was made already.
     """
     gate = head.gate
     if token is not None and gate is not None and gate.is_open and gate.token != token:
@@ -51,9 +51,9 @@ def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
             f"{verb}: no gate waits for a decision", hint="'sequencer inbox' lists what waits"
         )
     if not gate.is_open:
-        said = "the run was rejected" if gate.decision == "rejected" else "feedback was given"
+        decided = "the run was rejected" if gate.decision == "rejected" else "feedback was given"
         raise TransitionRefused(
-            f"{verb}: {said} at {gate.step!r} already; nothing waits",
+            f"{verb}: {decided} at {gate.step!r} already; nothing waits",
             hint="'sequencer history' shows who decided what",
         )
     return gate
@@ -67,12 +67,12 @@ def _fact(event: Event, head: Head, gate: Gate, note: str | None, by: str) -> Fa
 
 
 def continues(head: Head) -> str:
-    """Return which command makes the run of *head* continue."""
+    """Return the command that makes the run of *head* continue."""
     return command(head.run_name, "resume" if head.is_on_hold else "run")
 
 
 def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
-    """Return if a person may still decide at the gate of *head*, as about a graph's question.
+    """Return if the time to decide at the gate of *head* is not over yet.
 
     Raises:
         TransitionRefused: its time is over.
@@ -81,14 +81,14 @@ def ensure_in_time(head: Head, verb: str, at: datetime) -> None:
     if gate is not None and gate.is_open and is_past(gate.expires_at, at):
         raise TransitionRefused(
             f"{verb}: the time to decide about {gate.step!r} ended at {gate.expires_at}",
-            hint=f"{continues(head)} records what was set for that: {gate.on_timeout}",
+            hint=f"{continues(head)} records the decision for that case: {gate.on_timeout}",
         )
 
 
 def approve(
     head: Head, following: StepRef, note: str | None, *, at: str, by: str, token: int | None = None
 ) -> Transition:
-    """Let the run go on behind the gate, to *following*; at the end it is complete.
+    """Let the run continue after the gate, at *following*; if that is the end, it is complete.
 
     Raises:
         TransitionRefused: see `open_gate`.
@@ -127,9 +127,9 @@ def reject(
 
 
 def feedback(
-    head: Head, text: str, place: StepRef, *, at: str, by: str, token: int | None = None
+    head: Head, text: str, target: StepRef, *, at: str, by: str, token: int | None = None
 ) -> Transition:
-    """Send the run back to *place*, whose step is told *text*; the gate comes again.
+    """Send the run back to *target*, whose step gets *text*; later, the gate opens again.
 
     Raises:
         TransitionRefused: see `open_gate`; or the text is empty or too long for a prompt.
@@ -142,48 +142,49 @@ def feedback(
             f"feedback: {len(text)} characters are too many; the limit is {MAX_FEEDBACK_CHARS}",
             hint="write it to a file in the project, and name the file",
         )
-    told = head.replace(gate=gate.replace(decision="feedback"))
-    new = moved(told, at, place)
+    answered = head.replace(gate=gate.replace(decision="feedback"))
+    new = moved(answered, at, target)
     return Transition(at_rest_by_hand(head, new), (_fact(Event.FEEDBACK, head, gate, text, by),))
 
 
 def tell(
     head: Head, workflow: Workflow, name: str | None, text: str, *, at: str, by: str
 ) -> Transition:
-    """Let the next attempt at the step or position *name* read *text*; None: whichever is next.
+    """Send *text* to the next attempt at the step or position *name*; None: at any step.
 
     Raises:
-        TransitionRefused: nobody would read it, or too many messages wait.
+        TransitionRefused: no step would read it, or too many messages wait.
         UsageRefused: see `ensure_message`.
         UnknownName: the workflow has no such step.
     """
     ensure_message(text)
     if head.status is Status.COMPLETE:
         raise TransitionRefused(
-            "tell: the run is complete, so nobody would read it",
+            "tell: the run is complete, so no step would read it",
             hint="'sequencer rewind N' goes back to a step, 'sequencer reset' starts over",
         )
-    known = _to_come(workflow, 0)
+    known = _remaining_steps(workflow, 0)
     if name is not None and name not in known:
         raise UnknownName("step", name, known, where="sequencer tell")
-    if name is not None and name not in _to_come(workflow, head.step_index):
+    if name is not None and name not in _remaining_steps(workflow, head.step_index):
         raise TransitionRefused(
-            f"tell: step {name!r} is done, so nobody would read it",
+            f"tell: step {name!r} is done, so it would not read it",
             hint="leave the name out; then the next step reads it",
         )
-    told = dict.fromkeys((*head.told, (name or "", head.token)))
-    if len(told) > MAX_WAITING:
+    messages = dict.fromkeys((*head.told, (name or "", head.token)))
+    if len(messages) > MAX_WAITING:
         raise TransitionRefused(
-            f"tell: {MAX_WAITING} messages are waiting to be read", hint="'sequencer run' lets them"
+            f"tell: {MAX_WAITING} messages wait already",
+            hint="after 'sequencer run', their steps have read them",
         )
     record = {"by": by, "to": name, "note": text}
     step = name or head.expected_step
     fact = Fact(Event.TOLD, step, head.step_index, head.token, head.attempt, record)
-    return Transition(changed(head, at).telling(told), (fact,))
+    return Transition(changed(head, at).with_messages(messages), (fact,))
 
 
 def ensure_message(text: str) -> None:
-    """Return if *text* can be told.
+    """Return if *text* can be sent as a message.
 
     Raises:
         UsageRefused: it is empty, or too long for a prompt.
@@ -196,20 +197,22 @@ def ensure_message(text: str) -> None:
 
 
 def read_by(
-    head: Head, workflow: Workflow, place: StepRef, token: int
+    head: Head, workflow: Workflow, ref: StepRef, token: int
 ) -> tuple[tuple[str, int], ...]:
-    """Return which messages that wait in *head* the attempt with *token* at *place* has read.
+    """Return the waiting messages of *head* that the attempt with *token* at *ref* has read.
 
-    Those to a step that comes no more are for whoever comes next.
+    It also reads messages to steps that don't run again.
     """
-    mine = ("", place.step, position_at(workflow, place.step_index))
-    to_come = _to_come(workflow, place.step_index)
+    names = ("", ref.step, position_at(workflow, ref.step_index))
+    remaining = _remaining_steps(workflow, ref.step_index)
     return tuple(
-        (to, at) for to, at in head.told if at < token and (to in mine or to not in to_come)
+        (recipient, sent_at)
+        for recipient, sent_at in head.told
+        if sent_at < token and (recipient in names or recipient not in remaining)
     )
 
 
-def _to_come(workflow: Workflow, step_index: int) -> set[str]:
-    """Return the names of the steps, fixers included, that run from *step_index* on."""
+def _remaining_steps(workflow: Workflow, step_index: int) -> set[str]:
+    """Return the names of the steps that run from *step_index* on, including fixers."""
     steps = workflow.steps[step_index if workflow.kind == "procedure" else 0 :]
     return {step.name for step in workflow.replace(steps=steps).every_step}

@@ -1,11 +1,11 @@
 """Which step a workflow runs at a given index, and the rounds of a step that judges.
 
-The answer depends on the two arguments and nothing else: no file, no clock, no earlier
-answer. Two machines that read the same ``sync/state.json`` therefore agree on whose
-turn it is without talking to each other.
+The result depends on the two arguments only, not on a file, a clock or an earlier result. Two
+machines that read the same ``sync/state.json`` therefore agree on whose turn it is without
+talking to each other.
 
-step_index stays until a judgement is "yes". Each "no" and each fix is a record of its
-own, so that a crash anywhere repeats one attempt and not the whole loop.
+step_index stays until a judgment is "yes". Each "no" and each fix has its own journal record, so
+that a crash repeats one attempt and not the whole loop.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from sequencer.model.workflow import Review, Workflow
 
 
 class Description(TypedDict):
-    """One entry of what ``sequencer plan --json`` prints."""
+    """One entry in the output of ``sequencer plan --json``."""
 
     step_index: int
     iteration: int
     cycle_index: int
     position: str
-    """Name of the step that the cycle has at that place, also when a review replaces it."""
+    """Name of the step at that position of the cycle, even if a review replaces it."""
     step: str
     prompt: str
     review: bool
@@ -37,8 +37,8 @@ class Description(TypedDict):
 def resolve(workflow: Workflow, step_index: int) -> Step:
     """Return the step that *workflow* runs at *step_index*, counted from 0.
 
-    A review takes over whole cycles, one step for one step, so that a cycle stays as
-    long as it was and the meaning of later indexes does not shift:
+    A review replaces every step of a whole cycle, so that the cycle keeps its length and later
+    indexes keep their meaning:
 
     >>> plan, build, check = Step(name="plan"), Step(name="build"), Step(name="check")
     >>> workflow = Workflow("demo", (plan, build), Review(every=2, step=check))
@@ -46,9 +46,9 @@ def resolve(workflow: Workflow, step_index: int) -> Step:
     ['plan', 'build', 'check', 'check', 'plan', 'build']
 
     Raises:
-        ValueError: *step_index* is negative. Python's modulo would accept it and
-            silently count from the end of the cycle.
-        UsageRefused: a procedure has no step there; it ends and does not start over.
+        ValueError: *step_index* is negative. Python's modulo would accept it and silently count
+            from the end of the cycle.
+        UsageRefused: a procedure has no step there, because it ends and does not start over.
     """
     if step_index < 0:
         raise ValueError(f"step_index is counted from 0, so {step_index} has no meaning")
@@ -57,26 +57,26 @@ def resolve(workflow: Workflow, step_index: int) -> Step:
         if step_index >= len(steps):
             raise _beyond_the_end(workflow, step_index)
         return steps[step_index]
-    cycle_index, place = divmod(step_index, len(steps))
+    cycle_index, position = divmod(step_index, len(steps))
     if workflow.review is not None and _is_review_cycle(workflow.review, cycle_index):
         return workflow.review.step
-    return steps[place]
+    return steps[position]
 
 
 def _is_review_cycle(review: Review, cycle_index: int) -> bool:
-    # cycle + 1: with cycle % every, the very first cycle would be a review of nothing.
+    # cycle + 1: with cycle % every, the first cycle would be a review of nothing.
     return review.every > 0 and (cycle_index + 1) % review.every == 0
 
 
 def place(workflow: Workflow, step_index: int) -> StepRef:
-    """Return where a run at *step_index* stands; behind a procedure's last step, its end.
+    """Return the position of a run at *step_index*: a step, or the end after the last one.
 
     Raises:
         ValueError: *step_index* is negative.
-        UsageRefused: *step_index* lies beyond a procedure's end, where no run can get.
+        UsageRefused: *step_index* is beyond the end of a procedure, which no run can reach.
     """
     if workflow.graph is not None:
-        # Several nodes may come next; the run's marking has them.
+        # Several nodes may come next; only the marking of the run knows them.
         return StepRef(step_index, workflow.graph.entries[0], "")
     if workflow.kind == "procedure" and step_index == len(workflow.steps):
         return StepRef(step_index, "", "", is_end=True)
@@ -85,20 +85,20 @@ def place(workflow: Workflow, step_index: int) -> StepRef:
 
 
 def present(workflow: Workflow, head: Head) -> StepRef:
-    """Return where the run of *head* stands: at a step, or at the fixer of one that said "no".
+    """Return the position of the run of *head*: a step, or the fixer of one that said "no".
 
     Raises: see `place`.
     """
     if workflow.graph is not None:
         return StepRef(head.step_index, head.expected_step, "")
-    here = place(workflow, head.step_index)
+    ref = place(workflow, head.step_index)
     if head.loop is not None and head.loop.stage == "fix":
-        return fixer_place(workflow, head.step_index) or here
-    return here
+        return fixer_place(workflow, head.step_index) or ref
+    return ref
 
 
 def fixer_place(workflow: Workflow, step_index: int) -> StepRef | None:
-    """Return the place of the fixer of the step at *step_index*, if it has one."""
+    """Return the position of the fixer of the step at *step_index*, if it has one."""
     validation = resolve(workflow, step_index).validation
     if validation is None or validation.fixer is None:
         return None
@@ -106,44 +106,45 @@ def fixer_place(workflow: Workflow, step_index: int) -> StepRef | None:
     return StepRef(step_index, fixer.name, fixer.prompt_name, stage="fix")
 
 
-def step_at(workflow: Workflow, here: StepRef) -> Step:
-    """Return the step to run at *here*.
+def step_at(workflow: Workflow, ref: StepRef) -> Step:
+    """Return the step to run at *ref*.
 
     Raises: see `place`.
     """
-    step = resolve(workflow, here.step_index)
-    if here.stage == "fix" and step.validation is not None and step.validation.fixer is not None:
+    step = resolve(workflow, ref.step_index)
+    if ref.stage == "fix" and step.validation is not None and step.validation.fixer is not None:
         return step.validation.fixer
     return step
 
 
 def last_step(workflow: Workflow, head: Head, step_index: int) -> Step:
-    """Return the step with which the run of *head*, complete since *step_index*, has ended."""
+    """Return the last step of the run of *head*, which is complete and ended at *step_index*."""
     if workflow.graph is not None:
         return workflow.steps_by_name.get(head.expected_step, Step(name="end"))
     return step_at(workflow, place(workflow, step_index))
 
 
-def next_index(workflow: Workflow, start: int, is_it: Callable[[StepRef], bool]) -> int | None:
-    """Return the first step_index from *start* on whose place *is_it*; None: it is not near.
+def next_index(workflow: Workflow, start: int, matches: Callable[[StepRef], bool]) -> int | None:
+    """Return the first step_index from *start* on whose position matches; None: none is near.
 
-    Near is, in a cycle, where each of its own steps comes again though a review is between.
+    In a cycle, three lengths of the cycle are near: every step comes again in them, even if a
+    review is between. In a procedure, every step is near.
     """
     length = len(workflow.steps)
     end = start + 3 * length if workflow.kind == "cycle" else length
-    return next((i for i in range(start, end) if is_it(place(workflow, i))), None)
+    return next((index for index in range(start, end) if matches(place(workflow, index))), None)
 
 
 def index_of(workflow: Workflow, name: str) -> int | None:
-    """Return the place of the step called *name* in a cycle or procedure, from 0."""
+    """Return the number of the step called *name* in a cycle or procedure, from 0."""
     names = [step.name for step in workflow.steps]
     return names.index(name) if name in names else None
 
 
 def is_among(workflow: Workflow, positions: Collection[str], step_index: int) -> bool:
-    """Return whether the step at *step_index* is at one of *positions*; none means each is.
+    """Return whether the step at *step_index* is at one of *positions*, or there are none.
 
-    The end of a procedure is everybody's.
+    The end of a procedure is at every position.
     """
     if not positions or place(workflow, step_index).is_end:
         return True
@@ -151,12 +152,12 @@ def is_among(workflow: Workflow, positions: Collection[str], step_index: int) ->
 
 
 def position_at(workflow: Workflow, step_index: int) -> str:
-    """Return the name of the step that the workflow has at *step_index*, also in a review."""
+    """Return the name of the step that the workflow has at *step_index*, even in a review."""
     return workflow.steps[step_index % len(workflow.steps)].name
 
 
 def describe(workflow: Workflow, step_index: int) -> Description:
-    """Return everything about the step at *step_index* that a person or a program asks for.
+    """Return the description of the step at *step_index* for people and programs.
 
     Raises:
         ValueError: *step_index* is negative.
@@ -165,8 +166,8 @@ def describe(workflow: Workflow, step_index: int) -> Description:
     if workflow.graph is not None:
         return describe_node(workflow, workflow.graph.entries[0], step_index)
     step = resolve(workflow, step_index)
-    cycle_index, at = divmod(step_index, len(workflow.steps))
-    position = workflow.steps[at]
+    cycle_index, number = divmod(step_index, len(workflow.steps))
+    position = workflow.steps[number]
     return {
         "step_index": step_index,
         "iteration": step_index + 1,
@@ -178,21 +179,21 @@ def describe(workflow: Workflow, step_index: int) -> Description:
     }
 
 
-def describe_at(workflow: Workflow, here: StepRef) -> Description:
-    """Return what `describe` does about *here*, which may be a fixer's place.
+def describe_at(workflow: Workflow, ref: StepRef) -> Description:
+    """Return the same as `describe` for *ref*, which may be the position of a fixer.
 
     Raises: see `describe`.
     """
     if workflow.graph is not None:
-        return describe_node(workflow, here.step, here.step_index)
-    facts = describe(workflow, here.step_index)
-    if here.stage == "fix":
-        facts["step"], facts["prompt"] = here.step, here.prompt
+        return describe_node(workflow, ref.step, ref.step_index)
+    facts = describe(workflow, ref.step_index)
+    if ref.stage == "fix":
+        facts["step"], facts["prompt"] = ref.step, ref.prompt
     return facts
 
 
 def describe_node(workflow: Workflow, name: str, step_index: int) -> Description:
-    """Return what `describe` does about a node of a graph, which has neither cycle nor position."""
+    """Return the same as `describe` for a node of a graph, which has no cycle and no position."""
     step = workflow.steps_by_name.get(name)
     return {
         "step_index": step_index,
@@ -214,16 +215,16 @@ def _beyond_the_end(workflow: Workflow, step_index: int) -> UsageRefused:
 
 
 MAX_REASON_CHARS = 600
-"""Of a reason in the head; the journal's record of the attempt has the whole answer."""
+"""Limit for a reason in the head; the journal's record of the attempt has the whole answer."""
 
 
 def round_of(head: Head) -> int:
-    """Return which judgement the run of *head* is at, from 1."""
+    """Return the number of the current judgment in the run of *head*, from 1."""
     return head.loop.round if head.loop else 1
 
 
 def exhausted(head: Head) -> int:
-    """Return how often all rounds of the present step have said "no" by now."""
+    """Return how often all rounds of the current step have ended with a "no"."""
     return head.loop.exhausted if head.loop else 0
 
 
@@ -233,9 +234,9 @@ def is_exhausted(head: Head, validation: Validation) -> bool:
 
 
 def last_no(workflow: Workflow, head: Head) -> str:
-    """Return which step of the run of *head* said "no" last, in which round, and why.
+    """Return in words which step of the run of *head* said "no" last, in which round, and why.
 
-    Empty: none has since the last step was accepted.
+    Empty: no step has said "no" since the last step was accepted.
     """
     loop = head.loop
     if loop is None or not loop.reason:
@@ -243,11 +244,11 @@ def last_no(workflow: Workflow, head: Head) -> str:
     judge = resolve(workflow, head.step_index)
     most = loop.round if judge.validation is None else judge.validation.max_attempts
     number = loop.round if loop.stage == "fix" else loop.round - 1
-    said = f"{judge.name} said no (round {number} of {most})"
+    text = f"{judge.name} said no (round {number} of {most})"
     if not number:
         times = f", {loop.exhausted} times" if loop.exhausted > 1 else ""
-        said = f"{judge.name} said no in all {most} rounds{times}"
-    return f"{said}: {loop.reason}"
+        text = f"{judge.name} said no in all {most} rounds{times}"
+    return f"{text}: {loop.reason}"
 
 
 def judged(
@@ -255,18 +256,18 @@ def judged(
     token: int,
     event: Event,
     outcome: Outcome,
-    place: StepRef,
+    following: StepRef,
     *,
     reason: str,
     at: str,
     record: Mapping[str, Any],
 ) -> Transition:
-    """Record a "no" or a fix, as *event* says; *place* is what comes next, the fixer or the judge.
+    """Record a "no" or a fix, as *event* says; *following*, the fixer or the judge, comes next.
 
     Raises:
         StaleClaim: see `transitions.held_claim`.
     """
-    is_fix = place.stage == "fix"
+    is_fix = following.stage == "fix"
     loop = Loop(
         stage="fix" if is_fix else "verify",
         round=round_of(head) + int(not is_fix),
@@ -282,7 +283,7 @@ def judged(
         record=record,
         steps=int(event is Event.FIXED),
         last_prompt=outcome.prompt or head.last_prompt,
-        expected_step=place.step,
+        expected_step=following.step,
         failures_in_row=0,
         attempt=0,
         loop=loop,

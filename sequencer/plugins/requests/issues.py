@@ -495,7 +495,7 @@ def as_request(
             priority=issue.priority,
         )
     except ValidationError as error:
-        raise UsageRefused(error.told()[0], where=where) from None
+        raise UsageRefused(error.messages()[0], where=where) from None
 
 
 def _shortened(title: str) -> str:

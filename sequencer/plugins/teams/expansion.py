@@ -72,7 +72,7 @@ class TeamExpander(Struct, frozen=True):
             raise AnswerRefused(self.redact(f"no task is added: {error}")) from None
         except ValidationError as error:
             # A value built from the answer is invalid: a text plus our own words is too long.
-            message = f"no task is added: {error.told(with_values=False)[0]}"
+            message = f"no task is added: {error.messages(with_values=False)[0]}"
             raise AnswerRefused(self.redact(message)) from None
         return growth.replace(steps=tuple(map(self._performed, growth.steps)))
 

@@ -453,7 +453,7 @@ def step_of(
         return Step(name=name, **written)
     except ValidationError as refused:
         at = source.section.prompt.line if source.section else 1
-        diagnostics.add("E-NODE", name, refused.told()[0], (at, 1))
+        diagnostics.add("E-NODE", name, refused.messages()[0], (at, 1))
         return Step.model_construct(name=name)
 
 

@@ -13,7 +13,7 @@ from sequencer.model.sequence.sequence_kind import (
     MAX_ROUNDS,
     ContinuationKind,
     SequenceKind,
-    ending_of,
+    continuation_of,
     gate_of,
 )
 from sequencer.model.step import Step
@@ -40,7 +40,7 @@ def made_of(here: StepRef, outcome: Outcome = OK, **made: Any) -> AttemptResult:
 
 
 def ending(here: StepRef, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
-    return ending_of(
+    return continuation_of(
         SequenceKind(PROCEDURE), head or new_head(), made_of(here, outcome, **made), 20
     )
 
@@ -118,7 +118,7 @@ def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
         ran = AttemptResult(
             OK, step_at(CYCLE, there), there, "canned", decision=Decision(Move.GOTO, target)
         )
-        ended = ending_of(SequenceKind(CYCLE), new_head(), ran, 20)
+        ended = continuation_of(SequenceKind(CYCLE), new_head(), ran, 20)
         assert ended.following is not None
         return ended.following.step_index
 

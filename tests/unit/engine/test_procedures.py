@@ -228,8 +228,8 @@ def test_a_gate_that_is_over_decides_for_itself(tmp_path: Path) -> None:
     until_it_is_over(run)
     recorder = Recorder()
     summary = work(reopened(tmp_path), on_event=recorder)
-    assert summary.reason.startswith("the run was rejected at 'ask': nobody decided until")
-    assert any("nobody decided about 'ask'" in notice for notice in recorder.notices)
+    assert summary.reason.startswith("the run was rejected at 'ask': no one decided until")
+    assert any("no one decided about 'ask'" in notice for notice in recorder.notices)
     assert list(run.history())[-2]["outcome"]["by"] == "timeout"
 
 

@@ -187,7 +187,7 @@ def test_another_step_index_expects_the_step_that_is_there() -> None:
     def placed(moved: Head) -> StepRef:
         return StepRef(moved.step_index, f"step {moved.step_index}", "")
 
-    made = edits.edit_field(head, "step_index", 4, at=AT, placed=placed)
+    made = edits.edit_field(head, "step_index", 4, at=AT, locate=placed)
     assert made.head.expected_step == "step 4"
     assert (made.facts[0].step, made.facts[0].step_index) == (head.expected_step, 1)
 

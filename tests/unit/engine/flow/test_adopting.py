@@ -10,7 +10,7 @@ import pytest
 from sequencer.errors import CorruptState, DefinitionChanged, TransitionRefused
 from sequencer.model.commands import Adopt, RetryNow
 from sequencer.model.graph import record as flow_record
-from sequencer.model.graph.command_rules import MAX_TOLD
+from sequencer.model.graph.command_rules import MAX_DIFFERENCES
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from tests.flows import workflow
@@ -51,10 +51,10 @@ def test_it_says_what_was_changed(tmp_path: Path) -> None:
 
 
 def test_it_does_not_say_everything_of_a_great_change(tmp_path: Path) -> None:
-    names = " --> ".join(f"n{number}" for number in range(MAX_TOLD + 10))
+    names = " --> ".join(f"n{number}" for number in range(MAX_DIFFERENCES + 10))
     after = adopted(waiting(tmp_path), f"a --> h{{{{H}}}} --> {names}")
     told = note(after).split("; ")
-    assert len(told) == MAX_TOLD + 1
+    assert len(told) == MAX_DIFFERENCES + 1
     assert told[-1].startswith("and ")
     assert len(note(after)) < 4_000
 
@@ -72,7 +72,7 @@ def test_where_the_run_stands_must_be_there(tmp_path: Path, text: str, message: 
     after = made.changed(workflow(text))
     with pytest.raises(TransitionRefused, match=message) as refused:
         after.run().do(Adopt())
-    assert refused.value.hint == "answer what is asked first"
+    assert refused.value.hint == "answer the open questions first"
     assert ((tmp_path / "sync" / "flow.json").read_bytes(), made.head) == before
     # And it goes on as it was.
     made.answer("h", "yes")
@@ -103,7 +103,7 @@ def test_what_a_failure_has_stopped_must_have_its_node(tmp_path: Path) -> None:
 def test_a_line_of_steps_is_no_graph(tmp_path: Path) -> None:
     made = waiting(tmp_path)
     line = made.changed(Workflow("flow", (Step(name="a"),)))
-    with pytest.raises(TransitionRefused, match="line of steps"):
+    with pytest.raises(TransitionRefused, match="sequence of steps"):
         line.run().do(Adopt())
 
 
