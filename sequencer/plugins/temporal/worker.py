@@ -51,7 +51,7 @@ from sequencer.model.transitions import held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.plugins.temporal.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.plugins.temporal.editions import bring, bring_all
-from sequencer.plugins.temporal.events import Tell
+from sequencer.plugins.temporal.events import Notify
 from sequencer.plugins.temporal.leaving import wait_for_the_end
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.news import NewsWatch
@@ -112,13 +112,13 @@ class Activities:
     """Makes the attempts that the server hands to this process."""
 
     def __init__(
-        self, worker_of: Callable[[str], tuple[Worker, Head]], tell: Tell = lambda *_: None
+        self, worker_of: Callable[[str], tuple[Worker, Head]], notify: Notify = lambda *_: None
     ) -> None:
         """Make attempts; *worker_of* returns a run's worker and newest head for the run's id.
 
-        *tell* gets a notice for each attempt that can't be made here.
+        *notify* gets a notice for each attempt that can't be made here.
         """
-        self._worker_of, self._tell = worker_of, tell
+        self._worker_of, self._notify = worker_of, notify
         self._running: dict[tuple[str, int], Cancellation] = {}
         self.started = Counter[str]()
         """How many attempts this process has started, by run."""
@@ -190,7 +190,7 @@ class Activities:
             # Nothing is wrong with the step: a worker that reaches the server makes it.
             raise _failed(away.message, type=LOST) from away
         except SequencerError as refusal:
-            self._tell(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
+            self._notify(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
             raise _refused(refusal) from refusal
         return report_of(ended, error, identity() if self.is_ending else None)
 
@@ -410,15 +410,15 @@ def _immediate_end(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | 
 
 
 def serve(
-    store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None], tell: Tell
+    store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None], notify: Notify
 ) -> None:
     """Make attempts for all runs of the project of *store* until it is asked to end.
 
     *on_ready* gets a function for that: its first call starts no more attempts and waits for the
-    running ones, its second call stops those too. *tell* gets the attempts' events.
+    running ones, its second call stops those too. *notify* gets the attempts' events.
     """
-    workers = Workers(store, tell)
-    attempts, stop = Activities(workers.of, tell), Cancellation()
+    workers = Workers(store, notify)
+    attempts, stop = Activities(workers.of, notify), Cancellation()
     workers.in_use = attempts.runs
 
     def end() -> None:
@@ -428,18 +428,18 @@ def serve(
 
     on_ready(end)
     try:
-        store.connection.call(_served(store, attempts, places, stop, tell))
+        store.connection.call(_served(store, attempts, places, stop, notify))
     finally:
         workers.leave()
         stop.close()
 
 
 async def _served(
-    store: FleetStore, attempts: Activities, places: int, stop: Cancellation, tell: Tell
+    store: FleetStore, attempts: Activities, places: int, stop: Cancellation, notify: Notify
 ) -> None:
     client = await store.connection.client()
     async with server_of(client, store.options.queue, attempts, places, LONGEST_END):
-        bringing = asyncio.create_task(bring_all(store, tell))
+        bringing = asyncio.create_task(bring_all(store, notify))
         try:
             await asyncio.to_thread(stop.wait)
         finally:
@@ -450,9 +450,9 @@ async def _served(
 class Workers:
     """The engine's worker of each run for which this process makes attempts."""
 
-    def __init__(self, store: FleetStore, tell: Tell = lambda *_: None) -> None:
-        """Start with none; *store* makes them when needed, and *tell* gets their events."""
-        self._store, self._tell = store, tell
+    def __init__(self, store: FleetStore, notify: Notify = lambda *_: None) -> None:
+        """Start with none; *store* makes them when needed, and *notify* gets their events."""
+        self._store, self._notify = store, notify
         self._known: dict[str, Worker] = {}
         """By the ids of their runs, the last used at the end."""
         self._own: str | None = None
@@ -488,7 +488,7 @@ class Workers:
         for old in [known for known in self._known if known not in used][: 1 - MOST_KNOWN]:
             # Each holds file descriptors, and opening it again takes only milliseconds.
             self._known.pop(old).leave()
-        self._known[run] = worker = self._store.made_worker(run, self._tell)
+        self._known[run] = worker = self._store.made_worker(run, self._notify)
         return worker
 
     def leave(self, but: Worker | None = None) -> None:
@@ -576,7 +576,7 @@ async def _end_of(
             if not away_since or time.monotonic() - asked > CALL_S.total_seconds():
                 # A call that waited longer than its time limit had reached the server.
                 away_since = time.monotonic()
-                await watch.tell(f"{unreachable(error, store.options).message}; waiting for it")
+                await watch.notify(f"{unreachable(error, store.options).message}; waiting for it")
             if time.monotonic() - away_since > AWAY_S:
                 raise
             # Keep the number: the order may have ended already, and must not be issued twice.

@@ -20,7 +20,7 @@ from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.events import Tell
+from sequencer.plugins.temporal.events import Notify
 from sequencer.plugins.temporal.wire import Ticket
 from sequencer.plugins.temporal.worker import Activities, Workers
 from sequencer.plugins.temporal.workflow import LOST, REFUSED
@@ -65,8 +65,8 @@ def test_a_worker_for_days_keeps_only_the_makers_that_it_used_last(
     monkeypatch.setattr("sequencer.plugins.temporal.worker.MOST_KNOWN", 3)
     made, left = list[str](), list[str]()
 
-    def made_worker(run: str, tell: Tell) -> Maker:
-        assert callable(tell)
+    def made_worker(run: str, notify: Notify) -> Maker:
+        assert callable(notify)
         made.append(run)
         return Maker(left, run)
 
