@@ -87,7 +87,7 @@ class Keys(Struct, frozen=True):
 
 
 class PageGuard:
-    """Passes on the requests of browsers that have opened the link; changes need more proof."""
+    """Passes on requests from browsers that opened the link; changes must come from our pages."""
 
     def __init__(
         self,
@@ -103,8 +103,7 @@ class PageGuard:
         """
         self._app = app
         self._keys = keys
-        # By the request's Host. Only the origin says whether a proxy encrypts, so the pages are
-        # https.
+        # By the request's Host; behind a proxy that encrypts, the origin of our pages is https.
         self._origins = {origin.partition("://")[2]: origin for origin in origins}
         self.cookie = f"sequencer_{port}"
         self._opened = opened

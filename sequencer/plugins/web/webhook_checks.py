@@ -1,4 +1,4 @@
-"""Why a tracker's webhooks would be ignored."""
+"""Checks whether a tracker's webhooks would be ignored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sequencer.project.project import Project
 
 
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
-    """Yield why a configured tracker is ignored."""
+    """Yield the reasons why a configured tracker is ignored."""
     del run, looks
     for name, hook in webhooks_of(project.settings).taken():
         where = f"webhooks.{name}"
