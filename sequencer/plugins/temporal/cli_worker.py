@@ -124,7 +124,7 @@ def _say_event(invocation: Invocation, run: str | None, event: RunEvent) -> None
 def _serve_trial(invocation: Invocation) -> None:
     """Start a Temporal server for a trial on this machine, until Ctrl-C.
 
-    Its data stays below the state folder. Anybody on this machine can use it.
+    Its data stays below the state folder. Anyone on this machine can use it.
     """
     store, settings = _store(invocation), invocation.project().settings
     options = store.options

@@ -106,9 +106,9 @@ def identity() -> str:
 
     The part after the ``#`` lets its own machine, and no other, prove that it is gone.
     """
-    own = this_process()
-    proof = "/".join((own.machine, own.boot_id, own.pid_ns, str(own.pid_start)))
-    return f"{own.pid}@{socket.gethostname()}#{proof}"
+    process = this_process()
+    proof = (process.machine, process.boot_id, process.pid_ns, str(process.pid_start))
+    return f"{process.pid}@{socket.gethostname()}#{'/'.join(proof)}"
 
 
 _PROOF = re.compile(r"(\d{1,9})@([^#]*)#([^/]*)/([^/]*)/([^/]*)/(\d{1,18})")
@@ -211,7 +211,7 @@ def _ensure_hidden(options: FleetOptions) -> None:
     if options.api_key is None or options.tls is not None or _LOOPBACK.fullmatch(host):
         return
     raise ConfigurationError(
-        "the server's key would be sent without TLS, so anybody on the way could read it",
+        "the server's key would be sent without TLS, so anyone on the network could read it",
         where="store.tls",
         hint="use 'tls: {}' if a public authority has signed the server's certificate",
     )
@@ -314,7 +314,7 @@ def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
         return RemoteUnreachable(message, where=where, hint="look at store.namespace")
     is_denied = isinstance(error, RPCError) and error.status in _DENIED
     if is_denied:
-        key = "refuses the key" if options.api_key else "lets nobody in without a key"
+        key = "refuses the key" if options.api_key else "does not let anyone in without a key"
         message = f"the Temporal server {key}"
         return RemoteUnreachable(message, where=where, hint=_KEY, is_denied=True)
     for cause in _CAUSES:

@@ -96,7 +96,7 @@ async def take_over(store: RemoteRun) -> str:
         raise ClaimHeld(
             message, where=store.id, hint="its step is given up when its heartbeat stops"
         )
-    await store.ended(seen.execution, f"nobody of its edition answers; {queue} does")
+    await store.ended(seen.execution, f"no worker of its edition answers; {queue} takes over")
     ended = await store.described()
     if ended is not None and not ended.is_open:
         await store.started(ended, {**ended.memo, FACTS: []}, await _handed_on(store, ended))

@@ -172,9 +172,8 @@ class RemoteRun:
                 task_queue=queue,
                 memo=memo,
                 static_summary=f"workflow {memo[RUN]['workflow_name']}",
-                static_details=f"{command(memo[RUN].get('run_name'), 'status')} shows where it "
-                "stands. Use such commands to decide: what ends the workflow here does not end the "
-                "run.",
+                static_details=f"{command(memo[RUN].get('run_name'), 'status')} shows its state. "
+                "Make decisions with such commands: ending the workflow here does not end the run.",
                 id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=START_S,

@@ -71,7 +71,7 @@ _TEXTS = {
 }
 _AGENT = (
     "An agent sent this request, so nothing was done: these pages make a person's decisions. "
-    "'sequencer status' shows an agent where its run stands."
+    "'sequencer status' shows an agent the state of its run."
 )
 
 
@@ -237,7 +237,7 @@ def _sign_in_page(status: int, why: str = "") -> Response:
         f'<link rel="icon" href="data:,"><style>{_STYLE}</style><main><h1>sequencer</h1>'
         f"{f'<p><strong>{why}</strong></p>' if why else ''}"
         "<p>Open the link that <code>sequencer web</code> printed, or type its key: "
-        "what stands after <code>token=</code>.</p>"
+        "the part after <code>token=</code>.</p>"
         '<form method="post" action="/login"><label for="key">Key</label>'
         '<input id="key" name="token" type="password" autocomplete="current-password" '
         'autocapitalize="off" required autofocus><button>Sign in</button></form></main>',
@@ -302,7 +302,7 @@ def _origin(name: str, port: int) -> str:
 def is_two_lengths(headers: Headers) -> bool:
     """Return whether two headers say where the request ends.
 
-    A proxy in front of us could follow the one, and we the other (RFC 9112, 6.1).
+    A proxy in front of us could follow one of them, and we the other (RFC 9112, 6.1).
     """
     return "content-length" in headers and "transfer-encoding" in headers
 

@@ -19,5 +19,5 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
             hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"
             yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
         if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
-            text = "no people are listed, so nobody may start, answer or stop anything"
+            text = "no people are listed, so no one may start, answer or stop anything"
             yield Diagnostic(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")

@@ -330,7 +330,7 @@ class Clerk:
                     args = (number, run, process)
                     threading.Thread(target=self._wait, args=args, daemon=True).start()
         except (SequencerError, sqlite3.Error, OSError) as error:
-            self._say(f"runs are not worked on: {error}")
+            self._say(f"no process can start for the wanted runs: {error}")
 
     def _wait(self, number: int, run: str, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()

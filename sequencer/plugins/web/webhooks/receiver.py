@@ -187,7 +187,7 @@ def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> Non
     headers, tracker = request.headers, TRACKERS.get(name)
     for header in ("host", *(tracker or ())):
         if len(headers.getlist(header)) > 1:
-            raise Answered(400, f"header {header} is there more than once")
+            raise Answered(400, f"header {header} appears more than once")
     if headers.get("host", "").lower() not in hosts:
         raise Answered(421, "this is not the name of these pages; --name sets it")
     if tracker is None:
