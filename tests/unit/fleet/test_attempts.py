@@ -43,7 +43,7 @@ def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, to
     heard: list[tuple[str | None, RunEvent]] = []
     attempts = Activities(worker_of, lambda *one: heard.append(one))
     with pytest.raises(ApplicationError) as raised:
-        attempts._made("seq/p/nightly", Ticket(1), Cancellation())
+        attempts._make("seq/p/nightly", Ticket(1), Cancellation())
     assert raised.value.type == told
     assert raised.value.non_retryable
     said = [("nightly", Noticed(f"not run here: {error}"))] if told == REFUSED else []
