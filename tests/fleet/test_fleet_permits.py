@@ -131,7 +131,7 @@ def test_a_permit_that_has_ended_is_not_issued_again_by_the_next_execution(
     here = project(CYCLE)
     assert here.cli("run", "--max-steps", "2").returncode == 0
     store = _store(here, address)
-    permit = next(iter(store.connection.call(store.read()).permits.values()))
+    permit = next(iter(store.connection.call(store.read()).work_orders.values()))
     assert here.cli("run", "--max-steps", "30", timeout_s=120).returncode == 0
     assert len(store.connection.call(store.executions())) > 1
     with here.worker():

@@ -408,5 +408,5 @@ def test_who_looks_at_the_server_is_told_how_a_run_stands(project: Make, address
         assert here.cli("run").returncode == 4
         summary, details, now = store.connection.call(seen())
     assert summary == "workflow release"
-    assert "'sequencer status' shows where it stands" in str(details)
+    assert "'sequencer status' shows its state" in str(details)
     assert "waiting-approval; accepted steps: 1" in now

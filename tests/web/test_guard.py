@@ -17,8 +17,8 @@ from starlette.routing import Mount, Route
 from sequencer.cli.program import run
 from sequencer.errors import UsageRefused
 from sequencer.plugins.web import guard
-from sequencer.plugins.web.cli_web import _listening as listening
-from sequencer.plugins.web.cli_web import _way_to as way_to
+from sequencer.plugins.web.cli_web import _link_file as way_to
+from sequencer.plugins.web.cli_web import _listeners as listening
 from sequencer.plugins.web.server import environment
 from tests.web.conftest import HOST, LINK, PORT, Answer, Client, scope_of
 

@@ -47,7 +47,7 @@ def test_the_picture_has_plots_and_findings(made: Path, monkeypatch: pytest.Monk
     text = report.plots_svg(open_project(made / "shop").settings, "release-1.3")
     root = ET.fromstring(text)  # noqa: S314 - our own
     said = [one.text or "" for one in root.iter(f"{SVG}text")]
-    assert {"Cost by agent", "Tokens by step", "Time of agents by agent"} <= set(said)
+    assert {"Cost by agent", "Tokens by step", "Agent time by agent"} <= set(said)
     assert "hand $3.00" in said
     assert any(one.startswith("check: 2 of 3 passed; It fails.") for one in said)
     assert not list(root.iter(f"{SVG}script"))

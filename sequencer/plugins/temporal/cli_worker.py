@@ -1,4 +1,4 @@
-"""`worker` and `fleet`: make attempts for the runs of a project that is kept on Temporal."""
+"""`worker`: makes attempts for the runs of a project whose store is Temporal."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from sequencer.plugins.temporal.client import FleetStore
 
 UI_PORTS, LAST_PORT = 1000, 65_535
-"""The web view of a trial's server listens so far above the server, or below."""
+"""The trial server's web view listens this far above the server's port, or below it."""
 ENDING = "ending when running attempts have ended; a second signal stops them"
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
 def _temporal(module: str) -> ModuleType:
-    """Return a *module* that needs Temporal's package; the help of this verb needs none.
+    """Return *module*, which needs Temporal's package; the help of this verb must not need it.
 
     Raises:
         ConfigurationError: it is not installed.
@@ -100,14 +100,14 @@ def worker(
         store.options = replace(store.options, place="" if queue == SHARED else queue)
     project.ensure_may_act()
     places = max_parallel or project.settings.run.max_parallel
-    # A server that is away, or lets nobody in, is told before anybody relies on this worker.
+    # Fail now if the server can't be reached, before anyone relies on this worker.
     store.look()
     invocation.say(f"serving {store.options.queue} at {store.options.address}")
     with EndOnSignal(lambda _: invocation.say(ENDING)) as signals:
-        _temporal("worker").serve(store, places, signals.on_ready, partial(_tell, invocation))
+        _temporal("worker").serve(store, places, signals.on_ready, partial(_say_event, invocation))
 
 
-def _tell(invocation: Invocation, run: str | None, event: RunEvent) -> None:
+def _say_event(invocation: Invocation, run: str | None, event: RunEvent) -> None:
     """Say what happens in an attempt at *run*."""
     match event:
         case AttemptStarted(attempt, log):
@@ -124,7 +124,7 @@ def _tell(invocation: Invocation, run: str | None, event: RunEvent) -> None:
 def _serve_trial(invocation: Invocation) -> None:
     """Start a Temporal server for a trial on this machine, until Ctrl-C.
 
-    Its data stays below the state folder. Anybody on this machine can use it.
+    Its data stays below the state folder. Anyone on this machine can use it.
     """
     store, settings = _store(invocation), invocation.project().settings
     options = store.options

@@ -1,10 +1,10 @@
-"""A run on Temporal as a store: what everybody can see of it, and changes by hand.
+"""The store of a run on Temporal: reads the run, and makes people's changes.
 
-Looking takes no worker: the memo has the head, and the events are the journal. A change is
-decided here, over the newest head and by the same code as for a run in files; the workflow
-takes it if nothing has happened since, and else it is decided again.
+Reading needs no worker: the memo has the head, and the events are the journal. A change is
+decided here on the newest head, by the same code as for a run in files. The workflow accepts it
+if nothing has happened since; otherwise it is decided again.
 
-Not promised: that outputs of more than 64 KiB are anywhere but where they were made.
+Not promised: that outputs of more than 64 KiB leave the machine that made them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sequencer.plugins.temporal.connection import (
     is_gone,
 )
 from sequencer.plugins.temporal.editions import take_over
-from sequencer.plugins.temporal.events import RunSeen, Tell
+from sequencer.plugins.temporal.events import Notify, RunSeen
 from sequencer.plugins.temporal.remote_run import START_S, RemoteRun, process_words
 from sequencer.plugins.temporal.wire import (
     DETACHED,
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
     from sequencer.model.limits import InvocationLimits
 
 ANSWER_S = timedelta(seconds=2)
-"""So long a worker has time to take a change; then this process brings one itself."""
+"""Time for a worker to take a change; then this process runs the workflow itself."""
 MOST_RACES = 1_000
 _MARKED = "state.temporal.json"
-"""The name of the run in the user's records; there is no such file."""
+"""The run's file name in the user's records; there is no such file."""
 LOOKS_S = (0.1, 2.0)
-"""Between two looks at a run that somebody watches: the shortest and the longest pause."""
+"""Shortest and longest pause between two looks at a run that a process waits for."""
 
 
 class FleetStore(RemoteRun):
@@ -84,9 +84,9 @@ class FleetStore(RemoteRun):
         options: FleetOptions,
         serving: Callable[[], ModuleType],
     ) -> None:
-        """Use the run whose folder is called *run*; *state_path* is where its outputs go here.
+        """Use the run whose folder is called *run*; its outputs here go next to *state_path*.
 
-        *serving* returns the module that works on runs, which takes long to load.
+        *serving* returns the module that works on runs, which is slow to import.
         """
         super().__init__(options.workflow_id(run), options)
         self._serving = serving
@@ -94,27 +94,27 @@ class FleetStore(RemoteRun):
         self.state_path = state_path
         self.run = run
         self._results = state_path.parent / results.NAME
-        # A run in files may have its state in the same folder, and a record of its own.
+        # A run in files may use the same folder, and has a separate record.
         self._mark = HighWaterMark(state_path.with_name(_MARKED), is_shared=True)
         self._seen: RunSeen | None = None
         self._changed: dict[str, str | None] = {}
-        self._made: list[Path] | None = None
-        """Where a change that is being made may have kept what a person has said."""
+        self._new_folders: list[Path] | None = None
+        """Result folders of the current change, which may contain a person's words."""
         self._is_reached = True
         self.worker_of: Callable[[str | None, Emit], Worker] | None = None
-        """Returns who makes attempts at the run of this name, in a project that may act."""
+        """Returns the engine's worker for the run of this name; set if the project may act."""
 
     def __repr__(self) -> str:
-        """Return which run of the server it is."""
+        """Return the run's id and its server, for debugging."""
         return f"<FleetStore {self.id} at {self.options.address}>"
 
-    def made_worker(self, run: str, tell: Tell) -> Worker:
-        """Return who makes attempts at *run*, which has this id, one of the project's others.
+    def made_worker(self, run: str, notify: Notify) -> Worker:
+        """Return the engine's worker for the project's run with the id *run*.
 
-        They are told of to *tell*, with the run's name.
+        *notify* gets the run's name and each event of its attempts.
 
         Raises:
-            StaleClaim: there is no such run any more.
+            StaleClaim: the run no longer exists.
             SequencerError: this project can't work on it.
         """
         seen = self.connection.call(self.sibling(run).described())
@@ -123,21 +123,21 @@ class FleetStore(RemoteRun):
             raise StaleClaim("the run is gone", where=run)
         folder = None if head.run_name is None else slug(head.run_name)
         if self.options.workflow_id(folder) != run:
-            # Its outputs and logs would be put where another run has its own.
+            # Its outputs and logs would go into another run's folder.
             raise CorruptState(f"says that it is the run {head.run_name!r}", where=run)
-        return self.worker_of(head.run_name, partial(tell, head.run_name))
+        return self.worker_of(head.run_name, partial(notify, head.run_name))
 
     def run_names(self) -> list[str]:
         """Return the names of the project's named runs; one that just started may be missing."""
         return self.connection.call(self._names())
 
     async def _names(self) -> list[str]:
-        client, found = await self.connection.client(), set[str]()
-        asked = f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{self.options.prefix}/'"
-        async for one in client.list_workflows(asked, rpc_timeout=CALL_S):
-            name = (await one.memo()).get(RUN, {}).get("run_name")
-            found.update([] if name is None else [name])
-        return sorted(found)
+        client, names = await self.connection.client(), set[str]()
+        query = f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{self.options.prefix}/'"
+        async for execution in client.list_workflows(query, rpc_timeout=CALL_S):
+            name = (await execution.memo()).get(RUN, {}).get("run_name")
+            names.update([] if name is None else [name])
+        return sorted(names)
 
     def makers(self) -> Mapping[int, str]:
         seen = self._seen or self.look()
@@ -151,12 +151,12 @@ class FleetStore(RemoteRun):
 
     def detached(self) -> list[dict[str, Any]]:
         seen = self._seen or self.look()
-        found: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
-        return found
+        entries: list[dict[str, Any]] = [] if seen is None else seen.memo.get(DETACHED, [])
+        return entries
 
     def made(self) -> list[RemoteAttempt]:
         reader = self.connection.call(self.read())
-        return [one for _, one in sorted(reader.made.items())]
+        return [attempt for _, attempt in sorted(reader.made.items())]
 
     @staticmethod
     def ensure_served(worker: Worker) -> None:
@@ -169,7 +169,7 @@ class FleetStore(RemoteRun):
             )
 
     def close(self) -> None:
-        """Free what this run has opened; the connection belongs to the process and stays open."""
+        """Close the run's record; the connection belongs to the process and stays open."""
         self._mark.close()
 
     def take_notices(self) -> list[str]:
@@ -183,16 +183,16 @@ class FleetStore(RemoteRun):
         return View(None if seen is None else head_of(seen.memo))
 
     def look(self) -> RunSeen | None:
-        """Return the run as the server tells of it now; None: it was never begun."""
+        """Return the run as the server describes it now; None: it was never started."""
         self._is_reached = False
         self._seen = self.connection.call(self.described())
         self._is_reached = True
         return self._seen
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the accepted facts of all executions that the run has had, oldest first.
+        """Yield the accepted facts of all executions of the run, oldest first.
 
-        The whole history is read, also for a large *after*.
+        This reads the whole history, even for a large *after*.
         """
         for record in self.connection.call(self.read()).records:
             if record["revision"] > after:
@@ -211,65 +211,67 @@ class FleetStore(RemoteRun):
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
         known = () if self._seen is None else self._seen.memo
-        gone = [name for name in known if name.startswith(prefix) and name not in keep]
-        self._changed.update(dict.fromkeys(gone))
+        removed = [name for name in known if name.startswith(prefix) and name not in keep]
+        self._changed.update(dict.fromkeys(removed))
 
     # --- changing ------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
         for _ in range(MOST_RACES):
-            looked, seen, before = self._newest()
-            self._changed, self._made = {}, []
+            seen_at, seen, before = self._newest()
+            self._changed, self._new_folders = {}, []
             try:
-                made = change(before)
-                if made is None and before is not None:
+                transition = change(before)
+                if transition is None and before is not None:
                     return before
-                if made is None:
+                if transition is None:
                     message = "the run was never started, so its first change has to create it"
                     raise ValueError(message)
                 revision = 1 if before is None else before.revision + 1
-                head = made.head.replace(revision=revision, journal_offset=0)
-                parts = {**packed(head), FACTS: own_facts(made.facts, None)}
-                if self.connection.call(self._accepted(seen, parts, looked)):
+                head = transition.head.replace(revision=revision, journal_offset=0)
+                parts = {**packed(head), FACTS: own_facts(transition.facts, None)}
+                if self.connection.call(self._accepted(seen, parts, seen_at)):
                     self._mark.note(head)
                     return head
             finally:
-                self._changed, self._made = {}, None
+                self._changed, self._new_folders = {}, None
         raise StorageFailed(f"lost {MOST_RACES} races for the run in a row", where=self.id)
 
     def _newest(self) -> tuple[float, RunSeen | None, Head | None]:
-        """Return the time of a look, by `time.monotonic`, the run at it, and its head.
+        """Return the time of a look, by `time.monotonic`, and the run and its head at that time.
 
         Raises:
-            CorruptState: the server's data went back: it is behind what this user has seen.
+            CorruptState: the server's data is older than what this user has seen before.
         """
         doubted = 0
         while True:
-            looked, seen = time.monotonic(), self.look()
+            seen_at, seen = time.monotonic(), self.look()
             head = None if seen is None else head_of(seen.memo)
             if head is None or (shown := self._mark.shown_beyond(head)) is None:
-                return looked, seen, head
+                return seen_at, seen, head
             if head.revision == doubted:
                 ensure_shared_is_newest(head, shown, self.id)
             # Another process of this user may have noted a newer head since the look.
             doubted = head.revision
 
-    async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any], looked: float) -> bool:
-        """Return whether *parts* were accepted; False: the run was not as it was *seen*.
+    async def _accepted(self, seen: RunSeen | None, parts: dict[str, Any], seen_at: float) -> bool:
+        """Return whether the run accepted *parts*; False: it has changed since it was *seen*.
 
-        That was *looked* for then, by `time.monotonic`.
+        *seen_at* is the time of that look, by `time.monotonic`.
         """
         if seen is None or not seen.is_open:
-            is_old = time.monotonic() - looked > START_S.total_seconds()
+            # Too old a look could skip an execution; see `OPEN_S`.
+            is_old = time.monotonic() - seen_at > START_S.total_seconds()
             return not is_old and await self._started(seen, parts)
-        more = {"documents": self._changed, "outputs": self._said()}
+        more = {"documents": self._changed, "outputs": self._new_outputs()}
         change = {**parts, **{key: value for key, value in more.items() if value}}
-        asked = Inquiry("accept", change)
+        inquiry = Inquiry("accept", change)
         try:
-            await self.ask(asked)
+            await self.ask(inquiry)
         except WorkflowUpdateFailedError as error:
             if isinstance(error.cause, ApplicationError) and error.cause.type == OVERTAKEN:
-                return asked.is_unknown and await self._was_accepted(asked.number)
+                # An earlier try of this same change may be what has overtaken it.
+                return inquiry.is_unknown and await self._was_accepted(inquiry.number)
             raise
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND:
@@ -277,43 +279,43 @@ class FleetStore(RemoteRun):
             raise
         return True
 
-    async def ask(self, asked: Inquiry) -> Any:
-        """Return the run's answer; where no worker lives, this process gives it."""
+    async def ask(self, inquiry: Inquiry) -> Any:
+        """Return the run's answer; if no worker answers, this process runs the workflow itself."""
         handle = await self.handle()
 
         async def ask(wait: timedelta) -> Any:
-            name, number = asked.update, asked.number
-            return await handle.execute_update(name, asked.argument, id=number, rpc_timeout=wait)
+            name, number = inquiry.update, inquiry.number
+            return await handle.execute_update(name, inquiry.argument, id=number, rpc_timeout=wait)
 
         try:
             return await ask(ANSWER_S)
         except WorkflowUpdateRPCTimeoutOrCancelledError:
-            asked.is_unknown = True
+            inquiry.is_unknown = True
             queue = await take_over(self)
             async with self._serving().deciding(await self.connection.client(), queue):
                 return await ask(CALL_S)
 
-    def _said(self) -> dict[str, str]:
-        """Return what was kept here during a change, for those who read it elsewhere."""
-        kept = [folder / results.OUTPUT for folder in self._made or ()]
-        return {path.parent.name: path.read_text("utf-8") for path in kept if path.exists()}
+    def _new_outputs(self) -> dict[str, str]:
+        """Return the outputs that the current change wrote here, for readers on other machines."""
+        paths = [folder / results.OUTPUT for folder in self._new_folders or ()]
+        return {path.parent.name: path.read_text("utf-8") for path in paths if path.exists()}
 
     async def _was_accepted(self, number: str) -> bool:
-        """Return whether the change *number*, of which nobody could tell, was accepted."""
+        """Return whether the history has the change *number*, which got no answer at first."""
         for execution in await self.executions():
             async for event in self.events(execution):
-                told = event.workflow_execution_update_accepted_event_attributes
-                if told.protocol_instance_id == number:
+                accepted = event.workflow_execution_update_accepted_event_attributes
+                if accepted.protocol_instance_id == number:
                     return True
         return False
 
     def arrive(
-        self, told: Transition, documents: Mapping[str, bytes], state: Mapping[str, Any]
+        self, first: Transition, documents: Mapping[str, bytes], state: Mapping[str, Any]
     ) -> bool:
-        """Continue a run here that was elsewhere; return False if it is there already.
+        """Continue a run here that moves to the server; return False if the server has it already.
 
-        *told* is what it begins with here. *state* has ``outputs`` of earlier attempts, by
-        their names, and what has happened `BEFORE`.
+        *first* is its first revision here. *state* has the ``outputs`` of earlier attempts by
+        name, and under `BEFORE` the earlier facts.
         """
         seen = self.look()
         if seen is not None and seen.is_open:
@@ -321,7 +323,7 @@ class FleetStore(RemoteRun):
                 return False
             self.connection.call(self.ended(seen.execution, "the run was moved"))
         self._changed = {name: data.decode() for name, data in documents.items()}
-        parts = {**packed(told.head), FACTS: own_facts(told.facts, None)}
+        parts = {**packed(first.head), FACTS: own_facts(first.facts, None)}
         seen = None if seen is None else replace(seen, memo={})
         try:
             return self.connection.call(self._started(seen, parts, state))
@@ -332,9 +334,9 @@ class FleetStore(RemoteRun):
         self, seen: RunSeen | None, parts: dict[str, Any], state: Mapping[str, Any] | None = None
     ) -> bool:
         known = {} if seen is None else documents_in(seen.memo)
-        kept = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
-        ensure_fitting(sizes_of(kept))
-        return await self.started(seen, {**parts, **kept}, state)
+        documents = {k: v for k, v in {**known, **self._changed}.items() if v is not None}
+        ensure_fitting(sizes_of(documents))
+        return await self.started(seen, {**parts, **documents}, state)
 
     # --- claims and waiting --------------------------------------------------------
 
@@ -373,10 +375,10 @@ class FleetStore(RemoteRun):
         return folder
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        made = results.folder(self._results, step_index, token)
-        if self._made is not None:
-            self._made.append(made)
-        return made
+        folder = results.folder(self._results, step_index, token)
+        if self._new_folders is not None:
+            self._new_folders.append(folder)
+        return folder
 
     def wait(
         self,
@@ -388,7 +390,7 @@ class FleetStore(RemoteRun):
     ) -> bool:
         """Sleep until the head's revision differs from *revision*; return whether it does.
 
-        Asks the server less and less often. False: the time is over, or *wake_fd* became readable.
+        It asks the server less and less often. False: the time is over, or *wake_fd* is readable.
         """
         del claim
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -419,7 +421,7 @@ class FleetStore(RemoteRun):
     ) -> Summary:
         self._newest()
         act = self._serving().detach if is_detached else self._serving().work_on
-        made: Summary = act(self, worker, mode, limits, head=head, places=places)
-        if (now := self.view().head) is not None:
-            self._mark.note(now)
-        return made
+        summary: Summary = act(self, worker, mode, limits, head=head, places=places)
+        if (newest := self.view().head) is not None:
+            self._mark.note(newest)
+        return summary

@@ -1,4 +1,4 @@
-"""This process's way to a Temporal server, and in our words why there is none."""
+"""This process's connection to a Temporal server, and clear reasons when there is none."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEFAULT_RUN = "default"
 T = TypeVar("T")
 _LOOPBACK = re.compile(r"localhost|127(\.\d+){3}|::1")
 _PEM = {"ca": b"CERTIFICATE--", "cert": b"CERTIFICATE--", "key": b"PRIVATE KEY--"}
-"""What a file of each kind has in its first line."""
+"""Text that a file of each kind must contain."""
 
 
 class FleetOptions(Struct, frozen=True):
@@ -45,15 +45,15 @@ class FleetOptions(Struct, frozen=True):
     address: str = "127.0.0.1:7233"
     namespace: str = "default"
     tls: tuple[tuple[str, str], ...] | None = None
-    """What each file of a certificate is, and where."""
+    """Kind and path of each file of the certificate."""
     api_key: str | None = None
     ttl_s: float = 60.0
     place: str = ""
-    """The machine, or the group of workers, that makes the steps of runs begun here; empty: all."""
+    """The machine or group of workers that makes the steps of runs started here; empty: any."""
 
     @property
     def prefix(self) -> str:
-        """Return what the ids of the project's runs, and its queues, begin with."""
+        """Return the prefix of the project's queues and of its runs' ids."""
         return f"seq/{self.project}"
 
     @property
@@ -70,7 +70,7 @@ class FleetOptions(Struct, frozen=True):
         return f"{self.prefix}@{EDITION}{place and f'/{place}'}"
 
     def served_by(self, queue: str) -> tuple[int, str]:
-        """Return the edition and the place of who serves *queue*, which is one of the project's.
+        """Return the edition and the place of the workers that serve the project's *queue*.
 
         >>> shop = FleetOptions("shop")
         >>> shop.served_by("seq/shop@3"), shop.served_by("seq/shop@3/gpu1")
@@ -92,23 +92,23 @@ class FleetOptions(Struct, frozen=True):
 
 
 class Inquiry(Struct):
-    """What a run is asked, under one number until it answers."""
+    """A request to a run; it keeps its number until the run answers."""
 
     update: str
     argument: Any
     number: str = field(default_factory=lambda: uuid.uuid4().hex)
     is_unknown: bool = False
-    """Whether nobody answered at first, so that it may be taken already."""
+    """The first try got no answer, so the run may have accepted it already."""
 
 
 def identity() -> str:
-    """Return how this process is called among workers.
+    """Return the name of this process among workers.
 
-    Behind the ``#`` is what proves on its machine, and only there, that it is gone.
+    The part after the ``#`` lets its own machine, and no other, prove that it is gone.
     """
-    own = this_process()
-    proof = "/".join((own.machine, own.boot_id, own.pid_ns, str(own.pid_start)))
-    return f"{own.pid}@{socket.gethostname()}#{proof}"
+    process = this_process()
+    proof = (process.machine, process.boot_id, process.pid_ns, str(process.pid_start))
+    return f"{process.pid}@{socket.gethostname()}#{'/'.join(proof)}"
 
 
 _PROOF = re.compile(r"(\d{1,9})@([^#]*)#([^/]*)/([^/]*)/([^/]*)/(\d{1,18})")
@@ -116,10 +116,10 @@ _PROOF = re.compile(r"(\d{1,9})@([^#]*)#([^/]*)/([^/]*)/([^/]*)/(\d{1,18})")
 
 def is_gone(who: str) -> bool:
     """Return whether the process with the `identity` *who* is provably gone from this machine."""
-    found = _PROOF.fullmatch(who)
-    if found is None:
+    match = _PROOF.fullmatch(who)
+    if match is None:
         return False
-    pid, host, machine, boot, namespace, start = found.groups()
+    pid, host, machine, boot, namespace, start = match.groups()
     owner = Owner(
         host=host, machine=machine, boot_id=boot, pid_ns=namespace, pid=int(pid),
         pid_start=int(start), nonce="",
@@ -128,13 +128,13 @@ def is_gone(who: str) -> bool:
 
 
 class Connection:
-    """This process's way to one server: a loop in a thread of its own, and a client on it."""
+    """This process's connection to one server: an event loop in a thread, and a client on it."""
 
     is_open: ClassVar[bool] = False
-    """Whether this process has had one: then it has to end without the interpreter's own end."""
+    """Whether this process had one: it must then exit without the interpreter's shutdown."""
 
     def __init__(self, options: FleetOptions) -> None:
-        """Connect when something is asked for first."""
+        """Start the loop; the first call of `client` connects."""
         self._options = options
         self._client: Client | None = None
         self._loop = asyncio.new_event_loop()
@@ -149,13 +149,13 @@ class Connection:
         """Return what *work* returns.
 
         Raises:
-            RemoteUnreachable: the server does not answer, or lets nobody in.
-            NewerSchema: who decides over the run can't read what is asked.
+            RemoteUnreachable: the server does not answer, or refuses this user.
+            NewerSchema: the run's worker can't read the request.
         """
         return self.result(self.submit(work))
 
     def result(self, work: Future[T]) -> T:
-        """Return what *work* returns, which `submit` has started.
+        """Wait for *work*, which `submit` started, and return its result.
 
         Raises: see `call`.
         """
@@ -164,7 +164,7 @@ class Connection:
         except (RPCError, RPCTimeoutOrCancelledError) as error:
             raise unreachable(error, self._options) from error
         except WorkflowUpdateFailedError as error:
-            # A refusal that somebody expects was met where it was asked for.
+            # Callers handle the refusals that they expect, so this one is unexpected.
             raise NewerSchema(f"the run does not accept it: {error.cause}", hint=UPDATE) from error
 
     async def client(self) -> Client:
@@ -197,21 +197,21 @@ class Connection:
 
 @functools.cache
 def _runtime() -> Runtime:
-    """Return the client library's threads; what they would log goes to our standard output."""
+    """Return the client library's threads, without logging: it would go to our standard output."""
     return Runtime(telemetry=TelemetryConfig(logging=None))
 
 
 def _ensure_hidden(options: FleetOptions) -> None:
-    """Return if nobody on the way can read our key.
+    """Return if no one on the network can read our key.
 
     Raises:
-        ConfigurationError: it would go out as it is.
+        ConfigurationError: it would be sent unencrypted.
     """
     host = options.address.rpartition(":")[0].strip("[]")
     if options.api_key is None or options.tls is not None or _LOOPBACK.fullmatch(host):
         return
     raise ConfigurationError(
-        "the server's key would be sent without TLS, so anybody on the way could read it",
+        "the server's key would be sent without TLS, so anyone on the network could read it",
         where="store.tls",
         hint="use 'tls: {}' if a public authority has signed the server's certificate",
     )
@@ -251,7 +251,7 @@ def connection(options: FleetOptions) -> Connection:
 
 class _Cause(NamedTuple):
     pattern: str
-    """What the client library's own words have."""
+    """Found in the client library's text."""
     words: str
     hint: str
 
@@ -307,32 +307,35 @@ _DENIED = (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
 
 
 def unreachable(error: Exception, options: FleetOptions) -> RemoteUnreachable:
-    """Return *error* of the client library in words for people, and what they can do."""
+    """Return the client library's *error* in plain words, with a hint."""
     text, where = str(error), options.address
     if is_without_namespace(error):
         message = f"the Temporal server has no namespace {options.namespace!r}"
         return RemoteUnreachable(message, where=where, hint="look at store.namespace")
     is_denied = isinstance(error, RPCError) and error.status in _DENIED
     if is_denied:
-        key = "refuses the key" if options.api_key else "lets nobody in without a key"
+        key = "refuses the key" if options.api_key else "does not let anyone in without a key"
         message = f"the Temporal server {key}"
         return RemoteUnreachable(message, where=where, hint=_KEY, is_denied=True)
     for cause in _CAUSES:
         if re.search(cause.pattern, text, re.IGNORECASE):
             message = f"the Temporal server {cause.words}"
-            return RemoteUnreachable(message, where=where, hint=cause.hint or _asks(options))
+            return RemoteUnreachable(
+                message, where=where, hint=cause.hint or _likely_reason(options)
+            )
     # What the server itself says is for people; what the transport says is not.
-    said = f": {text[:300]}" if isinstance(error, RPCError) and "::" not in text else ""
-    return RemoteUnreachable(f"the Temporal server does not answer{said}", where=where, hint=_START)
+    reason = f": {text[:300]}" if isinstance(error, RPCError) and "::" not in text else ""
+    message = f"the Temporal server does not answer{reason}"
+    return RemoteUnreachable(message, where=where, hint=_START)
 
 
 def is_away(error: Exception) -> bool:
-    """Return whether the server may answer later, rather than refuse."""
+    """Return whether the server may answer later, as opposed to refusing."""
     return not isinstance(error, RPCError) or error.status in _AWAY
 
 
-def _asks(options: FleetOptions) -> str:
-    """Return what a server may want that ends connections without a word."""
+def _likely_reason(options: FleetOptions) -> str:
+    """Return the likely reason why a server closes connections without a message."""
     if options.tls is None:
         return "it may ask for TLS: see store.tls"
     if any(name == "cert" for name, _ in options.tls):
@@ -341,6 +344,6 @@ def _asks(options: FleetOptions) -> str:
 
 
 def is_without_namespace(error: Exception) -> bool:
-    """Return whether the server does not know our namespace, rather than the run."""
+    """Return whether the server does not know our namespace, as opposed to the run."""
     is_unknown = isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND
     return is_unknown and "namespace" in str(error).lower()

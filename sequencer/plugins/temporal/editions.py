@@ -1,9 +1,9 @@
-"""Runs that another release of the program has worked on, and how they come to this one.
+"""Moves runs from other releases of the program to this one.
 
-An execution is decided over by one and the same code to its end. So each edition (`EDITION`) has
-a queue of its own, and a run goes on to the newest one that is served: its workflow is asked for
-it and continues there as a new execution. Where nobody answers who knows it, that execution is
-ended, and the next one starts from what everybody can see of it.
+The same code must decide an execution from its start to its end. So each edition (`EDITION`) has
+its own queue, and a run moves to the newest one that has workers: its workflow gets a request,
+and continues there as a new execution. If no worker of the old edition answers, this process
+ends the execution and starts the next one from the run's memo and history.
 
 Not promised: a way back to an older edition.
 """
@@ -21,7 +21,7 @@ from sequencer.engine.events import Noticed
 from sequencer.errors import ClaimHeld, SequencerError
 from sequencer.model.head import Status
 from sequencer.plugins.temporal.connection import CALL_S, unreachable
-from sequencer.plugins.temporal.events import EventReader, RunSeen, Tell
+from sequencer.plugins.temporal.events import EventReader, Notify, RunSeen
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.remote_run import RemoteRun, ensure_known
 from sequencer.plugins.temporal.wire import (
@@ -35,13 +35,13 @@ from sequencer.plugins.temporal.wire import (
 from sequencer.plugins.temporal.workflow import WORKFLOW
 
 ANSWER_S = timedelta(seconds=5)
-"""So long a worker of an older edition has time to answer."""
+"""Time for a worker of an older edition to answer."""
 LOOK_S = 20.0
 """Between two looks for runs of an older edition."""
 
 
 async def bring(store: RemoteRun) -> None:
-    """Let the run in *store* be one that can be worked on here, if it can be.
+    """Move the run in *store* to this edition, if it is not finished.
 
     Raises:
         NewerSchema: see `ensure_known`. ClaimHeld: see `take_over`.
@@ -51,8 +51,8 @@ async def bring(store: RemoteRun) -> None:
         return
     ensure_known(store.options, seen)
     if not seen.is_open:
-        # Somebody has ended it on the server, or was ended within `take_over`.
-        memo = {key: one for key, one in seen.memo.items() if key not in (DETACHED, COUNTED)}
+        # A person ended it on the server, or a process died within `take_over`.
+        memo = {key: value for key, value in seen.memo.items() if key not in (DETACHED, COUNTED)}
         await store.started(seen, {**memo, FACTS: []})
     elif seen.queue != (queue := _queue_of(store, seen)):
         handle = await store.handle(seen.execution)
@@ -66,7 +66,7 @@ async def bring(store: RemoteRun) -> None:
 
 
 def _queue_of(store: RemoteRun, seen: RunSeen) -> str:
-    """Return the queue of this edition at the place where the steps of the run are made."""
+    """Return this edition's queue for the place where the run's steps are made."""
     return store.options.queue_at(store.options.served_by(seen.queue)[1])
 
 
@@ -76,13 +76,13 @@ def _is_finished(seen: RunSeen) -> bool:
 
 
 async def take_over(store: RemoteRun) -> str:
-    """Continue the run in *store* here if it is of an older edition, of which nobody answers.
+    """Move the run in *store* here from an older edition whose workers do not answer.
 
-    Return the queue of who decides over it now.
+    Return the queue of the run's workflow after that.
 
     Raises:
         NewerSchema: see `ensure_known`.
-        ClaimHeld: attempts are being made, so somebody of its edition may answer yet.
+        ClaimHeld: attempts are running, so a worker of its edition may still answer.
     """
     seen = await store.described()
     if seen is None or not seen.is_open:
@@ -90,13 +90,13 @@ async def take_over(store: RemoteRun) -> str:
     ensure_known(store.options, seen)
     if seen.queue == (queue := _queue_of(store, seen)):
         return queue
-    if makers := {one for one in seen.pending.values() if one}:
+    if makers := {who for who in seen.pending.values() if who}:
         who = worker_name(min(makers))
         message = f"a worker of an older release runs a step and does not answer: {who}"
         raise ClaimHeld(
             message, where=store.id, hint="its step is given up when its heartbeat stops"
         )
-    await store.ended(seen.execution, f"nobody of its edition answers; {queue} does")
+    await store.ended(seen.execution, f"no worker of its edition answers; {queue} takes over")
     ended = await store.described()
     if ended is not None and not ended.is_open:
         await store.started(ended, {**ended.memo, FACTS: []}, await _handed_on(store, ended))
@@ -104,31 +104,31 @@ async def take_over(store: RemoteRun) -> str:
 
 
 async def _handed_on(store: RemoteRun, seen: RunSeen) -> dict[str, Any]:
-    """Return what the workflow of *seen* would have handed on to the next execution."""
+    """Return the state that the workflow of *seen* would have passed to the next execution."""
     reader, counted = EventReader(), seen.memo.get(COUNTED, {})
     async for event in store.events(seen.execution):
         reader.read(event)
     for report in reader.reports.values():
         if name := report.get("reference"):
             reader.outputs[name] = report.get("output") or report["record"].get("output", "")
-    is_open = {one["id"] for one in seen.memo.get(DETACHED, ()) if "end" not in one}
-    permits = [
-        {**one, "kept": counted[key]} if key in counted else one
-        for key, one in reader.permits.items()
-        if key in is_open
+    open_ids = {entry["id"] for entry in seen.memo.get(DETACHED, ()) if "end" not in entry}
+    orders = [
+        {**order, "kept": counted[order_id]} if order_id in counted else order
+        for order_id, order in reader.work_orders.items()
+        if order_id in open_ids
     ]
-    here = MemoStore(seen.memo, lambda _: None)
-    here.outputs.update(reader.outputs)
-    return {"permits": permits, "outputs": here.newest_outputs()}
+    memo_store = MemoStore(seen.memo, lambda _: None)
+    memo_store.outputs.update(reader.outputs)
+    return {"permits": orders, "outputs": memo_store.newest_outputs()}
 
 
-async def bring_all(store: RemoteRun, tell: Tell) -> None:
-    """Bring the runs of the project of *store* here, again and again; *tell* why one stays.
+async def bring_all(store: RemoteRun, notify: Notify) -> None:
+    """Move the project's runs to this edition, every `LOOK_S`, until canceled.
 
-    It also tells of a server that does not answer any more.
+    *notify* gets the reason why a run can't be moved, once, and whether the server is reachable.
     """
-    options, known = store.options, set[tuple[str, str]]()
-    asked = (
+    options, reported = store.options, set[tuple[str, str]]()
+    query = (
         f"WorkflowType = '{WORKFLOW}' AND WorkflowId STARTS_WITH '{options.prefix}/' "
         f"AND ExecutionStatus = 'Running' AND TaskQueue != '{options.queue}'"
     )
@@ -137,16 +137,16 @@ async def bring_all(store: RemoteRun, tell: Tell) -> None:
         words = "the Temporal server answers again" if is_away else ""
         try:
             client = await store.connection.client()
-            async for one in client.list_workflows(asked, rpc_timeout=CALL_S):
-                if options.served_by(one.task_queue)[1] != options.place:
-                    continue  # its own workers bring it
+            async for run in client.list_workflows(query, rpc_timeout=CALL_S):
+                if options.served_by(run.task_queue)[1] != options.place:
+                    continue  # the workers of that place move it
                 try:
-                    await bring(store.sibling(one.id))
+                    await bring(store.sibling(run.id))
                 except SequencerError as error:
-                    name = (await one.memo()).get(RUN, {}).get("run_name")
-                    if (one.id, error.message) not in known:
-                        await asyncio.to_thread(tell, name, Noticed(error.message))
-                    known.add((one.id, error.message))
+                    name = (await run.memo()).get(RUN, {}).get("run_name")
+                    if (run.id, error.message) not in reported:
+                        await asyncio.to_thread(notify, name, Noticed(error.message))
+                    reported.add((run.id, error.message))
             is_away = False
         except SequencerError:
             words = ""
@@ -154,5 +154,5 @@ async def bring_all(store: RemoteRun, tell: Tell) -> None:
             words = "" if is_away else f"{unreachable(error, options).message}; waiting for it"
             is_away = True
         if words:
-            await asyncio.to_thread(tell, "all runs", Noticed(words))
+            await asyncio.to_thread(notify, "all runs", Noticed(words))
         await asyncio.sleep(LOOK_S)

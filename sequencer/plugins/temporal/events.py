@@ -1,4 +1,4 @@
-"""What the server's events tell of a run: its journal, and what other processes do with it."""
+"""Reads a run's journal, and what other processes do with the run, from the server's events."""
 
 from __future__ import annotations
 
@@ -25,87 +25,88 @@ from sequencer.plugins.temporal.wire import (
     worker_name,
 )
 
-Tell = Callable[[str | None, RunEvent], None]
-"""Hears, with the name of its run, what happens in an attempt."""
+Notify = Callable[[str | None, RunEvent], None]
+"""Gets the name of a run and an event of one of its attempts."""
 
 
 class RunSeen(Struct, frozen=True):
-    """A run as the server has told of it."""
+    """A run as the server described it."""
 
     memo: dict[str, Any]
     execution: str
     is_open: bool
     queue: str
-    """Of who decides over it."""
+    """Queue of the workers that run its workflow."""
     pending: Mapping[int, str]
-    """Who makes attempts, by their tokens; empty for one that no worker has taken yet."""
+    """Running attempts: token -> the worker's `identity`, empty if no worker has taken it yet."""
 
 
 def plain(payload: Any) -> Any:
-    """Return what *payload* of an event holds."""
+    """Return the value in the *payload* of an event."""
     return json.loads(payload.data) if payload.data else None
 
 
 class EventReader:
-    """Makes the journal out of the events of a run, which come in their order."""
+    """Builds the journal from the events of a run, read in their order."""
 
     def __init__(self) -> None:
         self.records: list[dict[str, Any]] = []
         """The journal's, as ``history --json`` prints them."""
         self.made: dict[int, RemoteAttempt] = {}
-        """Attempts that have ended with a report, by tokens."""
+        """Attempts that ended with a report, by token."""
         self.makers: dict[int, str] = {}
-        """Processes that have made attempts, by tokens."""
+        """Processes that took attempts, by token."""
         self.scheduled: dict[int, int] = {}
-        """Event that has scheduled an attempt -> its token."""
+        """Id of the event that scheduled an attempt -> the attempt's token."""
         self.reports: dict[int, dict[str, Any]] = {}
-        """By tokens."""
+        """By token."""
         self._attempts: dict[int, dict[str, Any]] = {}
-        """The records in them."""
+        """The records in the reports, by token."""
         self.memo: dict[str, Any] = {}
-        """What the newest event has left of the head."""
+        """Both parts of the newest head."""
         self.outputs: dict[str, str] = {}
-        """What people have said, by the names of their results."""
-        self.permits: dict[str, dict[str, Any]] = {}
-        """What was issued, by ids."""
+        """Texts from people and from earlier executions, by the names of their results."""
+        self.work_orders: dict[str, dict[str, Any]] = {}
+        """All that were issued, by id."""
 
     @property
     def revision(self) -> int:
-        """Return the revision of the newest head that was read; 0 before there was one."""
-        found: int = self.memo[HEAD]["revision"] if HEAD in self.memo else 0
-        return found
+        """Return the revision of the newest head that was read; 0 if none was."""
+        revision: int = self.memo[HEAD]["revision"] if HEAD in self.memo else 0
+        return revision
 
     def read(self, event: Any) -> list[dict[str, Any]]:
-        """Return the facts that *event* tells of."""
+        """Take in *event*, and return its facts."""
         which = event.WhichOneof("attributes")
-        told = getattr(event, which)
+        attributes = getattr(event, which)
         if which == "activity_task_scheduled_event_attributes":
-            self.scheduled[event.event_id] = int(told.activity_id)
+            self.scheduled[event.event_id] = int(attributes.activity_id)
         elif which == "activity_task_started_event_attributes":
-            self.makers[self.scheduled[told.scheduled_event_id]] = told.identity
+            self.makers[self.scheduled[attributes.scheduled_event_id]] = attributes.identity
         elif which == "activity_task_completed_event_attributes":
-            token = self.scheduled[told.scheduled_event_id]
-            report = plain(told.result.payloads[0])
+            token = self.scheduled[attributes.scheduled_event_id]
+            report = plain(attributes.result.payloads[0])
             if MERGED in report:
                 report = amended(self.reports[token], report[MERGED])
             self.reports[token] = report
             self._attempts[token] = report["record"]
         elif which == "workflow_execution_update_accepted_event_attributes":
-            for payload in told.accepted_request.input.args.payloads:
-                given = plain(payload)
-                if told.accepted_request.input.name == "work":
-                    self.permits[given["id"]] = given
+            for payload in attributes.accepted_request.input.args.payloads:
+                argument = plain(payload)
+                if attributes.accepted_request.input.name == "work":
+                    self.work_orders[argument["id"]] = argument
                 else:
-                    self.outputs |= given.get("outputs", {}) if isinstance(given, dict) else {}
+                    change = argument if isinstance(argument, dict) else {}
+                    self.outputs |= change.get("outputs", {})
         elif which == "workflow_execution_started_event_attributes":
-            state = plain(told.input.payloads[0]) if told.input.payloads else {}
+            state = plain(attributes.input.payloads[0]) if attributes.input.payloads else {}
             self.outputs |= state.get("outputs", {})
-            self.permits |= {one["id"]: one for one in state.get("permits", ())}
+            self.work_orders |= {order["id"]: order for order in state.get("permits", ())}
             past = state.get(BEFORE, [])
             self.records += past
-            return [*past, *self._facts(told.memo.fields)]
+            return [*past, *self._facts(attributes.memo.fields)]
         elif which == "workflow_properties_modified_event_attributes":
-            return self._facts(told.upserted_memo.fields)
+            return self._facts(attributes.upserted_memo.fields)
         return []
 
     def _facts(self, fields: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -114,7 +115,7 @@ class EventReader:
         self.memo |= {key: plain(fields[key]) for key in (RUN, HEAD) if key in fields}
         head = self.memo[HEAD]
         shared = {"revision": head["revision"], "at": head["last_update"]}
-        facts = [{**shared, **fact_of(one, self._attempts)} for one in plain(fields[FACTS])]
+        facts = [{**shared, **fact_of(fact, self._attempts)} for fact in plain(fields[FACTS])]
         for fact in facts:
             log = (fact["outcome"] or {}).get("log")
             if log and fact["token"] in self.makers:
@@ -125,36 +126,39 @@ class EventReader:
         return facts
 
     def taken(self) -> Iterator[dict[str, Any]]:
-        """Yield the records and forget them, each with its attempt once that has ended."""
+        """Yield the records and forget them, and forget the attempts that they end."""
         self.outputs.clear()
         while self.records:
             fact = self.records.pop(0)
             yield fact
             if _is_end(fact):
-                for known in (self.makers, self.made, self.reports, self._attempts):
-                    known.pop(fact["token"], None)
+                for by_token in (self.makers, self.made, self.reports, self._attempts):
+                    by_token.pop(fact["token"], None)
 
 
 class Elsewhere:
-    """The attempts of other processes that start and end, each told once."""
+    """Reports each start and end of another process's attempt once."""
 
     def __init__(self, head: Head, own: str) -> None:
-        """Tell what happens after *head*; attempts by *own*, a process, are known."""
+        """Report what happens after *head*, except attempts by the process *own*."""
         self._revision, self._own = head.revision, own
         self._ended: set[int] = set()
         self.running: dict[int, str] = {}
-        """Who makes attempts whose start was told, and their end was not, by tokens."""
+        """Workers of the attempts whose start was reported but not their end, by token."""
 
     def starts(self, head: Head, pending: Mapping[int, str]) -> Iterator[MadeElsewhere]:
-        """Yield the claims of *head* that others, named in *pending*, are known to have begun."""
-        for one in head.claims:
-            by = pending.get(one.token, "")
-            if by not in ("", self._own, self.running.get(one.token)):
-                self.running[one.token] = by
-                yield MadeElsewhere(one.step, one.step_index, one.attempt, worker_name(by))
+        """Yield the start of each attempt of *head* that another worker in *pending* has taken."""
+        for claim in head.claims:
+            by = pending.get(claim.token, "")
+            if by not in ("", self._own, self.running.get(claim.token)):
+                self.running[claim.token] = by
+                yield MadeElsewhere(claim.step, claim.step_index, claim.attempt, worker_name(by))
 
     def ends(self, reader: EventReader) -> Iterator[MadeElsewhere]:
-        """Yield what the records are about that *reader* has read, which forgets them."""
+        """Yield the ends of attempts in the records of *reader*, which forgets the records.
+
+        An attempt that started and ended since the last look is yielded twice, start first.
+        """
         for fact in reader.taken():
             token = fact["token"]
             by = self.running.get(token) or reader.makers.get(token, "")
@@ -162,16 +166,16 @@ class Elsewhere:
             if not is_end or token in self._ended or by in ("", self._own):
                 continue
             place = fact["step"], fact["step_index"], fact["attempt"]
-            begun = MadeElsewhere(*place, worker_name(by))
+            attempt = MadeElsewhere(*place, worker_name(by))
             if token not in self.running:
-                yield begun
+                yield attempt
             self.running.pop(token, None)
             self._ended.add(token)
-            yield begun._replace(outcome=_outcome_of(fact["outcome"] or {}))
+            yield attempt._replace(outcome=_outcome_of(fact["outcome"] or {}))
 
 
 def _is_end(fact: Mapping[str, Any]) -> bool:
-    """Return whether *fact* ends an attempt, or all of them."""
+    """Return whether *fact* ends one attempt, or all of them."""
     (recorded,) = read([fact])
     return recorded.meaning.ends is not None or recorded.meaning.cancels
 

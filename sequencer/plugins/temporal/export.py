@@ -1,7 +1,7 @@
-"""A run on Temporal as the files that a run in files has: to read, or to continue there.
+"""Exports a run on Temporal as the files of a run in files: to read, or to continue there.
 
-Not promised: what was before the run came to the server, where that was more than travels; it
-stands where the run came from.
+Not promised: the whole history from before the run moved to the server, if it was too large to
+travel; it is in the store that the run came from.
 """
 
 from __future__ import annotations
@@ -30,45 +30,45 @@ from sequencer.store.strictjson import parse_object
 
 
 class Exported(Struct, frozen=True):
-    """What a run on Temporal has left."""
+    """Everything that the server has of a run."""
 
     head: Head
     lines: list[bytes]
     """Of its journal."""
     outputs: dict[str, str]
-    """Of its attempts, as far as they have travelled, by the names of their folders."""
+    """Outputs of attempts that were small enough to travel, by folder name."""
     documents: dict[str, bytes]
 
 
 def exported(store: FleetStore) -> Exported:
-    """Return all that the server knows of the run in *store*.
+    """Return everything that the server has of the run in *store*.
 
     Raises:
-        TransitionRefused: it was never begun.
+        TransitionRefused: it was never started.
         RemoteUnreachable: the server does not answer.
     """
-    found: list[PastRecord] = []
+    records: list[PastRecord] = []
 
-    def hear(reader: EventReader, facts: list[dict[str, Any]]) -> None:
-        found.extend(_records(facts, head_of(reader.memo)))
+    def add(reader: EventReader, facts: list[dict[str, Any]]) -> None:
+        records.extend(_records(facts, head_of(reader.memo)))
 
-    reader = store.connection.call(store.read(hear))
-    if not found:
+    reader = store.connection.call(store.read(add))
+    if not records:
         raise TransitionRefused("the run was never started on the server", where=store.id)
     head = head_of(reader.memo)
-    outputs = {**reader.outputs, **dict(_outputs(reader, found))}
-    return Exported(head, journal_of(found, head.run_id), outputs, documents_of(store, head))
+    outputs = {**reader.outputs, **dict(_outputs(reader, records))}
+    return Exported(head, journal_of(records, head.run_id), outputs, documents_of(store, head))
 
 
 def _records(facts: list[dict[str, Any]], head: Head) -> Iterator[PastRecord]:
     for revision, group in groupby(facts, key=itemgetter("revision")):
-        told = list(group)
+        of_revision = list(group)
         newest = head if revision == head.revision else None
-        yield PastRecord(revision, told[0]["at"], told, newest)
+        yield PastRecord(revision, of_revision[0]["at"], of_revision, newest)
 
 
-def _outputs(reader: EventReader, found: list[PastRecord]) -> Iterator[tuple[str, str]]:
-    for fact in (fact for record in found for fact in record.facts):
+def _outputs(reader: EventReader, records: list[PastRecord]) -> Iterator[tuple[str, str]]:
+    for fact in (fact for record in records for fact in record.facts):
         report, outcome = reader.reports.get(fact["token"]), fact["outcome"] or {}
         if report is not None and (output := report.get("output")):
             name = results.name_in(outcome.get("output_file"))
@@ -77,32 +77,32 @@ def _outputs(reader: EventReader, found: list[PastRecord]) -> Iterator[tuple[str
 
 def documents_of(store: Store, head: Head) -> dict[str, bytes]:
     """Return the documents of the run in *store*, which is at *head*, by their names."""
-    names, found = [DEFINITION_FILE, FLOW_DOCUMENT, head.base], dict[str, bytes]()
+    names, documents = [DEFINITION_FILE, FLOW_DOCUMENT, head.base], dict[str, bytes]()
     while names:
         name = names.pop(0)
         data = None if name is None else store.document(name)
         if name is not None and data is not None:
-            found[name] = data
+            documents[name] = data
             if name not in (DEFINITION_FILE, FLOW_DOCUMENT):
-                # A marking begins with another one.
+                # It is a marking, which may be stored as changes to an earlier one.
                 names.append(parse_object(data).get("base"))
-    return found
+    return documents
 
 
 def write_copy(store: FleetStore, folder: Path) -> Head:
-    """Write the files of the run in *store* to the new *folder*; return the head that they have.
+    """Write the files of the run in *store* to the new *folder*; return the head in them.
 
     Raises:
-        UsageRefused: there is such a folder.
+        UsageRefused: the folder already exists.
     """
-    whole = exported(store)
+    copy = exported(store)
     try:
         folders.make_fresh(folder)
     except FileExistsError:
         raise UsageRefused("this folder already exists", where=str(folder)) from None
-    keep_outputs(folder, whole.outputs)
-    files = {**whole.documents, NAME: b"".join(whole.lines)}
-    for name, data in {**files, store.state_path.name: content_of(whole.head)}.items():
+    keep_outputs(folder, copy.outputs)
+    files = {**copy.documents, NAME: b"".join(copy.lines)}
+    for name, data in {**files, store.state_path.name: content_of(copy.head)}.items():
         folders.put(folder / name, data)
         (folder / name).chmod(0o400)
-    return whole.head
+    return copy.head

@@ -1,4 +1,4 @@
-"""Temporal as a kind of store: what is known of it before a run needs it."""
+"""Declares Temporal as a kind of store, without importing Temporal's package."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ TEMPORAL = StoreKind(
     code="attempts",
 )
 _ON_SERVERS = re.compile(r"[A-Za-z0-9._-]{1,100}")
-"""A project's name that can stand in the ids and queries of a server as it is."""
+"""A project name that needs no escaping in a server's ids and queries."""
 
 
 def serving() -> ModuleType:
-    """Return the module that works on runs: a third more to load, and most only look."""
+    """Return the module that works on runs; it is slow to import, and most commands only read."""
     from sequencer.plugins.temporal import worker  # noqa: PLC0415 - see above
 
     return worker

@@ -1,8 +1,8 @@
-"""How a process that was asked to end gives back its permit for a run.
+"""How a process that was asked to end gives back its work order for a run.
 
-Its own attempts end first, and their reports tell the run. If none is running, the process asks
-the run to withdraw the permit. There may be no worker for the run, or the server may not answer:
-the wait is bounded, and afterwards the server withdraws the permit on its own.
+Its own attempts end first, and their reports end the work order. If none is running, the process
+asks the run to end it. There may be no worker for the run, or the server may not answer: the wait
+is bounded, and afterwards the run ends the work order by itself.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ def wait_for_the_end(
     Raises:
         Interrupted: nothing is *running* any more, and no worker answered within `LEAVE_S`.
     """
-    mine, other = sockets.socketpair()
+    reader, writer = sockets.socketpair()
 
     def wake(_: Future[Any]) -> None:
         # An answer may come after the wait is over.
         with contextlib.suppress(OSError):
-            other.send(b"x")
+            writer.send(b"x")
 
-    with mine, other:
+    with reader, writer:
         future.add_done_callback(wake)
-        fds, until = [mine.fileno(), stop.fileno()], math.inf
+        fds, until = [reader.fileno(), stop.fileno()], math.inf
         while not future.done():
             readable(fds, LONGEST_LOOK_S if until == math.inf else LEAVE_LOOK_S)
             if stop.is_set() and len(fds) > 1:

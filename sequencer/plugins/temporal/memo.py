@@ -1,4 +1,4 @@
-"""The head of a run where it is decided over: its memo, seen as the engine's store."""
+"""The store that the engine uses inside a workflow: the run's head and documents are its memo."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from sequencer.plugins.temporal.wire import (
 from sequencer.store.protocol import Change, View
 
 OUTPUT_BYTES = 1024 * 1024
-"""Of a graph's outputs, for the next execution; a server takes no piece of more than 2 MiB."""
+"""Limit of a graph's outputs for the next execution; a server refuses more than 2 MiB at once."""
 
 
 class MemoStore:
-    """What a `Store` is to the engine, where the head itself is; its records go to *write*."""
+    """The parts of `Store` that the engine needs inside a workflow; `write` makes its records."""
 
     ttl_s, retry_for_s = 60.0, 0.0
     state_path = Path("state.json")
 
     def __init__(self, memo: Mapping[str, Any], publish: Callable[[dict[str, Any]], None]) -> None:
-        """Start with what *memo* has; *publish* changes it."""
+        """Start with the contents of *memo*; *publish* changes the memo on the server."""
         self.head = head_of(memo)
         self.documents = documents_in(memo)
         self.sizes = sizes_of(self.documents)
         self.outputs: dict[str, str] = {}
-        """Of attempts, by their names, where a choice may ask for them; the oldest come first."""
+        """Of attempts that a choice may depend on, by name, oldest first."""
         self.said: dict[str, str] = {}
-        """What picks the next node, of those that are too large to travel, by the same names."""
-        self.told: tuple[int, Mapping[str, Any]] | None = None
-        """Token and record of the attempt that is being recorded; its report is kept anyway."""
+        """The text that picks the next node, for outputs too large to travel; by the same names."""
+        self.reported: tuple[int, Mapping[str, Any]] | None = None
+        """Token and record of the attempt being recorded, if the server's history has them."""
         self._publish = publish
         self._run = memo[RUN]
         self._changed: dict[str, str | None] = {}
@@ -52,14 +52,14 @@ class MemoStore:
 
     def update(self, change: Change) -> Head:
         """Run *change* on the head, and publish what it makes as the next revision."""
-        made = change(self.head)
-        if made is None:
+        transition = change(self.head)
+        if transition is None:
             return self.head
-        head = made.head.replace(revision=self.head.revision + 1, journal_offset=0)
-        return self.write(head, own_facts(made.facts, self.told))
+        head = transition.head.replace(revision=self.head.revision + 1, journal_offset=0)
+        return self.write(head, own_facts(transition.facts, self.reported))
 
     def write(self, head: Head, facts: list[Any]) -> Head:
-        """Accept *head* and the *facts* that have led to it: one record of the journal."""
+        """Accept *head* and the *facts* that led to it: one record of the journal."""
         parts = packed(head)
         if parts[RUN] == self._run:
             del parts[RUN]
@@ -76,8 +76,8 @@ class MemoStore:
 
     def document(self, name: str) -> bytes | None:
         """Return the document *name* of the run, or None if there is none."""
-        found = self.documents.get(name)
-        return None if found is None else found.encode()
+        text = self.documents.get(name)
+        return None if text is None else text.encode()
 
     def keep_document(self, name: str, data: bytes) -> None:
         """Keep *data* as the document *name*; the next `write` publishes it."""
@@ -85,26 +85,26 @@ class MemoStore:
 
     def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
         """Remove the documents whose names start with *prefix*, except those in *keep*."""
-        gone = [name for name in self.documents if name.startswith(prefix) and name not in keep]
-        self.change_documents(dict.fromkeys(gone))
+        removed = [name for name in self.documents if name.startswith(prefix) and name not in keep]
+        self.change_documents(dict.fromkeys(removed))
 
     @property
     def has_room(self) -> bool:
-        """Return whether the documents are few enough for another claim."""
+        """Return whether the documents are small enough for another claim."""
         return sum(self.sizes.values()) <= DOCUMENT_BYTES
 
     def newest_outputs(self) -> dict[str, str]:
-        """Return the newest outputs, as many as a server takes in one piece."""
-        found, left = dict[str, str](), OUTPUT_BYTES
+        """Return the newest outputs, oldest first, as many as fit into `OUTPUT_BYTES`."""
+        outputs, left = dict[str, str](), OUTPUT_BYTES
         for name, text in reversed(self.outputs.items()):
             left -= len(text.encode("utf-8", "replace"))
             if left < 0:
                 break
-            found[name] = text
-        return dict(reversed(found.items()))
+            outputs[name] = text
+        return dict(reversed(outputs.items()))
 
     def change_documents(self, changed: Mapping[str, str | None]) -> None:
-        """Put documents in the place of those of their names; None removes one."""
+        """Replace the documents with these names; None removes one."""
         self._changed.update(changed)
         for name, text in changed.items():
             self.documents.pop(name, None)
@@ -115,12 +115,12 @@ class MemoStore:
 
 
 class HeldGraphChanges(GraphChanges):
-    """A graph's run whose outputs are where its head is."""
+    """Changes a graph's run inside a workflow; outputs are in the `MemoStore`."""
 
     def read_output(self, name: str) -> str:
         store = cast("MemoStore", self.store)
-        if (found := store.outputs.get(name, store.said.get(name))) is not None:
-            return found
+        if (output := store.outputs.get(name, store.said.get(name))) is not None:
+            return output
         raise StorageFailed(
             "an answer that picks the next node is not on the server: it was too large, or too "
             f"many followed (execution {name})",

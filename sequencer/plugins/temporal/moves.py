@@ -1,8 +1,8 @@
-"""A run that goes to a Temporal server, or comes back into files.
+"""Moves a run to a Temporal server, or back into files.
 
-First it is closed where it was, then it begins where it goes: so it is nowhere twice. Whoever
-is stopped in between does the same again, which continues. What the other side refuses for good
-opens the run again.
+The run is closed in its old store before it starts in the new one, so it is never in two stores.
+If the command is interrupted, the same command continues. If the new store refuses the run
+permanently, the run is opened again in the old one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sequencer.store.folder import names, read_regular
 from sequencer.store.protocol import Store
 
 PAST_BYTES = 512 * 1024
-"""Of the history that travels, and the same of a graph's outputs; the newest go first."""
+"""Limit of the history that travels, and of a graph's outputs; the newest come first."""
 
 
 class Side(Struct, frozen=True):
@@ -55,10 +55,10 @@ def move(source: Side, target: Side) -> Head:
     """Bring the run in *source* to *target*; return the head that it has there.
 
     Raises:
-        ClaimHeld: somebody works on it.
-        TransitionRefused: it was never begun, is elsewhere, or a run is there.
+        ClaimHeld: a process works on it.
+        TransitionRefused: it was never started, has moved elsewhere, or *target* has another run.
         StorageFailed: it is too large.
-        RemoteUnreachable: the server does not answer; the same again continues.
+        RemoteUnreachable: the server does not answer; calling this again continues.
     """
     bring = _way(source, target)
     head = source.store.view().head
@@ -66,28 +66,28 @@ def move(source: Side, target: Side) -> Head:
         raise TransitionRefused("the run was never started, so there is nothing to move")
     if head.moved_to is not None and (head.moved_to != target.words or has_arrived(head)):
         ensure_here(head)
-    there = _head_of(target, head)
-    if there is not None:
-        is_same = there.run_id == head.run_id
-        if is_same and head.moved_to is not None and there.moved_to is None:
-            return _noted(source, there)
-        _ensure_left(there, head, target)
+    target_head = _head_of(target, head)
+    if target_head is not None:
+        is_same = target_head.run_id == head.run_id
+        if is_same and head.moved_to is not None and target_head.moved_to is None:
+            return _noted(source, target_head)
+        _ensure_left(target_head, head, target)
     if isinstance(target.store, FleetStore):
         documents = documents_of(source.store, head)
         ensure_fitting(sizes_of({name: data.decode() for name, data in documents.items()}))
     if head.moved_to is None:
         head = source.store.update(partial(_closing, where=target.words))
-    # What a run in git has committed is on the remote; a run in files has nothing there.
+    # A run in git has its commits on the remote; a run in files has nothing there.
     work = head.work if isinstance(target.store, FleetStore) else None
-    told = opened(head, f"moved here from {source.words}", work, at=_now())
-    return _noted(source, bring(head, told))
+    opening = opened(head, f"moved here from {source.words}", work, at=_now())
+    return _noted(source, bring(head, opening))
 
 
 def _way(source: Side, target: Side) -> Callable[[Head, Transition], Head]:
-    """Return what brings a closed run from one to the other.
+    """Return the function that brings a closed run from *source* to *target*.
 
     Raises:
-        UsageRefused: nothing does.
+        UsageRefused: these stores can't exchange runs.
     """
     if isinstance(target.store, FleetStore) and not isinstance(source.store, FleetStore):
         return partial(_onto_server, source.store, target.store)
@@ -100,25 +100,25 @@ def _way(source: Side, target: Side) -> Callable[[Head, Transition], Head]:
 
 
 def _head_of(target: Side, head: Head) -> Head | None:
-    """Return the head that *target* has; None: no run, or what was begun of this one's arrival."""
+    """Return the head in *target*; None: there is no run, or this one has partly arrived."""
     if isinstance(target.store, FileStore) and Arrival(target.store, head.run_id).is_free():
         return None
     return target.store.view().head
 
 
-def _ensure_left(there: Head, head: Head, target: Side) -> None:
-    """Return if *there* is the copy that the run of *head* has left when it went away.
+def _ensure_left(target_head: Head, head: Head, target: Side) -> None:
+    """Return if *target_head* is the closed copy that the run of *head* left in *target*.
 
     Raises:
-        TransitionRefused: it is another run, or this one has continued from there.
+        TransitionRefused: it is another run, or the run has continued from that copy.
     """
-    if there.run_id == head.run_id and there.moved_to is not None:
-        # Of an open run the closing is still to come.
-        if there.revision < head.revision + (head.moved_to is None):
+    if target_head.run_id == head.run_id and target_head.moved_to is not None:
+        # If *head* is not closed yet, closing it will add one revision.
+        if target_head.revision < head.revision + (head.moved_to is None):
             return
-        ensure_here(there)
+        ensure_here(target_head)
     raise TransitionRefused(
-        f"a run is already there, at revision {there.revision}",
+        f"a run is already there, at revision {target_head.revision}",
         where=target.words,
         hint="give one of them another name, or move that one away",
     )
@@ -131,9 +131,9 @@ def _closing(head: Head | None, *, where: str) -> Transition | None:
 
 
 def _noted(source: Side, new: Head) -> Head:
-    """Note in the copy in *source* that the run has arrived as *new*; return that."""
+    """Note in the copy in *source* that the run has arrived as *new*; return *new*."""
     if not isinstance(source.store, FleetStore):
-        # On the server it has ended with its closing, and no more is accepted.
+        # On the server, closing ended the run, and it accepts no more changes.
         source.store.update(_confirming)
     return new
 
@@ -146,15 +146,15 @@ def _confirming(head: Head | None) -> Transition | None:
 # --- to the server -----------------------------------------------------------------
 
 
-def _onto_server(source: Store, server: FleetStore, head: Head, told: Transition) -> Head:
-    new = told.head.replace(revision=head.revision + 1, journal_offset=0)
+def _onto_server(source: Store, server: FleetStore, head: Head, opening: Transition) -> Head:
+    new = opening.head.replace(revision=head.revision + 1, journal_offset=0)
     folder = source.state_path.parent
     state: dict[str, Any] = {BEFORE: _past(source, folder)}
     if head.needs_every_output:
         state["outputs"] = _outputs(folder)
     documents = documents_of(source, head)
     try:
-        is_new = server.arrive(Transition(new, told.facts), documents, state)
+        is_new = server.arrive(Transition(new, opening.facts), documents, state)
     except RemoteUnreachable as error:
         cause = error.__cause__
         if isinstance(cause, RPCError) and cause.status is RPCStatusCode.INVALID_ARGUMENT:
@@ -162,11 +162,11 @@ def _onto_server(source: Store, server: FleetStore, head: Head, told: Transition
             raise UsageRefused(f"the server does not accept the run: {cause}") from error
         raise
     if not is_new:
-        there = server.view().head
-        if there is not None and there.run_id == head.run_id:
-            # Somebody else has typed the same.
-            ensure_here(there)
-            return there
+        server_head = server.view().head
+        if server_head is not None and server_head.run_id == head.run_id:
+            # Another process ran the same command.
+            ensure_here(server_head)
+            return server_head
         source.update(partial(_opening, note="not moved: another run was started there"))
         raise TransitionRefused("another run was started there in the meantime", where=server.id)
     return new
@@ -178,40 +178,41 @@ def _opening(head: Head | None, *, note: str) -> Transition | None:
 
 
 def _past(store: Store, folder: Path) -> list[dict[str, Any]]:
-    """Return the newest facts of the run in *store*, with their outputs, as many as travel."""
-    found: list[dict[str, Any]] = []
+    """Return the newest facts of the run in *store* with their outputs, up to `PAST_BYTES`."""
+    facts: list[dict[str, Any]] = []
     left = PAST_BYTES
-    for fact in reversed(list(store.history())):
-        whole = _with_output(fact, folder)
-        left -= _size(whole)
+    for recorded in reversed(list(store.history())):
+        fact = _with_output(recorded, folder)
+        left -= _size(fact)
         if left < 0:
             break
-        found.insert(0, whole)
+        facts.insert(0, fact)
     else:
-        return found
-    # A revision has all its facts or none.
-    cut = found[0]["revision"] if found else 0
-    return [fact for fact in found if fact["revision"] > cut]
+        return facts
+    # Leave out the oldest revision: some of its facts may be missing.
+    cut = facts[0]["revision"] if facts else 0
+    return [fact for fact in facts if fact["revision"] > cut]
 
 
 def _size(value: object) -> int:
-    """Return how many bytes *value* has on its way to the server."""
+    """Return the size of *value* in bytes when it is sent to the server."""
     return len(json.dumps(value))
 
 
 def _with_output(fact: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Return *fact* with its output in place of the file's name, if that is small enough."""
+    """Return *fact* with its output instead of the file's name, if the output is small enough."""
     outcome = fact["outcome"] or {}
     name = results.name_in(outcome.get("output_file"))
     output = None if name is None else _output(folder / results.NAME / name)
     if output is None:
         return fact
-    rest = {key: one for key, one in outcome.items() if key not in ("output_file", "output_bytes")}
+    file_keys = ("output_file", "output_bytes")
+    rest = {key: value for key, value in outcome.items() if key not in file_keys}
     return {**fact, "outcome": {**rest, "output": output}}
 
 
 def _output(folder: Path) -> str | None:
-    """Return what an attempt has left in its *folder*; None: nothing that could travel."""
+    """Return the output in the *folder* of an attempt; None if there is none or it is too large."""
     with contextlib.suppress(OSError, SequencerError):
         data = read_regular(folder / results.OUTPUT, max_bytes=ANSWER_BYTES)
         if len(data) <= ANSWER_BYTES and results.is_whole(folder / results.OUTPUT, data):
@@ -220,25 +221,26 @@ def _output(folder: Path) -> str | None:
 
 
 def _outputs(folder: Path) -> dict[str, str]:
-    """Return the newest outputs in the *folder* of a graph's run, which may ask for any."""
+    """Return the newest outputs in the *folder* of a graph's run, which may need any of them."""
     attempts = [(results.attempt_of(name), name) for name in names(folder / results.NAME)]
-    found: dict[str, str] = {}
+    outputs: dict[str, str] = {}
     left = PAST_BYTES
-    for _, name in sorted(((one[1], name) for one, name in attempts if one), reverse=True):
+    by_token = ((attempt[1], name) for attempt, name in attempts if attempt)
+    for _, name in sorted(by_token, reverse=True):
         output = _output(folder / results.NAME / name) or ""
         left -= _size(output)
         if output and left >= 0:
-            found[name] = output
-    return found
+            outputs[name] = output
+    return outputs
 
 
 # --- into files --------------------------------------------------------------------
 
 
-def _into_files(server: FleetStore, files: FileStore, head: Head, told: Transition) -> Head:
-    whole = exported(server)
+def _into_files(server: FleetStore, files: FileStore, head: Head, opening: Transition) -> Head:
+    run = exported(server)
     arrival = Arrival(files, head.run_id)
-    return arrival.bring(whole.lines, head, told, whole.documents, whole.outputs)
+    return arrival.bring(run.lines, head, opening, run.documents, run.outputs)
 
 
 def _now() -> str:

@@ -24,71 +24,71 @@ PAGE_EVENTS = 1000
 
 
 class NewsWatch:
-    """Tells who works on a run what other processes do with it meanwhile."""
+    """Reports what other processes do with a run while this process works on it."""
 
     def __init__(
-        self, store: RemoteRun, head: Head, begun_here: Callable[[], int], emit: Emit
+        self, store: RemoteRun, head: Head, started_here: Callable[[], int], emit: Emit
     ) -> None:
-        """Watch the run in *store* from *head* on.
+        """Watch the run in *store*, starting after *head*.
 
-        *begun_here* counts the attempts of this process: while there are no others, no event
-        need be read.
+        *started_here* counts the attempts of this process: while there are no others, no events
+        have to be read.
         """
-        self._store, self._begun_here, self._emit = store, begun_here, emit
+        self._store, self._started_here, self._emit = store, started_here, emit
         self._first, self._revision = head.token, head.revision
         self._news, self._reader = Elsewhere(head, identity()), EventReader()
         self._execution = ""
         self._pages: WorkflowHistoryEventAsyncIterator | None = None
 
     async def follow(self, ended: asyncio.Event) -> None:
-        """Look now and then, and for the last time when it has *ended*."""
+        """Look every `LOOK_S`, and one last time after *ended* is set."""
         while not ended.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(ended.wait(), LOOK_S)
             await self.look()
 
-    async def tell(self, text: str) -> None:
-        """Tell what a person should know."""
+    async def notify(self, text: str) -> None:
+        """Report *text* as a notice to people."""
         await asyncio.to_thread(self._emit, Noticed(text))
 
     async def look(self) -> None:
-        """Tell what is new; a server that does not answer is somebody else's to tell of."""
+        """Report what is new; the caller reports a server that does not answer."""
         with contextlib.suppress(RPCError, RPCTimeoutOrCancelledError):
-            async for one in self._new():
-                # Whoever hears it may wait for a terminal.
-                await asyncio.to_thread(self._emit, one)
+            async for event in self._new():
+                # In a thread: writing to a terminal may block.
+                await asyncio.to_thread(self._emit, event)
 
     async def _new(self) -> AsyncIterator[HeadMoved | MadeElsewhere]:
         seen = await self._store.described()
         if seen is None:
             return
         head = head_of(seen.memo)
-        unbegun = sum(not seen.pending.get(one.token) for one in head.claims)
-        if self._news.running or head.token - self._first - unbegun > self._begun_here():
+        untaken = sum(not seen.pending.get(claim.token) for claim in head.claims)
+        if self._news.running or head.token - self._first - untaken > self._started_here():
             await self._read(seen, head.revision)
-            for one in self._news.ends(self._reader):
-                yield one
-        for one in self._news.starts(head, seen.pending):
-            yield one
+            for event in self._news.ends(self._reader):
+                yield event
+        for event in self._news.starts(head, seen.pending):
+            yield event
         if head.revision != self._revision:
             self._revision = head.revision
             yield HeadMoved(head)
 
     async def _read(self, seen: RunSeen, revision: int) -> None:
-        """Read the run's events until *revision* was."""
+        """Read the run's events up to *revision*."""
         if self._execution != seen.execution:
             await self._drain(None)
             handle = await self._store.handle(seen.execution)
             self._execution = seen.execution
             self._reader.scheduled.clear()
-            # Pages that can be asked for again and again, as long as the execution is open.
+            # While the execution is open, each request for a page waits for new events.
             self._pages = handle.fetch_history_events(
                 page_size=PAGE_EVENTS, wait_new_event=True, rpc_timeout=CALL_S
             )
         await self._drain(revision)
 
     async def _drain(self, revision: int | None) -> None:
-        """Read until there is *revision*, or if None to the execution's end."""
+        """Read up to *revision*; None: up to the end of the execution."""
         while self._pages is not None and (revision is None or self._reader.revision < revision):
             await self._pages.fetch_next_page()
             for event in self._pages.current_page or ():

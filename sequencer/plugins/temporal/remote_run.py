@@ -37,14 +37,14 @@ from sequencer.plugins.temporal.workflow import LOST, WORKFLOW
 
 _UNTAKEN = PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
 START_S = timedelta(seconds=20)
-"""So old may what was seen of a closed run be, and so long may the start of the next execution
-take: together less than `OPEN_S`."""
-Heard = Callable[[EventReader, list[dict[str, Any]]], None]
-"""Is given what was read by then, and the facts that the newest event tells of."""
+"""Time limit for starting the next execution, and greatest age of the look at the closed one;
+both together are less than `OPEN_S`."""
+OnFacts = Callable[[EventReader, list[dict[str, Any]]], None]
+"""Gets the reader and the facts of the newest event."""
 
 
 def process_words(who: str) -> str:
-    """Return the process whose `identity` is *who*, for people.
+    """Return a name for people of the process whose `identity` is *who*.
 
     >>> process_words("12@there#m/b/n/7"), process_words("")
     ('process 12 on there', '')
@@ -54,10 +54,10 @@ def process_words(who: str) -> str:
 
 
 def ensure_known(options: FleetOptions, seen: RunSeen) -> None:
-    """Return if this release may decide over the run that was *seen*.
+    """Return if this release may run the workflow of the run that was *seen*.
 
     Raises:
-        NewerSchema: a newer one has, and this one can't know what it means.
+        NewerSchema: a newer release did, and this one can't know what its data means.
     """
     if (edition := options.served_by(seen.queue)[0]) > EDITION:
         message = f"a newer release works on the run: edition {edition}, but this is {EDITION}"
@@ -65,23 +65,23 @@ def ensure_known(options: FleetOptions, seen: RunSeen) -> None:
 
 
 class RemoteRun:
-    """A run on a server: what can be read of its executions, and how the next one starts."""
+    """A run on a server: reads its executions, and starts the next one."""
 
     def __init__(self, id_: str, options: FleetOptions) -> None:
-        """Be the run with this id."""
+        """Use the run with this id."""
         self.id, self.options = id_, options
 
     def sibling(self, run: str) -> RemoteRun:
-        """Return the *run* of the same project that has this id."""
+        """Return the run of the same project with the id *run*."""
         return RemoteRun(run, self.options)
 
     @property
     def connection(self) -> Connection:
-        """Return this process's way to the server."""
+        """Return this process's connection to the server."""
         return connection(self.options)
 
     async def handle(self, execution: str | None = None) -> WorkflowHandle[Any, Any]:
-        """Return the handle of the run's newest *execution*, or of that one."""
+        """Return the handle of *execution*; None: of the run's newest execution."""
         client = await self.connection.client()
         return client.get_workflow_handle(self.id, run_id=execution)
 
@@ -89,46 +89,47 @@ class RemoteRun:
         """Return what the server says about the newest execution; None: the run never started."""
         handle = await self.handle()
         try:
-            found = await handle.describe(rpc_timeout=CALL_S)
+            answer = await handle.describe(rpc_timeout=CALL_S)
         except RPCError as error:
             if error.status is RPCStatusCode.NOT_FOUND and not is_without_namespace(error):
                 return None
             raise
-        is_open = found.status is WorkflowExecutionStatus.RUNNING
-        memo = dict(await found.memo())
-        return RunSeen(memo, found.run_id, is_open, found.task_queue, _pending(found))
+        is_open = answer.status is WorkflowExecutionStatus.RUNNING
+        memo = dict(await answer.memo())
+        return RunSeen(memo, answer.run_id, is_open, answer.task_queue, _pending(answer))
 
-    async def read(self, heard: Heard = lambda *_: None) -> EventReader:
-        """Return who has read all that the run has been; *heard* gets facts as they are read."""
+    async def read(self, on_facts: OnFacts = lambda *_: None) -> EventReader:
+        """Read all events of the run and return the reader; *on_facts* gets facts as they come."""
         reader = EventReader()
         for execution in await self.executions():
             reader.scheduled.clear()
             async for event in self.events(execution):
                 if facts := reader.read(event):
-                    heard(reader, facts)
+                    on_facts(reader, facts)
         return reader
 
     async def executions(self) -> list[str]:
-        """Return the executions of the run, the oldest first.
+        """Return the executions of the run, oldest first.
 
-        What came before a run that has moved here stands in its first one.
+        If the run moved to the server, the first one has the earlier history.
         """
-        seen, found = await self.described(), list[str]()
+        seen, executions = await self.described(), list[str]()
         before = "" if seen is None else seen.execution
         while before:
             try:
                 first = await anext(self.events(before, page_size=1))
             except RPCError as error:
-                if found and error.status is RPCStatusCode.NOT_FOUND:
-                    break  # the server keeps those that have ended for some days only
+                if executions and error.status is RPCStatusCode.NOT_FOUND:
+                    break  # the server keeps ended executions only for some days
                 raise
-            found.insert(0, before)
-            began = first.workflow_execution_started_event_attributes
-            state = plain(began.input.payloads[0]) if began.input.payloads else {}
-            before = began.continued_execution_run_id or state.get("after", "")
+            executions.insert(0, before)
+            start = first.workflow_execution_started_event_attributes
+            state = plain(start.input.payloads[0]) if start.input.payloads else {}
+            before = start.continued_execution_run_id or state.get("after", "")
+            # Executions before a move are another stay on the server; their facts are in BEFORE.
             if BEFORE in state:
                 break
-        return found
+        return executions
 
     async def events(self, execution: str, page_size: int = 1000) -> AsyncIterator[Any]:
         """Yield the events of *execution*."""
@@ -137,7 +138,7 @@ class RemoteRun:
             yield event
 
     async def ended(self, execution: str, why: str) -> None:
-        """End *execution*, which no worker ends."""
+        """Terminate *execution* on the server, without a worker."""
         handle = await self.handle(execution)
         try:
             await handle.terminate(reason=why, rpc_timeout=CALL_S)
@@ -148,9 +149,9 @@ class RemoteRun:
     async def started(
         self, seen: RunSeen | None, memo: dict[str, Any], state: Mapping[str, Any] | None = None
     ) -> bool:
-        """Start the execution that follows the one that was *seen*, with *memo*.
+        """Start the execution after the one that was *seen*, with *memo*.
 
-        Return False if somebody else has started one.
+        Return False if another process has started one.
 
         Raises:
             NewerSchema: only a newer release knows what the run looks like.
@@ -160,7 +161,7 @@ class RemoteRun:
             ensure_known(self.options, seen)
             queue = self.options.queue_at(self.options.served_by(seen.queue)[1])
         client = await self.connection.client()
-        # Where there was none the server looks for closed ones too; see also `OPEN_S`.
+        # For a first execution the server refuses closed ones too; see also `OPEN_S`.
         reuse = WorkflowIDReusePolicy
         is_first = seen is None
         try:
@@ -171,9 +172,8 @@ class RemoteRun:
                 task_queue=queue,
                 memo=memo,
                 static_summary=f"workflow {memo[RUN]['workflow_name']}",
-                static_details=f"{command(memo[RUN].get('run_name'), 'status')} shows where it "
-                "stands. Use such commands to decide: what ends the workflow here does not end the "
-                "run.",
+                static_details=f"{command(memo[RUN].get('run_name'), 'status')} shows its state. "
+                "Make decisions with such commands: ending the workflow here does not end the run.",
                 id_reuse_policy=reuse.REJECT_DUPLICATE if is_first else reuse.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
                 rpc_timeout=START_S,
@@ -183,26 +183,26 @@ class RemoteRun:
         return True
 
     async def give_back(self, seen: RunSeen) -> list[int]:
-        """Give back what in *seen* is made by processes that are provably gone from here.
+        """Give back the attempts in *seen* of processes that are provably gone from this machine.
 
-        The server would wait for their heartbeats. Returns the tokens of these attempts.
+        Otherwise the server would wait for their heartbeats. Returns the attempts' tokens.
         """
-        gone = {token: who for token, who in seen.pending.items() if is_gone(who)}
-        for token, who in gone.items():
+        lost = {token: who for token, who in seen.pending.items() if is_gone(who)}
+        for token, who in lost.items():
             client = await self.connection.client()
             attempt = client.get_async_activity_handle(
                 workflow_id=self.id, run_id=seen.execution, activity_id=str(token)
             )
-            lost = ApplicationError(f"{process_words(who)} is gone", who, type=LOST)
+            failure = ApplicationError(f"{process_words(who)} is gone", who, type=LOST)
             try:
-                await attempt.fail(lost, rpc_timeout=CALL_S)
+                await attempt.fail(failure, rpc_timeout=CALL_S)
             except RPCError as error:
                 if error.status is not RPCStatusCode.NOT_FOUND:
                     raise
-        return [*gone]
+        return [*lost]
 
     async def output(self, name: str, token: int) -> str | None:
-        """Return the output *name*, of the attempt with *token*, as the history has it."""
+        """Return the output *name* of the attempt with *token* from the history, if it is there."""
         for execution in reversed(await self.executions()):
             reader = EventReader()
             async for event in self.events(execution):
@@ -216,9 +216,11 @@ class RemoteRun:
         return None
 
 
-def _pending(found: WorkflowExecutionDescription) -> dict[int, str]:
+def _pending(answer: WorkflowExecutionDescription) -> dict[int, str]:
     return {
-        int(one.activity_id): "" if one.state == _UNTAKEN else one.last_worker_identity
-        for one in found.raw_description.pending_activities
-        if one.activity_id.isdecimal()
+        int(activity.activity_id): (
+            "" if activity.state == _UNTAKEN else activity.last_worker_identity
+        )
+        for activity in answer.raw_description.pending_activities
+        if activity.activity_id.isdecimal()
     }

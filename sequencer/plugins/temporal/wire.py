@@ -1,8 +1,8 @@
-"""How a run, an attempt's end and a refusal look as plain data between processes.
+"""The plain data that processes exchange: heads, attempts' ends, errors and work orders.
 
-Small: each step writes a head into the server's history. What a reader knows by itself (the
-defaults, the owner of a claim, what never changes in a run) is left out. `head_of` gives back
-exactly what `packed` was given.
+The data is small, because each step writes a head into the server's history. It leaves out what
+a reader knows already: defaults, the owner of a claim, and what never changes in a run.
+`head_of` returns exactly the head that `packed` was given.
 """
 
 from __future__ import annotations
@@ -37,51 +37,51 @@ from sequencer.model.transitions import Fact, StepRef
 from sequencer.model.workflow import Workflow
 
 EDITION = 1
-"""Of what workflows decide, and of how memo, permits, tickets and reports look.
+"""Version of the workflows' decisions, and of the form of memo, work orders, tickets and reports.
 
-One more with each change of these: runs then continue with those who know it; see
-CONTRIBUTING.md. A release that changes none of them works beside the one before."""
+Each change of these adds one: workers that know the new edition then continue the runs; see
+CONTRIBUTING.md. Releases with the same edition can work side by side."""
 FIRST_SCHEMA = 1
-"""Of a head that does not say its own."""
+"""Schema version of a head that does not state one."""
 HOST = "fleet"
-"""What stands in a claim in place of a machine: any worker may take its attempt."""
+"""Stands for the machine in a claim: any worker may take its attempt."""
 RUN, HEAD, FACTS, DETACHED, COUNTED = "run", "head", "facts", "detached", "counted"
-"""Keys of the memo: what stays, what changes, the newest facts, permits that no process waits
-for, and what these have counted. Every other one is a document of the run."""
+"""Keys of the memo: the constant part of the head, the changing part, the newest facts, work
+orders that no process waits for, and their counts. Every other key is a document of the run."""
 _OWN_KEYS = frozenset({RUN, HEAD, FACTS, DETACHED, COUNTED})
 MERGED = "merged"
-"""Key of what becomes of an attempt's record when its work was merged."""
+"""Key of the changes to an attempt's record after its work was merged."""
 BEFORE = "before"
-"""Key of what is told to the first execution of a run that has come from elsewhere."""
+"""Key of the earlier facts, for the first execution of a run that moved to the server."""
 DOCUMENT_BYTES = 1024 * 1024
-"""Of a run's documents: a server refuses a memo of more than 2 MiB, and ends the run."""
+"""Limit of a run's documents: a server refuses a memo of more than 2 MiB, and ends the run."""
 ANSWER_BYTES = 64 * 1024
-"""Of an answer that travels; a larger one stays on the machine that has it."""
+"""Limit of an answer that is sent; a larger one stays on the machine that has it."""
 ERROR_CHARS, SAID_CHARS = 16 * 1024, 1000
 UPDATE = "update sequencer on this machine"
-_STAYS = frozenset(
+_CONSTANT = frozenset(
     {"run_id", "run_name", "workflow_name", "workflow_digest", "params", "has_definition"}
 )
-_WORKED_OUT = frozenset({"schema_version", "iteration", "journal_offset"})
+_DERIVED = frozenset({"schema_version", "iteration", "journal_offset"})
 
 
 def owner_of(run_id: str) -> Owner:
-    """Return who holds the claims of the run *run_id*: nobody is known before one takes them."""
+    """Return the owner of all claims of the run *run_id*: the run, as any worker may take them."""
     return Owner(host=HOST, boot_id="", pid_ns="", pid=0, pid_start=0, nonce=run_id)
 
 
 def documents_in(memo: Mapping[str, Any]) -> dict[str, Any]:
     """Return the documents of the run with this *memo*."""
-    return {key: one for key, one in memo.items() if key not in _OWN_KEYS}
+    return {key: value for key, value in memo.items() if key not in _OWN_KEYS}
 
 
 def sizes_of(documents: Mapping[str, str | None]) -> dict[str, int]:
-    """Return how many bytes each of *documents* has in a memo."""
+    """Return the size in bytes of each of *documents* in a memo."""
     return {name: len(json.dumps(text)) for name, text in documents.items() if text is not None}
 
 
 def ensure_fitting(sizes: Mapping[str, int]) -> None:
-    """Return if a server keeps the documents of one run, which have these *sizes*.
+    """Return if documents of these *sizes* fit into the memo of one run.
 
     Raises:
         StorageFailed: they are too large.
@@ -95,17 +95,17 @@ def ensure_fitting(sizes: Mapping[str, int]) -> None:
 
 
 def packed(head: Head) -> dict[str, dict[str, Any]]:
-    """Return *head* in two parts: what stays in a run, and what changes."""
-    whole = head.model_dump(mode="json", exclude_defaults=True)
-    stays = {key: value for key, value in whole.items() if key in _STAYS}
-    changes = {key: one for key, one in whole.items() if key not in _STAYS | _WORKED_OUT}
+    """Return *head* in two parts: what never changes in a run, and what does."""
+    data = head.model_dump(mode="json", exclude_defaults=True)
+    constant = {key: value for key, value in data.items() if key in _CONSTANT}
+    changes = {key: value for key, value in data.items() if key not in _CONSTANT | _DERIVED}
     if head.iteration != head.step_index + 1:
         changes["iteration"] = head.iteration
     if head.schema_version != FIRST_SCHEMA:
         changes["schema_version"] = head.schema_version
     if head.claims:
-        changes["claims"] = [_packed_claim(one, head) for one in head.claims]
-    return {RUN: stays, HEAD: changes}
+        changes["claims"] = [_packed_claim(claim, head) for claim in head.claims]
+    return {RUN: constant, HEAD: changes}
 
 
 def _packed_claim(claim: Claim, head: Head) -> dict[str, Any]:
@@ -113,50 +113,52 @@ def _packed_claim(claim: Claim, head: Head) -> dict[str, Any]:
     known = {"owner": owner_of(head.run_id), "step_index": head.step_index}
     known |= {"step": head.expected_step, "claimed_at": head.last_update}
     return {
-        key: one
-        for key, one in data.items()
+        key: value
+        for key, value in data.items()
         if key not in known or getattr(claim, key) != known[key]
     }
 
 
 def head_of(memo: Mapping[str, Any]) -> Head:
-    """Return the head that `packed` was given, from the *memo* that has its parts.
+    """Return the head whose parts, as `packed` made them, are in *memo*.
 
     Raises:
         NewerSchema: a newer release has written it.
     """
-    stays, changes = memo[RUN], memo[HEAD]
+    constant, changes = memo[RUN], memo[HEAD]
     if (version := changes.get("schema_version", FIRST_SCHEMA)) > SCHEMA_VERSION:
         message = f"schema_version {version} is newer than {SCHEMA_VERSION}"
-        raise NewerSchema(message, where=stays["run_id"], hint=UPDATE)
-    index, run_id = changes.get("step_index", 0), stays["run_id"]
+        raise NewerSchema(message, where=constant["run_id"], hint=UPDATE)
+    index, run_id = changes.get("step_index", 0), constant["run_id"]
     known = {
         "owner": owner_of(run_id),
         "step_index": index,
         "step": changes["expected_step"],
         "claimed_at": changes["last_update"],
     }
-    claims = [{**known, **one} for one in changes.get("claims", ())]
-    return Head.model_validate({"iteration": index + 1, **stays, **changes, "claims": claims})
+    claims = [{**known, **claim} for claim in changes.get("claims", ())]
+    return Head.model_validate({"iteration": index + 1, **constant, **changes, "claims": claims})
 
 
 def packed_fact(fact: Fact, record: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return *fact* as plain data; of an outcome only what *record* of the attempt has not."""
+    """Return *fact* as plain data, its outcome without what the attempt's *record* has."""
     data: dict[str, Any] = {"event": str(fact.event), "step": fact.step}
     data |= {"step_index": fact.step_index, "token": fact.token, "attempt": fact.attempt}
     if fact.outcome is not None:
-        whole, own = dict(fact.outcome), record or {}
-        is_more = record is not None and own.items() <= whole.items()
-        data["outcome"] = {k: v for k, v in whole.items() if k not in own} if is_more else whole
-        if is_more:
+        outcome, known = dict(fact.outcome), record or {}
+        is_in_outcome = record is not None and known.items() <= outcome.items()
+        data["outcome"] = outcome
+        if is_in_outcome:
+            data["outcome"] = {k: v for k, v in outcome.items() if k not in known}
+            # Readers take the rest from the attempt's report.
             data["told"] = True
     return data
 
 
 def fact_of(data: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what `packed_fact` was given, as ``history --json`` prints it.
+    """Return the fact that `packed_fact` was given, as ``history --json`` prints it.
 
-    *records* are those of attempts, by their tokens.
+    *records* has the records of attempts, by token.
     """
     outcome = data.get("outcome")
     if data.get("told"):
@@ -170,7 +172,7 @@ def fact_of(data: Mapping[str, Any], records: Mapping[int, Mapping[str, Any]]) -
 
 
 def plain_workflow(workflow: Workflow) -> dict[str, Any]:
-    """Return *workflow* as `Workflow.model_validate` takes it, an output's schema included."""
+    """Return *workflow* as plain data for `Workflow.model_validate`, with outputs' schemas."""
     return workflow.model_dump(mode="json", exclude_defaults=True, by_alias=True)
 
 
@@ -178,57 +180,58 @@ def plain_workflow(workflow: Workflow) -> dict[str, Any]:
 
 
 def packed_error(error: BaseException) -> dict[str, Any]:
-    """Return the facts of *error*."""
+    """Return *error* as plain data; an empty type stands for a bug."""
     if not isinstance(error, SequencerError):
         return {"type": "", "message": f"{type(error).__name__}: {error}"}
-    found = {"type": type(error).__name__, "message": error.message}
+    data = {"type": type(error).__name__, "message": error.message}
     more = {"where": error.where, "hint": error.hint}
-    return found | {key: value for key, value in more.items() if value is not None}
+    return data | {key: value for key, value in more.items() if value is not None}
 
 
 def error_of(facts: Mapping[str, Any]) -> Exception:
-    """Return the error with these *facts*, of its own class; a bug is one here too."""
+    """Return the error that `packed_error` was given; a `RuntimeError` for an unknown type."""
     kind = getattr(errors, facts["type"] or "-", None)
     if not (isinstance(kind, type) and issubclass(kind, SequencerError)):
         return RuntimeError(facts["message"])
-    made = kind.__new__(kind)
+    # Some classes build their message from other arguments, so their own __init__ is skipped.
+    error = kind.__new__(kind)
     SequencerError.__init__(
-        made, facts["message"], where=facts.get("where"), hint=facts.get("hint")
+        error, facts["message"], where=facts.get("where"), hint=facts.get("hint")
     )
-    return made
+    return error
 
 
 # --- an attempt --------------------------------------------------------------------
 
 
 class Ticket(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What an attempt is told; all else it finds with the run.
+    """A worker's instructions for one attempt; everything else is in the run.
 
-    Who does not know all of it makes no attempt.
+    A worker that does not know all of its fields makes no attempt.
     """
 
     token: int
     cost_usd: float | None = None
     timeout_s: float | None = None
     has_code: bool = False
-    """The run's code moves through git, so that it can be made in a clone only."""
+    """The run's code moves through git, so only a clone can make the attempt."""
     merge: dict[str, Any] | None = None
-    """The work of an attempt that has ended, to be merged with what was accepted meanwhile."""
+    """The work of an ended attempt, to merge with the work that was accepted in the meantime."""
 
 
 class AttemptReport(Struct, frozen=True, omit_defaults=True):
-    """How an attempt has ended, as its worker tells it."""
+    """How an attempt ended, as its worker reports it."""
 
     record: dict[str, Any]
-    """For the journal; most of the outcome is in it."""
+    """For the journal; it has most of the outcome."""
     ending: dict[str, Any] | None = None
-    """Of a line's."""
+    """How a sequence continues; None in a graph."""
     output: str | None = None
-    """Where the record does not have it."""
+    """The output, if the record does not have it."""
     said: str | None = None
-    """Of an output that is too large to travel, what may pick the next node."""
+    """The part that may pick the next node, if the output is too large to travel."""
     error: str | None = None
-    """As `output`."""
+    """The error's text, if the record does not have it."""
     structured: Any = None
     session: str | None = None
     session_steps: int = 1
@@ -240,20 +243,23 @@ class AttemptReport(Struct, frozen=True, omit_defaults=True):
     is_final: bool = False
     verdict: Verdict | None = None
     retry: dict[str, Any] | None = None
-    """Of its step, which may have it from the project's defaults."""
+    """The step's retry rules, which may come from the project's defaults."""
     reference: str | None = None
-    """What its output is called, where a graph keeps it."""
+    """Name under which a graph keeps the output."""
     postponed: str | None = None
     raised: dict[str, Any] | None = None
-    """What was raised instead of a result; it ends the invocation."""
+    """The error that was raised instead of a result; it ends the invocation."""
     left: str | None = None
-    """Who made the attempt, where that process is to end."""
+    """The process that made the attempt, if it was interrupted and is ending."""
 
 
 def report_of(
     ended: AttemptResult, error: BaseException | None, left: str | None
 ) -> dict[str, Any]:
-    """Return the report of *ended*, of whose attempt *error* was raised."""
+    """Return the report of *ended*; *error* is what its attempt raised.
+
+    *left* is the worker's `identity` if that process is ending.
+    """
     outcome, ending = ended.outcome, ended.ending
     record, step = dict(ended.record), ended.step
     output = None if "output" in record else _fitting(outcome.output)
@@ -280,13 +286,13 @@ def report_of(
         raised=None if error is None else packed_error(error),
         left=left if outcome.status is OutcomeStatus.INTERRUPTED else None,
     )
-    found: dict[str, Any] = to_builtins(report)
-    return found
+    data: dict[str, Any] = to_builtins(report)
+    return data
 
 
 def _said(output: str) -> str | None:
-    """Return a short text that picks the same way as *output*."""
-    fitting = [one for one in candidates(output) if one and len(one) <= SAID_CHARS]
+    """Return a short text that picks the same node as *output*."""
+    fitting = [text for text in candidates(output) if text and len(text) <= SAID_CHARS]
     if not fitting or decision_in(output) is None:
         return next(iter(fitting), None)
     # The object comes first, and then the last line.
@@ -294,7 +300,7 @@ def _said(output: str) -> str | None:
 
 
 def _fitting(text: str) -> str | None:
-    """Return *text* if it may travel; an empty one need not."""
+    """Return *text* if it is small enough to travel; None for an empty one."""
     is_fitting = text and len(text.encode("utf-8", "replace")) <= ANSWER_BYTES
     return text if is_fitting else None
 
@@ -302,38 +308,38 @@ def _fitting(text: str) -> str | None:
 def _packed_ending(ending: Continuation) -> dict[str, Any]:
     to = None if ending.following is None else ending.following.step_index
     more = {"to": to, "gate": ending.has_gate, "done": ending.is_done, "error": ending.error}
-    said = {key: value for key, value in more.items() if value is not None and value is not False}
-    return {"kind": str(ending.kind), **said}
+    given = {key: value for key, value in more.items() if value is not None and value is not False}
+    return {"kind": str(ending.kind), **given}
 
 
 def amended(report: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
-    """Return the *report* of an attempt whose work was *merged* afterwards."""
+    """Return the *report* of an attempt with the changes to its record from *merged*."""
     record = {**report["record"], **merged}
-    return {**report, "record": {key: one for key, one in record.items() if one is not None}}
+    return {**report, "record": {key: value for key, value in record.items() if value is not None}}
 
 
 def ended_of(
-    report: AttemptReport, claim: Claim, here: StepRef, step: Step, workflow: Workflow
+    report: AttemptReport, claim: Claim, ref: StepRef, step: Step, workflow: Workflow
 ) -> AttemptResult:
-    """Return the end that *report* tells of, of the attempt of *claim* at *step*, *here*."""
+    """Return the result in *report* of the attempt of *claim* at *step*, which is at *ref*."""
     record, ending, decision = report.record, None, None
     if report.retry is not None:
         step = step.replace(retry=Retry.model_validate(report.retry))
-    if (told := report.ending) is not None:
-        to = told.get("to")
+    if (data := report.ending) is not None:
+        to = data.get("to")
         ending = Continuation(
-            ContinuationKind(told["kind"]),
+            ContinuationKind(data["kind"]),
             None if to is None else place(workflow, to),
-            has_gate=told.get("gate", False),
-            is_done=told.get("done", False),
-            error=told.get("error"),
+            has_gate=data.get("gate", False),
+            is_done=data.get("done", False),
+            error=data.get("error"),
         )
     if "decision" in record:
         decision = convert(record["decision"], Decision)
     return AttemptResult(
         _outcome_of(report, record),
         step,
-        here,
+        ref,
         record.get("agent", ""),
         claim.token,
         claim.attempt,
@@ -372,24 +378,24 @@ def _outcome_of(report: AttemptReport, record: Mapping[str, Any]) -> Outcome:
 
 
 def own_facts(
-    facts: Sequence[Fact], told: tuple[int, Mapping[str, Any]] | None
+    facts: Sequence[Fact], reported: tuple[int, Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Return *facts* as plain data; *told* is an attempt's token and what is known of it."""
-    token, record = told or (0, None)
-    return [packed_fact(one, record if one.token == token else None) for one in facts]
+    """Return *facts* as plain data; *reported* is an attempt's token and its known record."""
+    token, record = reported or (0, None)
+    return [packed_fact(fact, record if fact.token == token else None) for fact in facts]
 
 
-# --- what others ask of a run ------------------------------------------------------
+# --- requests to a run -------------------------------------------------------------
 #
-# Everybody with a key of the server's namespace can ask. A handler that raises stops its run until
-# somebody mends it, so what it could raise about is refused before.
+# Anyone with a key of the server's namespace can send them. A handler that raises stops its run
+# until a person repairs it, so whatever could make it raise is refused first.
 
 LONGEST_TTL_S = 86_400.0
-_PERMIT_ID = re.compile(r"[0-9a-f]{32}")
+_WORK_ORDER_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def worker_name(who: str) -> str:
-    """Return what people read of the `identity` *who*.
+    """Return the part of the `identity` *who* that people read.
 
     >>> worker_name("12@there#m/b/n/7"), worker_name("12@there")
     ('12@there', '12@there')
@@ -400,35 +406,35 @@ def worker_name(who: str) -> str:
 _QUEUE = re.compile(r"(?P<project>[^@]+)@(?P<edition>[0-9]{1,6})(?:/(?P<place>.+))?", re.DOTALL)
 
 
-def is_permit_id(value: object) -> bool:
-    """Return whether *value* may be the id of a permit."""
-    return isinstance(value, str) and _PERMIT_ID.fullmatch(value) is not None
+def is_work_order_id(value: object) -> bool:
+    """Return whether *value* may be the id of a work order."""
+    return isinstance(value, str) and _WORK_ORDER_ID.fullmatch(value) is not None
 
 
 def follows(queue: object, own: str) -> bool:
-    """Return whether *queue* is of the same project and place as *own*, and of no older edition.
+    """Return whether *queue* has the same project and place as *own*, and no older edition.
 
     >>> follows("seq/shop@7/gpu", "seq/shop@6/gpu"), follows("x", "seq/shop@6")
     (True, False)
     >>> follows("seq/other@7", "seq/shop@6"), follows("seq/shop@5", "seq/shop@6")
     (False, False)
     """
-    found = _QUEUE.fullmatch(queue) if isinstance(queue, str) else None
-    known = _QUEUE.fullmatch(own)
-    if found is None or known is None:
+    new = _QUEUE.fullmatch(queue) if isinstance(queue, str) else None
+    old = _QUEUE.fullmatch(own)
+    if new is None or old is None:
         return False
-    is_here = found["project"] == known["project"] and found["place"] == known["place"]
-    return is_here and int(found["edition"]) >= int(known["edition"])
+    is_same_place = new["project"] == old["project"] and new["place"] == old["place"]
+    return is_same_place and int(new["edition"]) >= int(old["edition"])
 
 
-def ensure_permit(data: Mapping[str, Any], own: str) -> None:
-    """Return if a permit in *data* names what can be: ids, times, and a queue of *own*'s project.
+def ensure_work_order(data: Mapping[str, Any], own: str) -> None:
+    """Return if the work order in *data* is valid: its id, times, and a queue of *own*'s project.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it is not.
     """
-    if not is_permit_id(data["id"]) or not isinstance(data["by"], str) or "kept" in data:
-        raise ValueError("it is not a permit that a process issues")
+    if not is_work_order_id(data["id"]) or not isinstance(data["by"], str) or "kept" in data:
+        raise ValueError("no process issues such a work order")
     ttl_s, places = data["ttl_s"], data.get("places", 1)
     if type(ttl_s) not in (int, float) or not 0 < ttl_s <= LONGEST_TTL_S:
         raise ValueError(f"ttl_s is {ttl_s!r}")
@@ -440,18 +446,18 @@ def ensure_permit(data: Mapping[str, Any], own: str) -> None:
 
 
 def ensure_change(change: Mapping[str, Any]) -> None:
-    """Return if *change* has facts, and texts as documents and outputs.
+    """Return if *change* has facts, and its documents and outputs are texts.
 
     Raises:
-        ValueError: it does not.
+        ValueError: it is not so.
     """
     facts = change[FACTS]
-    if not isinstance(facts, list) or not all(isinstance(one, dict) for one in facts):
+    if not isinstance(facts, list) or not all(isinstance(fact, dict) for fact in facts):
         raise ValueError("its facts are not a list of objects")
     for fact in facts:
         fact_of(fact, {})
     outputs, documents = change.get("outputs", {}), change.get("documents", {})
-    if not all(isinstance(one, str) for one in outputs.values()):
+    if not all(isinstance(text, str) for text in outputs.values()):
         raise ValueError("an output is not a text")
-    if not all(isinstance(one, str | None) for one in documents.values()):
+    if not all(isinstance(text, str | None) for text in documents.values()):
         raise ValueError("a document is not a text")

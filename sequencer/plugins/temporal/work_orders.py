@@ -1,8 +1,11 @@
-"""What lets a run continue: a *permit* is one process's permission for so many steps.
+"""Work orders: a run continues only while a process has issued one for a number of steps.
 
-Its kind decides what it may claim and what an attempt's end means, its budget when it is used
-up. Pure: time comes in, and what is written goes out through the store that it is given. Not
-decided here: which worker makes an attempt, and whether that worker is alive.
+The kind of a work order decides what it may claim and what the end of an attempt means; its
+budget decides when it is used up. Pure: callers pass the time in, and everything written goes to
+the given store. Not decided here: which worker makes an attempt, and whether it is alive.
+
+A work order is a *permit* in the documents and in all data on the server, so that earlier
+releases can read it.
 """
 
 from __future__ import annotations
@@ -62,54 +65,55 @@ from sequencer.project.task_graphs import TASK_GRAPHS
 from sequencer.store.protocol import Store
 
 NOTE_CHARS = 500
-"""Of why an attempt was put off."""
+"""Longest reason recorded for a postponed attempt."""
 
 
 class WorkOrder(ABC):
-    """One process's permission to go on, and why it ends."""
+    """A process's permission for a run to continue, and how it ended."""
 
     budget: InvocationBudget
     waits_by_default: ClassVar[bool]
-    """Whether it waits for others without limit, where nothing else is said."""
+    """Whether it waits for others without limit unless a limit is set."""
 
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
-        """Take what a process has sent, or what `kept` has returned."""
+        """Create it from the *data* that a process sent or `kept` returned."""
         self._data, self._store = dict(data), store
         self.by: str = data["by"]
-        """The process; empty for one that no process waits for."""
+        """The process that issued it; empty if no process waits for its end."""
         self.id: str = data["id"]
         self.ttl_s: float = data["ttl_s"]
         self.queue: str | None = data.get("queue")
-        """Where its attempts are made; None: where all of the run's are."""
+        """Queue whose workers make its attempts; None: the run's own queue."""
         self.workflow = Workflow.model_validate(data["workflow"])
         self._has_code: bool = data.get("has_code", False) or store.head.work is not None
         self._run_limits = RunLimits.model_validate(data.get("run_limits", {}))
         self._mode = Mode(data["mode"])
         self._limits = InvocationLimits.model_validate(data.get("limits", {}))
         self.end: dict[str, Any] | None = None
-        """What its process is told; None: it goes on."""
+        """The result for its process; None while it is open."""
         self.listeners = 0
         """Calls of its process that wait for its end."""
         self.silent_since: datetime | None = None
-        """When the last of them has ended."""
+        """When the last of these calls ended."""
         self._untaken = frozenset(data.get("untaken", ()))
-        """Tokens that no worker had taken when its process asked."""
+        """Tokens that no worker had taken when the process issued it."""
         self.until: datetime | None = None
-        """When it has to be asked again, whatever happens."""
+        """Latest time for the next `advance`."""
         self._waiting_since: datetime | None = None
-        self._mine: set[int] = set()
+        self._tokens: set[int] = set()
+        """Of its own attempts."""
         self._live: Collection[int] = ()
         self._at = datetime.min.replace(tzinfo=UTC)
         self._may_claim = False
         self._is_leaving = False
-        """Its process ends, once it makes no attempt any more."""
+        """Its process is ending: it claims nothing more, and ends with its last attempt."""
 
     def kept(self) -> dict[str, Any]:
-        """Return it as plain data, to continue elsewhere."""
+        """Return it as plain data, to continue in another execution."""
         return {**self._data, "kept": self.budget.kept()}
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """End it, for a *reason* or with an *error*."""
+        """End it, for a *reason* or with an *error*; the first end counts."""
         if self.end is None:
             self.end = {"reason": reason, **self.budget.kept()}
             if error is not None:
@@ -120,14 +124,14 @@ class WorkOrder(ABC):
         """Return whether no process waits for its end."""
         return not self.by
 
-    def told(self, since: str, at: datetime) -> dict[str, Any]:
-        """Return what people are told of it, which was issued at *since*."""
+    def entry(self, since: str, at: datetime) -> dict[str, Any]:
+        """Return its entry in the memo, for people; it was issued at *since*."""
         limits = self._limits.model_dump(mode="json", exclude_none=True)
-        found = {"id": self.id, "mode": str(self._mode), "since": since, "limits": limits}
+        entry = {"id": self.id, "mode": str(self._mode), "since": since, "limits": limits}
         if self.end is not None:
             error = self.end.get("error", {})
-            found |= {"until": utc(at), "end": error.get("message") or self.end["reason"]}
-        return found
+            entry |= {"until": utc(at), "end": error.get("message") or self.end["reason"]}
+        return entry
 
     def vanish(self) -> None:
         """End it because its process is gone."""
@@ -136,27 +140,27 @@ class WorkOrder(ABC):
         )
 
     def merging(self, token: int, record: Mapping[str, Any]) -> Ticket | None:
-        """Return how the work in the *record* of its attempt is merged with what was accepted.
+        """Return the ticket to merge the work in the *record* of an attempt with the run's work.
 
-        None: it was begun on that.
+        None: the attempt started from the run's newest work, so there is nothing to merge.
         """
         head, work = self._store.head, record.get("work")
-        here = None if head.work is None else head.work.commit
-        if work is None or work.get("base", here) == here or head.claim_with(token) is None:
+        commit = None if head.work is None else head.work.commit
+        if work is None or work.get("base", commit) == commit or head.claim_with(token) is None:
             return None
         return Ticket(token, has_code=True, merge=work)
 
     @abstractmethod
     def ticket(self, token: int) -> Ticket:
-        """Return what the attempt with *token* is told."""
+        """Return the ticket for the worker of the attempt with *token*."""
 
     def words(self, token: int) -> str:
-        """Return what the attempt with *token* is at, for people who look at the server."""
+        """Return the step and iteration of the attempt with *token*, for the server's web view."""
         claim = self._store.head.claim_with(token)
         return "" if claim is None else f"{claim.step}, iteration {claim.step_index + 1}"
 
     def timeout_s(self, token: int) -> float | None:
-        """Return how long the attempt with *token* may take, if its step says it."""
+        """Return the time limit of the step of the attempt with *token*, if it has one."""
         claim = self._store.head.claim_with(token)
         step = None if claim is None else self.workflow.steps_by_name.get(claim.step)
         return None if step is None else step.timeout_s
@@ -164,10 +168,10 @@ class WorkOrder(ABC):
     # --- what happens --------------------------------------------------------------
 
     def advance(self, live: Collection[int], at: datetime, *, may_claim: bool) -> list[int]:
-        """Do what can be done now, and return the tokens of the claims that this grants.
+        """Do everything possible now; return the tokens of the new claims.
 
-        The attempts with the tokens *live* are being made; others have vanished. It is not to
-        claim anything unless it *may_claim*.
+        *live* are the tokens of the attempts that are running; all others have vanished. Nothing
+        is claimed unless it *may_claim*.
         """
         self._live, self._at, self._may_claim, self.until = live, at, may_claim, None
         try:
@@ -186,23 +190,24 @@ class WorkOrder(ABC):
         *,
         jitter: float,
         may_claim: bool,
-        is_told: bool = True,
+        is_in_history: bool = True,
     ) -> list[int]:
-        """Record how its attempt with *token* has ended; else see `advance`.
+        """Record the end of its attempt with *token*; the rest is as in `advance`.
 
-        The server's history has the report, if *is_told*.
+        *is_in_history* says that the server's history has the report, so that a fact need not
+        repeat it.
         """
         self._live, self._at, head = live, at, self._store.head
-        is_on = self.end is None and report.left != self.by and self._store.has_room
-        self._may_claim = may_claim and is_on
-        self._mine.discard(token)
+        can_continue = self.end is None and report.left != self.by and self._store.has_room
+        self._may_claim = may_claim and can_continue
+        self._tokens.discard(token)
         if (claim := head.claim_with(token)) is None:
             return []
         ended = replace(self._ended(report, claim), jitter=jitter)
-        self._store.told = (token, report.record) if is_told else None
-        # What its worker has pushed is accepted with it.
+        self._store.reported = (token, report.record) if is_in_history else None
+        # The work that its worker pushed is accepted together with its end.
         work = report.record.get("work")
-        work = None if work is None else {k: one for k, one in work.items() if k != "base"}
+        work = None if work is None else {k: value for k, value in work.items() if k != "base"}
         self._changes.work = None if work is None else Work.model_validate(work)
         try:
             granted = self._recorded(ended, report)
@@ -212,12 +217,16 @@ class WorkOrder(ABC):
             self.finish("", error)
             return []
         finally:
-            self._store.told = self._changes.work = None
-        self._mine.update(granted)
+            self._store.reported = self._changes.work = None
+        self._tokens.update(granted)
         return granted
 
     def _advanced(self) -> list[int]:
-        """Do what can be done now; return the tokens of the claims that this grants."""
+        """Do everything possible now; return the tokens of the new claims.
+
+        Raises:
+            SequencerError: the work order ends with this.
+        """
         granted: list[int] = []
         # A graph finds out whether it can claim only by trying; if it may not claim, it must
         # not try.
@@ -242,98 +251,98 @@ class WorkOrder(ABC):
                     return granted
 
     def _grant(self, tokens: list[int]) -> list[int]:
-        """Count the attempts of *tokens* as running, so that nothing takes them over."""
+        """Count the attempts of *tokens* as running, so that their claims do not expire."""
         self._live = {*self._live, *tokens}
-        self._mine.update(tokens)
+        self._tokens.update(tokens)
         return tokens
 
     def _plan_wait(self, move: Wait, seen: Seen) -> None:
-        """Note when this permit has to be asked again.
+        """Set `until` for *move*.
 
         Raises: see `_wait`.
         """
         self.until = move.until
         if seen.running:
             self._waiting_since = None
-        # What the process before it has left, its own takes: that is no wait for others.
+        # A claim that an earlier process left and no worker took is for this one's workers.
         elif move.is_for_others and (move.claim is None or move.claim.token not in self._untaken):
             self._wait(move.message)
 
     @abstractmethod
     def _see(self, tried_at: datetime | None) -> Seen:
-        """Return what a decision takes into account; see `Seen`."""
+        """Return the facts that the next decision depends on; see `Seen`."""
 
     @abstractmethod
     def _expire(self, move: RecordExpired) -> list[int]:
-        """Record what has expired; return the tokens of the claims that this grants."""
+        """Record what has expired; return the tokens of the new claims."""
 
     @abstractmethod
     def _capacity(self, head: Head) -> Capacity:
-        """Return what may be claimed at *head*."""
+        """Return how much may be claimed at *head*."""
 
     @abstractmethod
     def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
-        """Return the end of the attempt of *claim*, of which *report* tells."""
+        """Return the result in *report* of the attempt of *claim*."""
 
     @abstractmethod
     def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
-        """Record the end of an attempt; return the tokens of the claims that this grants."""
+        """Record the end of an attempt; return the tokens of the new claims."""
 
     def give_back(self, token: int, facts: Mapping[str, Any], at: datetime) -> None:
-        """Give the claim with *token* back, whose attempt could not start; that ends it."""
-        self._mine.discard(token)
+        """Release the claim with *token* and end the work order with the error in *facts*."""
+        self._tokens.discard(token)
         self._at = at
         if self._store.head.claim_with(token) is not None:
             self._store.update(lambda head: self._expired(head, token, str(facts["message"])))
         self.finish("", error_of(facts))
 
     def put_off(self, token: int, why: str, live: Collection[int], at: datetime) -> None:
-        """Give the claim with *token* back for a while: its worker could not even start it."""
+        """Release the claim with *token*, to be tried again later: no worker could start it."""
         record = {"status": str(OutcomeStatus.INTERRUPTED), "error": why[:NOTE_CHARS]}
         ending = {"kind": str(ContinuationKind.BACK)}
         report = AttemptReport(record, ending=ending, postponed=why[:NOTE_CHARS])
-        self.record(token, report, live, at, jitter=0.0, may_claim=False, is_told=False)
+        self.record(token, report, live, at, jitter=0.0, may_claim=False, is_in_history=False)
 
     def _expired(self, head: Head | None, token: int, why: str) -> Transition | None:
         return None if head is None else self._changes.kind.expire(head, token, why, at=self._at)
 
     def _changing(self, changes: Changes) -> Changes:
-        """Return *changes*, by this permit's clock."""
+        """Make *changes* use the time that callers of this work order pass in."""
         changes.now = lambda: self._at
         self._changes = changes
         return changes
 
     @property
     def _busy(self) -> set[int]:
-        """Return the tokens of its attempts that are being made."""
-        return self._mine.intersection(self._live)
+        """Return the tokens of its attempts that are running."""
+        return self._tokens.intersection(self._live)
 
     def _seen(self, head: Head) -> Head:
-        """Return *head* without claims whose attempts have vanished: they are in nobody's way."""
-        live = tuple(one for one in head.claims if one.token in self._live)
+        """Return *head* without claims whose attempts have vanished: they block nothing."""
+        live = tuple(claim for claim in head.claims if claim.token in self._live)
         return head if len(live) == len(head.claims) else head.replace(claims=live)
 
-    def _gone(self, head: Head) -> frozenset[int]:
-        return frozenset(one.token for one in head.claims if one.token not in self._live)
+    def _expired_tokens(self, head: Head) -> frozenset[int]:
+        return frozenset(claim.token for claim in head.claims if claim.token not in self._live)
 
     def _wait(self, message: str) -> None:
-        """Wait for others.
+        """Wait for others; *message* says for what.
 
         Raises:
             ClaimHeld: it has waited as long as it may.
         """
-        most = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
-        if most is None and (self.waits_by_default or self._mode is Mode.SYNC):
+        max_wait_s = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
+        if max_wait_s is None and (self.waits_by_default or self._mode is Mode.SYNC):
             return
         self._waiting_since = self._waiting_since or self._at
-        until = self._waiting_since + timedelta(seconds=most or 0.0)
+        until = self._waiting_since + timedelta(seconds=max_wait_s or 0.0)
         if until <= self._at:
             raise ClaimHeld(message, hint="wait for it with --max-wait")
         self.until = until if self.until is None else min(until, self.until)
 
 
 class SequenceWorkOrder(WorkOrder):
-    """In the run of a cycle or a procedure."""
+    """A work order for a run of a cycle or a procedure."""
 
     budget: SequenceBudget
     waits_by_default = False
@@ -353,52 +362,53 @@ class SequenceWorkOrder(WorkOrder):
             self.budget.restore(data["kept"])
 
     def _see(self, tried_at: datetime | None) -> SequenceSeen:
-        head, own = self._store.head, self._busy
-        if not own:
+        head, busy, gone = self._store.head, self._busy, self._expired_tokens(self._store.head)
+        if not busy:
             ensure_definition(head, self.workflow)
         self.budget.observe(head)
-        gone = self._gone(head)
         return SequenceSeen(
             head,
             self._at,
             self._changes.kind,
             self.budget,
             expired_tokens=gone,
-            running=own,
+            running=busy,
             tried_at=tried_at,
         )
 
     def _expire(self, move: RecordExpired) -> list[int]:
         del move
-        self._store.update(self._lapsed)
+        self._store.update(self._expire_waits)
         return []
 
     def ticket(self, token: int) -> Ticket:
         budget = self.budget.allowance(self._store.head)
         return Ticket(token, budget.cost_usd, budget.timeout_s, self._has_code)
 
-    def _lapsed(self, head: Head | None) -> Transition | None:
+    def _expire_waits(self, head: Head | None) -> Transition | None:
         return None if head is None else self._changes.kind.expire_waits(head, at=self._at)
 
     def _capacity(self, head: Head) -> Capacity:
         owner = owner_of(head.run_id)
-        return Capacity(owner, self.ttl_s, None, 1, self._gone(head), self._run_limits)
+        return Capacity(owner, self.ttl_s, None, 1, self._expired_tokens(head), self._run_limits)
 
     def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
-        here = present(self.workflow, self._store.head)
-        return ended_of(report, claim, here, step_at(self.workflow, here), self.workflow)
+        ref = present(self.workflow, self._store.head)
+        return ended_of(report, claim, ref, step_at(self.workflow, ref), self.workflow)
 
     def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
         self.budget.count(ended)
         following = ended.ending.next_place
-        is_on = self._may_claim and report.raised is None
-        is_on = is_on and following is not None and self.budget.is_mine(following.step_index)
+        may_claim = self._may_claim and report.raised is None
+        may_claim = (
+            may_claim and following is not None and self.budget.is_mine(following.step_index)
+        )
 
         def capacity(head: Head) -> Capacity | None:
-            may_go_on = is_on and self.budget.reached(head) is None
-            return (
-                self._capacity(head) if may_go_on and has_definition(head, self.workflow) else None
-            )
+            may_continue = may_claim and self.budget.reached(head) is None
+            if not may_continue or not has_definition(head, self.workflow):
+                return None
+            return self._capacity(head)
 
         kind, run_id = self._changes.kind, self._store.head.run_id
         head, granted = self._changes.update(
@@ -414,7 +424,7 @@ class SequenceWorkOrder(WorkOrder):
 
 
 class GraphWorkOrder(WorkOrder):
-    """In the run of a flowchart."""
+    """A work order for a run of a flowchart."""
 
     budget: GraphBudget
     waits_by_default = True
@@ -422,7 +432,7 @@ class GraphWorkOrder(WorkOrder):
     def __init__(self, data: Mapping[str, Any], store: MemoStore) -> None:
         super().__init__(data, store)
         rules, capacity_rule, expander = data.get("team"), None, None
-        # Every worker has to decide alike, whatever its project disables.
+        # All workers must decide the same, even if a project disables the plug-in.
         if rules is not None:
             graphs = TASK_GRAPHS.get(even_disabled=True) or TASK_GRAPHS.required()
             capacity_rule, expander = graphs.load(rules)
@@ -451,7 +461,7 @@ class GraphWorkOrder(WorkOrder):
             marking,
             self._nodes.graph_kind,
             self.budget,
-            expired_tokens=self._gone(head),
+            expired_tokens=self._expired_tokens(head),
             running=self._busy,
             is_stopped=self._is_leaving,
             tried_at=tried_at,
@@ -464,14 +474,14 @@ class GraphWorkOrder(WorkOrder):
         return granted
 
     def ticket(self, token: int) -> Ticket:
-        """Return what the worker of the attempt with *token* gets.
+        """Return the ticket for the worker of the attempt with *token*.
 
-        It sets no limit on the cost: the claim's share does.
+        It has no cost limit: the claim's share is one.
         """
         return Ticket(token, None, self._limits.step_timeout_s, self._has_code)
 
     def _capacity(self, head: Head) -> Capacity:
-        gone, limits = self._gone(head), self._run_limits
+        gone, limits = self._expired_tokens(head), self._run_limits
         free = self.budget.slots(len(self._busy)) if self._may_claim else 0
         return Capacity(
             owner_of(head.run_id),
@@ -487,23 +497,23 @@ class GraphWorkOrder(WorkOrder):
     def _ended(self, report: AttemptReport, claim: Claim) -> AttemptResult:
         _, marking = self._nodes.marking(self._store.head)
         workflow = self._nodes.graph_kind.workflow_at(marking)
-        step, here = workflow.steps_by_name[claim.step], StepRef(claim.step_index, claim.step, "")
-        ended = ended_of(report, claim, here, step, workflow)
+        step, ref = workflow.steps_by_name[claim.step], StepRef(claim.step_index, claim.step, "")
+        ended = ended_of(report, claim, ref, step, workflow)
         if (name := report.reference) is None:
             return ended
-        kept = self._store.outputs if report.said is None else self._store.said
-        kept[name] = ended.outcome.output
+        outputs = self._store.outputs if report.said is None else self._store.said
+        outputs[name] = ended.outcome.output
         return replace(ended, reference=name)
 
     def _recorded(self, ended: AttemptResult, report: AttemptReport) -> list[int]:
         error = None if report.raised is None else error_of(report.raised)
-        outcome, step, made = ended.outcome, ended.place.step, list[RecordedResult]()
+        outcome, step, results = ended.outcome, ended.place.step, list[RecordedResult]()
         self.budget.tried()
         if error is None:
             self.budget.count(step, outcome)
 
         def act(change: OpenTransition) -> None:
-            made.append(self._nodes.graph_kind.take(change, ended))
+            results.append(self._nodes.graph_kind.take(change, ended))
             if self._capacity_rule is not None:
                 self._capacity_rule.watch(change)
 
@@ -513,16 +523,16 @@ class GraphWorkOrder(WorkOrder):
             self.finish("", error)
         self._is_leaving = self._is_leaving or report.left == self.by
         granted = self._nodes.update(act, self._capacity, run_id=run_id)[1]
-        self.budget.count_again(step, None if error else outcome, made[-1] if made else None)
+        self.budget.count_again(step, None if error else outcome, results[-1] if results else None)
         if isinstance(error, MachineBusy) and not self._busy and not granted:
             self.finish("", error)
         return granted
 
 
-PERMITS: Mapping[str, type[SequenceWorkOrder | GraphWorkOrder]] = {"graph": GraphWorkOrder}
-"""By the kind of the workflow; every other one goes from step to step."""
+WORK_ORDERS: Mapping[str, type[SequenceWorkOrder | GraphWorkOrder]] = {"graph": GraphWorkOrder}
+"""By the kind of the workflow; every other kind is a sequence of steps."""
 
 
-def permit_of(data: Mapping[str, Any], store: MemoStore) -> WorkOrder:
-    """Return the permit that a process has sent as *data*."""
-    return PERMITS.get(data["workflow"].get("kind", ""), SequenceWorkOrder)(data, store)
+def work_order_of(data: Mapping[str, Any], store: MemoStore) -> WorkOrder:
+    """Return the work order in the *data* that a process sent."""
+    return WORK_ORDERS.get(data["workflow"].get("kind", ""), SequenceWorkOrder)(data, store)

@@ -1,7 +1,7 @@
-"""Works on runs of a project: makes attempts, and issues permits.
+"""Works on runs of a project: makes attempts, and issues work orders.
 
-An attempt is the engine's own: prompt, agent, guard and log are what they are for a run in
-files. Here it gets its claim from the run's head, beats to the server, and reports its end.
+The engine makes the attempt, with the same prompt, agent, guard and log as for a run in files.
+This module takes its claim from the run's head, sends heartbeats, and reports the end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from sequencer.model.transitions import held_claim
 from sequencer.model.workflow import ensure_definition, has_definition
 from sequencer.plugins.temporal.connection import CALL_S, Inquiry, identity, is_away, unreachable
 from sequencer.plugins.temporal.editions import bring, bring_all
-from sequencer.plugins.temporal.events import Tell
+from sequencer.plugins.temporal.events import Notify
 from sequencer.plugins.temporal.leaving import wait_for_the_end
 from sequencer.plugins.temporal.memo import MemoStore
 from sequencer.plugins.temporal.news import NewsWatch
@@ -64,7 +64,7 @@ from sequencer.plugins.temporal.wire import (
     plain_workflow,
     report_of,
 )
-from sequencer.plugins.temporal.work_orders import permit_of
+from sequencer.plugins.temporal.work_orders import work_order_of
 from sequencer.plugins.temporal.workflow import ATTEMPT, LOST, REFUSED, RunWorkflow
 from sequencer.project.task_graphs import TASK_GRAPHS
 
@@ -72,32 +72,32 @@ if TYPE_CHECKING:
     from sequencer.plugins.temporal.client import FleetStore
 
 LONGEST_END = timedelta(days=7)
-"""Of attempts that may end before their worker does."""
+"""Longest wait for running attempts when a worker ends."""
 AWAY_S, AGAIN_S = 600.0, 1.0
-"""So long a server may be away before whoever has issued a permit gives up; it is asked again so
-often."""
+"""How long the server may be unreachable before the process with a work order gives up, and the
+pause between two tries."""
 BEATS_S = 5.0
-"""Between two beats to the server, which says with its answer that an attempt is to end."""
+"""Between two heartbeats; the server's answer says whether the attempt must end."""
 FIRST_BEAT_S = 0.5
-"""A step that is over sooner needs none: a call of the server costs as much as such a step."""
+"""A shorter step sends no heartbeat: the call would cost as much as the step."""
 MOST_POLLS = 5
 MOST_KNOWN = 100
-"""Runs whose makers of attempts are kept, beside those that are at work."""
+"""Runs whose workers are kept open in addition to those that are at work."""
 LOOKS_S = (0.1, 0.4, 1.0, 3.0)
-"""Pauses in which a report that was sent is accepted."""
+"""Pauses between checks whether a report was accepted."""
 STICKY_S = timedelta(seconds=1)
-"""So long a run waits for the worker that knew it, before another one reads its history."""
+"""How long a run waits for its last worker before another one reads its history."""
 RUNNER = SandboxedWorkflowRunner(
     restrictions=SandboxRestrictions.default.with_passthrough_modules("sequencer", "msgspec")
 )
-"""What decides over runs. Whatever is passed through it is not watched by it."""
-# Why an attempt has ended is told in our own words, wherever that is shown.
+"""Runs the workflows' code. It does not watch the modules that are passed through."""
+# We report why an attempt ended, so the library must not log it.
 logging.getLogger("temporalio.activity").addHandler(logging.NullHandler())
 
 
 @contextlib.asynccontextmanager
 async def deciding(client: Client, queue: str) -> AsyncIterator[None]:
-    """Let runs of *queue* be decided over in this process while the block lasts; no attempts."""
+    """Run the workflows of *queue* in this process during the block; make no attempts."""
     async with Server(
         client,
         task_queue=queue,
@@ -112,32 +112,32 @@ class Activities:
     """Makes the attempts that the server hands to this process."""
 
     def __init__(
-        self, worker_of: Callable[[str], tuple[Worker, Head]], tell: Tell = lambda *_: None
+        self, worker_of: Callable[[str], tuple[Worker, Head]], notify: Notify = lambda *_: None
     ) -> None:
-        """Make each with the worker that *worker_of* returns for the id of its run, at a head.
+        """Make attempts; *worker_of* returns a run's worker and newest head for the run's id.
 
-        *tell* hears what can't be made here.
+        *notify* gets a notice for each attempt that can't be made here.
         """
-        self._worker_of, self._tell = worker_of, tell
+        self._worker_of, self._notify = worker_of, notify
         self._running: dict[tuple[str, int], Cancellation] = {}
-        self.begun = Counter[str]()
-        """How many attempts this process has begun, by runs."""
+        self.started = Counter[str]()
+        """How many attempts this process has started, by run."""
         self._lock = threading.Lock()
         self.is_ending = False
-        """None starts any more."""
-        self._after = set[asyncio.Future[None]]()
+        """No attempt starts any more."""
+        self._publishing = set[asyncio.Future[None]]()
 
     def runs(self) -> set[str]:
-        """Return the runs at which attempts are being made."""
+        """Return the runs that have running attempts here."""
         with self._lock:
             return {run for run, _ in self._running}
 
     def interrupt(self) -> set[str]:
-        """Ask for the end of all that run, and return their runs; none starts any more."""
+        """Ask all running attempts to end, start no more, and return the runs of the attempts."""
         with self._lock:
             self.is_ending = True
-            for one in self._running.values():
-                one.set(StopReason.INTERRUPTED)
+            for cancellation in self._running.values():
+                cancellation.set(StopReason.INTERRUPTED)
             return {run for run, _ in self._running}
 
     @activity.defn(name=ATTEMPT)
@@ -147,31 +147,31 @@ class Activities:
         cancellation = Cancellation()
         with self._lock:
             self._running[run, ticket.token] = cancellation
-            self.begun[run] += 1
+            self.started[run] += 1
             if self.is_ending:
                 cancellation.set(StopReason.INTERRUPTED)
         timeout = activity.info().heartbeat_timeout or timedelta(seconds=60)
         pause_s = min(BEATS_S, timeout.total_seconds() / 4)
-        work = asyncio.ensure_future(asyncio.to_thread(self._made, run, ticket, cancellation))
+        work = asyncio.ensure_future(asyncio.to_thread(self._make, run, ticket, cancellation))
         try:
             await asyncio.wait([work], timeout=FIRST_BEAT_S)
             while not work.done():
                 activity.heartbeat(identity())
                 await asyncio.wait([work], timeout=pause_s)
-            return self._followed(run, ticket.token, work.result())
+            return self._publish_later(run, ticket.token, work.result())
         except asyncio.CancelledError:
-            cancellation.set(_why())
+            cancellation.set(_stop_reason())
             await asyncio.wait([work])
             if self.is_ending and not work.exception():
-                # The server is told at once, instead of after a timeout.
+                # With a report the server knows at once, not only after a timeout.
                 return work.result()
             raise
         finally:
             with self._lock:
                 self._running.pop((run, ticket.token), None)
 
-    def _made(self, run: str, ticket: Ticket, cancellation: Cancellation) -> dict[str, Any]:
-        """Make an attempt in a thread of its own."""
+    def _make(self, run: str, ticket: Ticket, cancellation: Cancellation) -> dict[str, Any]:
+        """Make an attempt and return its report; runs in a separate thread."""
         try:
             worker, head = self._worker_of(run)
             if head.claim_with(ticket.token) is None:
@@ -187,41 +187,41 @@ class Activities:
             budget = Allowance(ticket.cost_usd, ticket.timeout_s)
             ended, error = worker.attempt(head, ticket.token, budget, cancellation)
         except RemoteUnreachable as away:
-            # Nothing is wrong with the step: whoever reaches the server again makes it.
+            # Nothing is wrong with the step: a worker that reaches the server makes it.
             raise _failed(away.message, type=LOST) from away
         except SequencerError as refusal:
-            self._tell(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
+            self._notify(run.rpartition("/")[2], Noticed(f"not run here: {refusal}"))
             raise _refused(refusal) from refusal
         return report_of(ended, error, identity() if self.is_ending else None)
 
-    def _followed(self, run: str, token: int, report: dict[str, Any]) -> dict[str, Any]:
-        """Return the *report* of an attempt, whose code people are to see once it is accepted."""
+    def _publish_later(self, run: str, token: int, report: dict[str, Any]) -> dict[str, Any]:
+        """Return *report*; if it has work, start a task that publishes the code once accepted."""
         if "work" in (report.get("record") or report[MERGED]):
             task = asyncio.ensure_future(asyncio.to_thread(self._publish, run, token))
-            self._after.add(task)
-            task.add_done_callback(self._after.discard)
+            self._publishing.add(task)
+            task.add_done_callback(self._publishing.discard)
         return report
 
     async def published(self) -> None:
-        """Wait until people can see the code of the attempts that have ended."""
-        if self._after:
-            await asyncio.wait(self._after, timeout=sum(LOOKS_S))
+        """Wait until the code of ended attempts is published, but at most for all `LOOKS_S`."""
+        if self._publishing:
+            await asyncio.wait(self._publishing, timeout=sum(LOOKS_S))
 
     def _publish(self, run: str, token: int) -> None:
-        """Let people see the code of *run* if it rests after the attempt with *token*."""
+        """Publish the code of *run* once the attempt with *token* is accepted, if no other runs."""
         with contextlib.suppress(SequencerError):
             for pause_s in LOOKS_S:
                 time.sleep(pause_s)
                 worker, head = self._worker_of(run)
                 if head.claim_with(token) is None:
-                    # Else the next attempt does it.
+                    # Otherwise the next attempt publishes it.
                     if not head.claims:
                         worker.code.publish(head)
                     return
 
 
 def _ticket(data: dict[str, Any]) -> Ticket:
-    """Return the ticket in *data*; one that asks for what this release does not know is refused."""
+    """Return the ticket in *data*; refuse one with fields that this release does not know."""
     try:
         return convert(data, Ticket)
     except ValidationError as error:
@@ -230,38 +230,38 @@ def _ticket(data: dict[str, Any]) -> Ticket:
 
 
 def _refused(why: SequencerError) -> ApplicationError:
-    """Return what lets another worker make the attempt."""
+    """Return the error that lets another worker make the attempt."""
     facts = {**packed_error(why), "by": identity()}
     return _failed(why.message, facts, type=REFUSED)
 
 
 def _failed(message: str, *details: Any, type: str) -> ApplicationError:  # noqa: A002 - theirs
-    """Return what the library does not log: we tell of it ourselves."""
+    """Return an error that the library does not log: we report it ourselves."""
     benign = ApplicationErrorCategory.BENIGN
     return ApplicationError(message, *details, type=type, non_retryable=True, category=benign)
 
 
 def _merged(worker: Worker, head: Head, ticket: Ticket) -> dict[str, Any]:
-    """Return what becomes of an attempt's record by merging its work with what *head* has."""
+    """Merge the ticket's work with the work of *head*; return the changes to the record."""
     work = Work.model_validate(ticket.merge)
-    made = worker.code.merged(held_claim(head, ticket.token), head, work)
-    if isinstance(made, str):
-        return {"status": str(OutcomeStatus.FAILED), "error": made, "work": None}
+    merged = worker.code.merged(held_claim(head, ticket.token), head, work)
+    if isinstance(merged, str):
+        return {"status": str(OutcomeStatus.FAILED), "error": merged, "work": None}
     base = None if head.work is None else head.work.commit
-    return {"work": {**made.model_dump(), "base": base}}
+    return {"work": {**merged.model_dump(), "base": base}}
 
 
-def _why() -> StopReason:
+def _stop_reason() -> StopReason:
     details = activity.cancellation_details()
     is_ours = details is not None and details.worker_shutdown
     return StopReason.INTERRUPTED if is_ours else StopReason.CLAIM_LOST
 
 
 def polls(places: int) -> int:
-    """Return how often to ask the server for attempts at the same time.
+    """Return how many requests for attempts may wait at the server at the same time.
 
-    Each poll holds a place: with one that is left, the server need not be asked for the next
-    attempt of a run that is decided over here.
+    Each of them reserves a place. With a free place, the next attempt of a run whose workflow
+    runs here needs no request.
     """
     return max(1, min(MOST_POLLS, places // 2))
 
@@ -275,10 +275,10 @@ def server_of(
     *,
     decides: bool = True,
 ) -> Server:
-    """Return what takes work from *queue*, and makes at most so many attempts at once.
+    """Return the server of *queue*, which makes at most *places* attempts at the same time.
 
-    When it is to end, those that run have *grace* for it. Unless it *decides*, it only makes
-    attempts.
+    When it ends, running attempts get *grace* to finish. Unless it *decides*, it runs no
+    workflows.
     """
     return Server(
         client,
@@ -307,12 +307,12 @@ def work_on(
     head: Head,
     places: int,
 ) -> Summary:
-    """Issue a permit for the run in *store*, and make attempts until it has ended.
+    """Issue a work order for the run in *store*, and make attempts until it has ended.
 
     Raises: see `WorkLoop.work`.
     """
-    permit = _permit(worker, mode, limits, store.ttl_s, places)
-    end = _ends_at_once(store, permit)
+    order = _new_order(worker, mode, limits, store.ttl_s, places)
+    end = _immediate_end(store, order)
     if end is None:
         store.connection.call(bring(store))
         workers = Workers(store)
@@ -320,18 +320,18 @@ def work_on(
         attempts = Activities(workers.of)
         workers.in_use = attempts.runs
         emit = worker.performer.emit
-        watch = NewsWatch(store, head, lambda: attempts.begun[store.id], emit)
+        watch = NewsWatch(store, head, lambda: attempts.started[store.id], emit)
         if place := store.elsewhere():
             emit(Noticed(f"the run's steps run on {place}, where 'sequencer worker' runs"))
-        elif "positions" in permit:
-            # Its terminal, its clone and its agents make them, whoever else serves the run.
-            permit["queue"] = f"{store.options.queue}/{permit['id']}"
+        elif "positions" in order:
+            # This process must make them: it has the terminal, the clone and the agents.
+            order["queue"] = f"{store.options.queue}/{order['id']}"
         # One work tree has one attempt at a time; other machines may make the rest.
-        here = 1 if worker.code.moves else places
-        made = _permitted(store, permit, attempts, here, watch, place=place)
-        future = store.connection.submit(made)
+        local_places = 1 if worker.code.moves else places
+        work = _work_until_end(store, order, attempts, local_places, watch, place=place)
+        future = store.connection.submit(work)
         try:
-            leave = partial(ask_to_leave, store, permit["id"], attempts)
+            leave = partial(ask_to_leave, store, order["id"], attempts)
             wait_for_the_end(future, worker.stop, leave, attempts.runs)
             end = store.connection.result(future)
         finally:
@@ -357,21 +357,21 @@ def detach(
     head: Head,
     places: int,
 ) -> Summary:
-    """Issue a permit for the run in *store* that needs no process, and return.
+    """Issue a work order for the run in *store* that needs no process, and return.
 
-    Raises: see `work_on`, of what is known at once.
+    Raises: see `work_on`; only errors that are known before a step runs.
     """
-    permit = {**_permit(worker, mode, limits, store.ttl_s, places), "by": ""}
-    end = _ends_at_once(store, permit)
+    order = {**_new_order(worker, mode, limits, store.ttl_s, places), "by": ""}
+    end = _immediate_end(store, order)
     if end is None:
         store.connection.call(bring(store))
     while not end:
-        # Nothing is returned by an execution that the next one follows.
-        end = store.connection.call(store.ask(Inquiry("work", permit)))
+        # An execution that is moving answers with nothing: ask the next one.
+        end = store.connection.call(store.ask(Inquiry("work", order)))
     if "is_detached" in end:
-        told = command(head.run_name, "status")
+        status = command(head.run_name, "status")
         return Summary(
-            f"detached: workers run the steps; {told} shows how far they are",
+            f"detached: workers run the steps; {status} shows how far they are",
             head=store.view().head,
         )
     if "error" in end:
@@ -389,36 +389,36 @@ def _summary(store: FleetStore, end: Mapping[str, Any]) -> Summary:
     )
 
 
-def _ends_at_once(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | None:
-    """Return how the permit of *data* ends if nothing can begin; it is asked here first.
+def _immediate_end(store: FleetStore, data: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the end of the work order in *data* if nothing can start; None: the run decides.
 
-    None: the run itself has to say. It may be over there, and then nobody answers.
+    It is decided on a copy of the memo: the execution may be closed and then gives no answer.
     """
     seen = store.look()
     if seen is None:
         return None
-    if gone := store.connection.call(store.give_back(seen)):
+    if released := store.connection.call(store.give_back(seen)):
         seen = store.look() or seen
-    here = MemoStore(seen.memo, lambda _: None)
-    # Who decides over the run may hear of what was given back after this permit has come.
-    if untaken := [*gone, *(token for token, who in seen.pending.items() if not who)]:
+    copy = MemoStore(seen.memo, lambda _: None)
+    # The workflow may learn of the released attempts only after it gets this work order.
+    if untaken := [*released, *(token for token, who in seen.pending.items() if not who)]:
         data["untaken"] = untaken
-    permit, revision = permit_of(data, here), here.head.revision
-    permit.advance(seen.pending, datetime.now(UTC), may_claim=False)
-    # What was agreed for a gate whose time is over has to be recorded there.
-    return permit.end if here.head.revision == revision else None
+    order, revision = work_order_of(data, copy), copy.head.revision
+    order.advance(seen.pending, datetime.now(UTC), may_claim=False)
+    # A change here, such as an expired gate, must be recorded in the run itself.
+    return order.end if copy.head.revision == revision else None
 
 
 def serve(
-    store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None], tell: Tell
+    store: FleetStore, places: int, on_ready: Callable[[Callable[[], None]], None], notify: Notify
 ) -> None:
-    """Make attempts for all runs of the project of *store* until somebody ends it.
+    """Make attempts for all runs of the project of *store* until it is asked to end.
 
-    *on_ready* gets what ends it: the first call takes nothing more and lets what runs end, the
-    second stops that too. *tell* hears what happens in the attempts.
+    *on_ready* gets a function for that: its first call starts no more attempts and waits for the
+    running ones, its second call stops those too. *notify* gets the attempts' events.
     """
-    workers = Workers(store, tell)
-    attempts, stop = Activities(workers.of, tell), Cancellation()
+    workers = Workers(store, notify)
+    attempts, stop = Activities(workers.of, notify), Cancellation()
     workers.in_use = attempts.runs
 
     def end() -> None:
@@ -428,18 +428,18 @@ def serve(
 
     on_ready(end)
     try:
-        store.connection.call(_served(store, attempts, places, stop, tell))
+        store.connection.call(_served(store, attempts, places, stop, notify))
     finally:
         workers.leave()
         stop.close()
 
 
 async def _served(
-    store: FleetStore, attempts: Activities, places: int, stop: Cancellation, tell: Tell
+    store: FleetStore, attempts: Activities, places: int, stop: Cancellation, notify: Notify
 ) -> None:
     client = await store.connection.client()
     async with server_of(client, store.options.queue, attempts, places, LONGEST_END):
-        bringing = asyncio.create_task(bring_all(store, tell))
+        bringing = asyncio.create_task(bring_all(store, notify))
         try:
             await asyncio.to_thread(stop.wait)
         finally:
@@ -448,61 +448,61 @@ async def _served(
 
 
 class Workers:
-    """Who makes the attempts of each run that this process meets."""
+    """The engine's worker of each run for which this process makes attempts."""
 
-    def __init__(self, store: FleetStore, tell: Tell = lambda *_: None) -> None:
-        """Know none yet; *store* knows the project's others, of which *tell* hears."""
-        self._store, self._tell = store, tell
+    def __init__(self, store: FleetStore, notify: Notify = lambda *_: None) -> None:
+        """Start with none; *store* makes them when needed, and *notify* gets their events."""
+        self._store, self._notify = store, notify
         self._known: dict[str, Worker] = {}
-        """By the ids of their runs; those used last are the last."""
+        """By the ids of their runs, the last used at the end."""
         self._own: str | None = None
         self._lock = threading.Lock()
         self.in_use: Callable[[], Collection[str]] = tuple
-        """Returns the runs at which attempts are being made."""
+        """Returns the runs that have running attempts."""
 
     def add(self, run: str, worker: Worker) -> None:
-        """Let *worker* make the attempts of *run*, which has this id."""
+        """Let *worker* make the attempts of the run with the id *run*."""
         self._known[run], self._own = worker, run
 
     def of(self, run: str) -> tuple[Worker, Head]:
-        """Return who makes the attempts of *run*, and its newest head.
+        """Return the worker of the run with the id *run*, and the run's newest head.
 
         Raises:
             SequencerError: this project has no such run, or can't work on it.
         """
         with self._lock:
-            worker = self._known.pop(run, None) or self._made(run)
+            worker = self._known.pop(run, None) or self._open(run)
             self._known[run] = worker
         if (head := worker.store.view().head) is None:
             raise StaleClaim("the run is gone", where=run)
         if has_definition(head, worker.performer.workflow):
             return worker, head
-        # Somebody has begun it again, or adopted another definition.
+        # The run was started again, or has adopted another definition.
         with self._lock:
-            worker = self._made(run)
+            worker = self._open(run)
         ensure_definition(head, worker.performer.workflow)
         return worker, head
 
-    def _made(self, run: str) -> Worker:
+    def _open(self, run: str) -> Worker:
         used = {*self.in_use(), self._own, run}
-        for old in [one for one in self._known if one not in used][: 1 - MOST_KNOWN]:
-            # Each has descriptors and the project's settings; it is made again in some ms.
+        for old in [known for known in self._known if known not in used][: 1 - MOST_KNOWN]:
+            # Each holds file descriptors, and opening it again takes only milliseconds.
             self._known.pop(old).leave()
-        self._known[run] = worker = self._store.made_worker(run, self._tell)
+        self._known[run] = worker = self._store.made_worker(run, self._notify)
         return worker
 
     def leave(self, but: Worker | None = None) -> None:
-        """Leave nothing of theirs behind; *but* one is somebody else's to leave."""
-        for one in self._known.values():
-            if one is not but:
-                one.leave()
+        """Let all workers clean up, except *but*, which the caller handles."""
+        for worker in self._known.values():
+            if worker is not but:
+                worker.leave()
 
 
-def _permit(
+def _new_order(
     worker: Worker, mode: Mode, limits: InvocationLimits, ttl_s: float, places: int
 ) -> dict[str, Any]:
     performer = worker.performer
-    permit = {
+    order = {
         "id": uuid.uuid4().hex,
         "by": identity(),
         "mode": str(mode),
@@ -515,43 +515,43 @@ def _permit(
         "run_limits": worker.limits.model_dump(mode="json", exclude_defaults=True),
         "positions": sorted(getattr(worker, "positions", ())),
     }
-    return {key: value for key, value in permit.items() if value not in ({}, [], False)}
+    return {key: value for key, value in order.items() if value not in ({}, [], False)}
 
 
 def _plain(limits: InvocationLimits) -> dict[str, Any]:
-    # None is a choice here, and no default.
+    # None is a choice here, not a default to leave out.
     return limits.model_dump(mode="json")
 
 
-async def _permitted(
+async def _work_until_end(
     store: FleetStore,
-    permit: dict[str, Any],
+    order: dict[str, Any],
     attempts: Activities,
     places: int,
     watch: NewsWatch,
     *,
     place: str,
 ) -> dict[str, Any]:
-    """Issue *permit*, and return how it has ended; *watch* tells what others do meanwhile.
+    """Issue *order*, make attempts, and return its end; *watch* reports what other processes do.
 
-    *place* is where its attempts are made if not here.
+    *place* is where the attempts are made if not here.
     """
-    client, own = await store.connection.client(), permit.get("queue")
+    client, own_queue = await store.connection.client(), order.get("queue")
     async with contextlib.AsyncExitStack() as stack:
-        if not place and own is None:
-            here = server_of(client, store.options.queue, attempts, places)
-            await stack.enter_async_context(here)
+        if not place and own_queue is None:
+            server = server_of(client, store.options.queue, attempts, places)
+            await stack.enter_async_context(server)
         else:
-            # Where nobody decides over the run, this process does.
+            # There may be no other worker that runs the workflow.
             queue = store.options.queue_at(place or store.options.place)
             await stack.enter_async_context(deciding(client, queue))
-        if own is not None:
-            mine = server_of(client, own, attempts, places, decides=False)
-            await stack.enter_async_context(mine)
+        if own_queue is not None:
+            server = server_of(client, own_queue, attempts, places, decides=False)
+            await stack.enter_async_context(server)
         ended = asyncio.Event()
         following = asyncio.create_task(watch.follow(ended))
         try:
-            end = await _end_of(store, permit, attempts, watch)
+            end = await _end_of(store, order, attempts, watch)
         except BaseException:
             following.cancel()
             raise
@@ -561,33 +561,33 @@ async def _permitted(
 
 
 async def _end_of(
-    store: FleetStore, permit: dict[str, Any], attempts: Activities, watch: NewsWatch
+    store: FleetStore, order: dict[str, Any], attempts: Activities, watch: NewsWatch
 ) -> dict[str, Any]:
-    """Return how *permit* ends; a server that is away for a while is waited for."""
+    """Issue *order* and return its end; wait up to `AWAY_S` for an unreachable server."""
     end, number, away_since = dict[str, Any](), uuid.uuid4().hex, 0.0
     while not end:
         asked, handle = time.monotonic(), await store.handle()
         try:
-            end = await handle.execute_update("work", permit, id=number)
+            end = await handle.execute_update("work", order, id=number)
             number = uuid.uuid4().hex
         except (RPCError, RPCTimeoutOrCancelledError) as error:
             if not is_away(error) or attempts.is_ending:
                 raise
             if not away_since or time.monotonic() - asked > CALL_S.total_seconds():
-                # The call waited, so that it has reached the server.
+                # A call that waited longer than its time limit had reached the server.
                 away_since = time.monotonic()
-                await watch.tell(f"{unreachable(error, store.options).message}; waiting for it")
+                await watch.notify(f"{unreachable(error, store.options).message}; waiting for it")
             if time.monotonic() - away_since > AWAY_S:
                 raise
-            # The same number: it may have ended meanwhile, and is not to be issued twice.
+            # Keep the number: the order may have ended already, and must not be issued twice.
             await asyncio.sleep(AGAIN_S)
     return end
 
 
-def ask_to_leave(store: FleetStore, permit: str, attempts: Activities) -> None:
-    """Interrupt what runs here, or ask the run of *store* to take *permit* away."""
+def ask_to_leave(store: FleetStore, order_id: str, attempts: Activities) -> None:
+    """Interrupt the attempts here; without any, ask the run of *store* to end the work order."""
     if store.id in attempts.interrupt():
-        # Its report tells it, and nothing is claimed in between.
+        # The attempt's report ends the work order, and nothing is claimed before.
         return
 
     async def leave() -> None:
@@ -595,6 +595,6 @@ def ask_to_leave(store: FleetStore, permit: str, attempts: Activities) -> None:
         with contextlib.suppress(
             RPCError, WorkflowUpdateRPCTimeoutOrCancelledError, WorkflowUpdateFailedError
         ):
-            await handle.execute_update("leave", permit, rpc_timeout=CALL_S)
+            await handle.execute_update("leave", order_id, rpc_timeout=CALL_S)
 
     store.connection.submit(leave())

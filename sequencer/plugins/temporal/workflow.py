@@ -1,10 +1,11 @@
-"""One run as one Temporal workflow: it holds the head, and works while somebody permits it.
+"""One run as one Temporal workflow: it holds the head, and works while it has a work order.
 
-The memo is the run's folder: head, newest facts and documents stand there, so that everybody
-can look without a worker; its changes in the server's history are the journal. An attempt is
-an activity, whose id is the claim's token. Without a permit nothing happens.
+The memo is the run's folder. It has the head, the newest facts and the documents, so anyone can
+read them without a worker; its changes in the server's history are the journal. An attempt is
+an activity, and its id is the claim's token. Without a work order nothing happens.
 
-No clock, no chance, no file and no environment: every worker repeats what was decided here.
+This code uses no clock, random numbers, files or environment: every worker that replays the
+history must decide the same.
 """
 
 from __future__ import annotations
@@ -41,54 +42,56 @@ from sequencer.plugins.temporal.wire import (
     Ticket,
     amended,
     ensure_change,
-    ensure_permit,
+    ensure_work_order,
     follows,
     head_of,
-    is_permit_id,
+    is_work_order_id,
     packed,
     packed_error,
     worker_name,
 )
-from sequencer.plugins.temporal.work_orders import NOTE_CHARS, WorkOrder, permit_of
+from sequencer.plugins.temporal.work_orders import NOTE_CHARS, WorkOrder, work_order_of
 
 WORKFLOW, ATTEMPT = "sequencer.run", "sequencer.attempt"
 OVERTAKEN, REFUSED, LOST = "Overtaken", "Refused", "Lost"
-"""A change by hand that was decided over an older head; an attempt that can't start; one whose
-worker could not reach the server, or found its claim gone."""
+"""Error types: a command decided on an older head; an attempt that can't start; an attempt whose
+worker could not reach the server, or whose claim was gone."""
 UNTAKEN_S = 600.0
-"""After so long without a worker an attempt is put off, which bounds how often it is tried."""
+"""An attempt that no worker takes for this long is postponed, which limits the tries."""
 LONGEST_ATTEMPT_S = 7 * 86_400.0
-"""Of a step without a time limit of its own."""
+"""Time limit of an attempt whose step has none."""
 MORE_S = 60.0
-"""For the end of an agent whose own time is over; its guard ends it."""
+"""Extra time for an agent to end after its step's time limit; its guard ends it."""
 MERGES, MERGE_PAUSE_S = 50, 10.0
-"""How often the work of an attempt is merged at most, where that is not possible at once."""
+"""Most tries to merge the work of an attempt, and the pause between two of them."""
 ASK_S, LATE_S = 300.0, 60.0
-"""After so long a process has to ask for its permit again, and so much later it is gone."""
+"""A process asks about its work order every `ASK_S`; `LATE_S` later it counts as gone."""
 LONGEST_SLEEP_S = 86_400.0
 MOST_SAID = 500
-"""Answers that pick a node and are too large to travel: of so many, what they pick is handed on."""
+"""Most short texts of large answers, see `AttemptReport.said`, that the next execution gets."""
 MOST_ENDED = 20
-"""Permits whose ends the next execution knows: their processes may not have heard them."""
+"""Most ends of work orders that the next execution gets, for processes that missed the answer."""
 OPEN_S = 60.0
-"""At least so long an execution stays open that was started after a closed one.
+"""Shortest life of an execution that was started after a closed one.
 
-The server refuses a second start only while the first is open. Whoever has seen the same closed
-execution starts within less time, or looks again; so nobody else's can be passed over."""
+The server refuses a second start only while the first execution is open. Another process that
+has seen the same closed execution either starts one sooner than this or looks again, so no
+execution is skipped."""
 
 
 def shown(head: Head) -> str:
-    """Return how the run of *head* stands, for people who look at the server."""
-    made = [
-        f"{one.step}, iteration {one.step_index + 1}, attempt {one.attempt}" for one in head.claims
+    """Return the state of the run of *head*, for the server's web view."""
+    running = [
+        f"{claim.step}, iteration {claim.step_index + 1}, attempt {claim.attempt}"
+        for claim in head.claims
     ]
-    return "\n- ".join([f"{head.status}; accepted steps: {head.usage.steps}", *made])
+    return "\n- ".join([f"{head.status}; accepted steps: {head.usage.steps}", *running])
 
 
 class Dispatched(Struct):
-    """An activity that is being made, and whose permission it uses."""
+    """An activity that is running, and the work order that it belongs to."""
 
-    permit: WorkOrder
+    order: WorkOrder
     task: asyncio.Task[None]
 
 
@@ -98,35 +101,42 @@ class RunWorkflow:
 
     @workflow.init
     def __init__(self, state: dict[str, Any]) -> None:
-        """Start with the memo, and with what an earlier execution hands on as *state*."""
+        """Start from the memo and from the *state* that the execution before handed on."""
         known = {key: workflow.memo_value(key) for key in workflow.memo()}
         self._store = MemoStore(known, self._publish)
         self._store.outputs.update(state.get("outputs", {}))
         self._store.said.update(state.get("said", {}))
-        self._permits = {one["id"]: permit_of(one, self._store) for one in state.get("permits", ())}
+        self._orders = {
+            data["id"]: work_order_of(data, self._store) for data in state.get("permits", ())
+        }
         self._detached: list[dict[str, Any]] = list(known.get(DETACHED, ()))
-        for permit in self._permits.values():
-            permit.silent_since = workflow.now()
-        self._gone: dict[str, dict[str, Any]] = dict(state.get("ended", {}))
-        """How permits have ended that somebody may ask for again."""
+        for order in self._orders.values():
+            order.silent_since = workflow.now()
+        self._ended: dict[str, dict[str, Any]] = dict(state.get("ended", {}))
+        """Results of ended work orders, by id: a process may ask again."""
         self._attempts: dict[int, Dispatched] = {}
         """By the tokens of their claims."""
         after_another = timedelta(seconds=OPEN_S if state.get("after") else 0)
         self._open_until = workflow.info().start_time + after_another
         self._is_woken = False
         self._is_moving = False
-        """This execution ends, and the next one goes on."""
+        """This execution is ending, and the next one continues."""
         self._queue: str | None = None
-        """Where that is to be; None: where this one is."""
+        """Queue of the next execution; None: the queue of this one."""
 
     def _publish(self, changed: dict[str, Any]) -> None:
-        """Change the memo; what permits have counted must outlive whoever could replay it."""
-        counted = {one.id: one.budget.kept() for one in self._permits.values() if one.is_detached}
+        """Change the memo, with the counts of detached work orders.
+
+        They must survive even if no worker is left that can replay this history.
+        """
+        counted = {
+            order.id: order.budget.kept() for order in self._orders.values() if order.is_detached
+        }
         workflow.upsert_memo({**changed, COUNTED: counted} if counted else changed)
 
     @workflow.run
     async def run(self, state: dict[str, Any]) -> None:
-        """Work as permits say until the run is complete."""
+        """Work as the work orders say until the run is complete."""
         del state
         while True:
             self._is_woken = False
@@ -148,33 +158,33 @@ class RunWorkflow:
 
     def _has_ended(self) -> bool:
         head = self._store.head
-        return (head.status is Status.COMPLETE or head.moved_to is not None) and not self._permits
+        return (head.status is Status.COMPLETE or head.moved_to is not None) and not self._orders
 
     def _is_ending(self) -> bool:
-        """Return whether nothing more is to be claimed here: the history is long, or it moves."""
+        """Return whether to claim nothing more: the history is long, or the queue changes."""
         return self._queue is not None or workflow.info().is_continue_as_new_suggested()
 
     async def _move(self) -> None:
-        """Continue as a new execution, whose history is short."""
+        """Continue as a new execution, which starts with a short history."""
         self._is_moving = True
         await workflow.wait_condition(workflow.all_handlers_finished)
-        permits = [one.kept() for one in self._permits.values() if one.end is None]
+        orders = [order.kept() for order in self._orders.values() if order.end is None]
         memo = {**packed(self._store.head), FACTS: [], **self._store.documents}
         if self._detached:
             memo[DETACHED] = self._detached
-        state = {"permits": permits, "outputs": self._store.newest_outputs()}
-        told = {one.id: one.end for one in self._permits.values() if one.end is not None}
-        if ended := list({**self._gone, **told}.items())[-MOST_ENDED:]:
+        state = {"permits": orders, "outputs": self._store.newest_outputs()}
+        newest = {order.id: order.end for order in self._orders.values() if order.end is not None}
+        if ended := list({**self._ended, **newest}.items())[-MOST_ENDED:]:
             state["ended"] = dict(ended)
         if self._store.said:
             state["said"] = dict(list(self._store.said.items())[-MOST_SAID:])
         workflow.continue_as_new(state, memo=memo, task_queue=self._queue)
 
     def _pause(self) -> timedelta | None:
-        """Return how long nothing can become due; None: until somebody wakes us."""
-        open_ones = [one for one in self._permits.values() if one.end is None]
-        dues = [one.until for one in open_ones if one.until is not None]
-        dues += filter(None, map(_heard_until, self._permits.values()))
+        """Return the time until something is due; None: nothing is, until an event wakes this."""
+        open_orders = [order for order in self._orders.values() if order.end is None]
+        dues = [order.until for order in open_orders if order.until is not None]
+        dues += filter(None, map(_heard_until, self._orders.values()))
         if self._has_ended() and not self._is_over():
             dues.append(self._open_until)
         if not dues:
@@ -183,90 +193,93 @@ class RunWorkflow:
         return timedelta(seconds=min(max(left_s, 0.01), LONGEST_SLEEP_S))
 
     def _advance(self) -> None:
-        """Do all that can be done now."""
-        for token in [one for one in self._attempts if not self._store.head.claim_with(one)]:
+        """Do everything possible now."""
+        for token in [token for token in self._attempts if not self._store.head.claim_with(token)]:
             self._attempts.pop(token).task.cancel()
-        for permit in tuple(self._permits.values()):
-            if (until := _heard_until(permit)) is not None and until <= workflow.now():
-                # Whoever works on without its process would do so for ever.
-                permit.vanish()
-                self._gone[permit.id] = self._permits.pop(permit.id).end or {}
-            if permit.end is None:
+        for order in tuple(self._orders.values()):
+            if (until := _heard_until(order)) is not None and until <= workflow.now():
+                # Otherwise its attempts would continue without the process, forever.
+                order.vanish()
+                self._ended[order.id] = self._orders.pop(order.id).end or {}
+            if order.end is None:
                 live, may_claim = tuple(self._attempts), not self._is_ending()
-                for token in permit.advance(live, workflow.now(), may_claim=may_claim):
-                    self._begin(token, permit)
-            if permit.end is not None and permit.is_detached:
-                self._permits.pop(permit.id)
-                self._tell_detached(permit)
-        # No event; only who looks at the server asks for it.
+                for token in order.advance(live, workflow.now(), may_claim=may_claim):
+                    self._start(token, order)
+            if order.end is not None and order.is_detached:
+                self._orders.pop(order.id)
+                self._show_detached(order)
+        # This adds no event to the history; the server asks for it when someone looks.
         workflow.set_current_details(shown(self._store.head))
 
-    def _tell_detached(self, permit: WorkOrder) -> None:
-        """Let everybody see *permit*, which no process waits for: the open ones and this."""
-        others = [one for one in self._detached if one["id"] != permit.id and "end" not in one]
-        known = [one for one in self._detached if one["id"] == permit.id]
+    def _show_detached(self, order: WorkOrder) -> None:
+        """Put the entry of the detached work order *order* into the memo, after the open ones."""
+        others = [
+            entry for entry in self._detached if entry["id"] != order.id and "end" not in entry
+        ]
+        known = [entry for entry in self._detached if entry["id"] == order.id]
         since = known[0]["since"] if known else utc(workflow.now())
-        self._detached = [*others, permit.told(since, workflow.now())]
+        self._detached = [*others, order.entry(since, workflow.now())]
         workflow.upsert_memo({DETACHED: self._detached})
 
-    # --- what is asked of it -------------------------------------------------------
+    # --- requests: their names are known to other releases ---------------------------
 
     @workflow.update
     async def work(self, data: dict[str, Any]) -> dict[str, Any]:
-        """Take a permit and return how it has ended; nothing: its process is to ask again.
+        """Take the work order in *data* and return its end; an empty answer means "ask again".
 
-        One that no process waits for is taken, and that is all there is to return.
+        A detached work order is only taken: the answer does not wait for its end.
         """
-        if any(one["id"] == data["id"] for one in self._detached):
-            # Asked again by a process that has not heard the answer.
+        if any(entry["id"] == data["id"] for entry in self._detached):
+            # The process asks again because it missed the answer.
             return {"is_detached": True}
-        if data["id"] in self._gone:
-            return self._gone[data["id"]]
-        if data["id"] not in self._permits:
+        if data["id"] in self._ended:
+            return self._ended[data["id"]]
+        if data["id"] not in self._orders:
             if self._is_moving:
                 return {}
-            self._permits[data["id"]] = permit_of(data, self._store)
-        permit, self._is_woken = self._permits[data["id"]], True
-        if permit.is_detached:
-            self._tell_detached(permit)
+            self._orders[data["id"]] = work_order_of(data, self._store)
+        order, self._is_woken = self._orders[data["id"]], True
+        if order.is_detached:
+            self._show_detached(order)
             self._advance()
-            return permit.end or {"is_detached": True}
-        permit.listeners += 1
+            return order.end or {"is_detached": True}
+        order.listeners += 1
         with contextlib.suppress(builtins.TimeoutError):
             await workflow.wait_condition(
-                lambda: permit.end is not None or self._is_moving, timeout=timedelta(seconds=ASK_S)
+                lambda: order.end is not None or self._is_moving, timeout=timedelta(seconds=ASK_S)
             )
-        permit.listeners -= 1
-        self._is_woken, permit.silent_since = True, workflow.now()
-        if permit.end is None:
+        order.listeners -= 1
+        self._is_woken, order.silent_since = True, workflow.now()
+        if order.end is None:
             return {}
-        if self._permits.pop(data["id"], None) is not None:
-            self._gone[permit.id] = permit.end
-        return permit.end
+        if self._orders.pop(data["id"], None) is not None:
+            self._ended[order.id] = order.end
+        return order.end
 
     @work.validator
     def _is_readable(self, data: dict[str, Any]) -> None:
         try:
-            ensure_permit(data, workflow.info().task_queue)
-            permit_of(data, self._store)
+            ensure_work_order(data, workflow.info().task_queue)
+            work_order_of(data, self._store)
         except Exception as error:
-            raise ApplicationError(_unread("the permit", error).message, type=REFUSED) from error
+            message = _unreadable("the work order", error).message
+            raise ApplicationError(message, type=REFUSED) from error
 
     @workflow.update
-    async def leave(self, permit: str) -> None:
-        """Take a permit away: its process is to end."""
-        if permit in self._permits:
-            told = Interrupted("interrupted; no step is running", hint="start again to continue")
-            self._permits[permit].finish("", told)
+    async def leave(self, order_id: str) -> None:
+        """End a work order because its process is ending."""
+        if order_id in self._orders:
+            error = Interrupted("interrupted; no step is running", hint="start again to continue")
+            self._orders[order_id].finish("", error)
 
     @leave.validator
-    def _is_permit(self, permit: str) -> None:
-        if not is_permit_id(permit):
-            raise ApplicationError("this is not the id of a permit", type=REFUSED)
+    def _is_order_id(self, order_id: str) -> None:
+        if not is_work_order_id(order_id):
+            raise ApplicationError("this is not the id of a work order", type=REFUSED)
 
     @workflow.update
     async def change_queue(self, queue: str) -> None:
-        """Continue on *queue*, whose workers know more, once no attempt is being made."""
+        """Continue on *queue*, which newer workers serve, once no attempt is running."""
         self._queue = None if queue == workflow.info().task_queue else queue
         self._is_woken = True
 
@@ -277,7 +290,7 @@ class RunWorkflow:
 
     @workflow.update
     async def accept(self, change: dict[str, Any]) -> None:
-        """Accept what a person has made of the head, which everybody can see."""
+        """Accept a person's change, which their process decided on the head in the memo."""
         self._store.outputs.update(change.get("outputs", {}))
         self._store.change_documents(change.get("documents", {}))
         self._store.write(head_of(change), change[FACTS])
@@ -289,70 +302,69 @@ class RunWorkflow:
             head = head_of(change)
             ensure_change(change)
         except Exception as error:
-            raise ApplicationError(_unread("the change", error).message, type=REFUSED) from error
+            message = _unreadable("the change", error).message
+            raise ApplicationError(message, type=REFUSED) from error
         if head.revision != self._store.head.revision + 1:
             raise ApplicationError("the run has changed in the meantime", type=OVERTAKEN)
 
     # --- attempts ------------------------------------------------------------------
 
-    def _begin(self, token: int, permit: WorkOrder) -> None:
-        self._attempts[token] = Dispatched(
-            permit, asyncio.create_task(self._attempt(token, permit))
-        )
+    def _start(self, token: int, order: WorkOrder) -> None:
+        self._attempts[token] = Dispatched(order, asyncio.create_task(self._attempt(token, order)))
 
-    async def _attempt(self, token: int, permit: WorkOrder) -> None:
-        """Let a worker make the attempt with *token*, and record how it has ended."""
+    async def _attempt(self, token: int, order: WorkOrder) -> None:
+        """Let a worker make the attempt with *token*, and record its end."""
         try:
-            data = await self._made(token, permit, permit.ticket(token), permit.queue)
-            while (ticket := permit.merging(token, data["record"])) is not None:
-                made = await self._merged(token, permit, ticket)
-                data = amended(data, made[MERGED])
-            self._record(token, permit, data)
+            data = await self._activity(token, order, order.ticket(token), order.queue)
+            while (ticket := order.merging(token, data["record"])) is not None:
+                result = await self._merge(token, order, ticket)
+                data = amended(data, result[MERGED])
+            self._record(token, order, data)
         except ActivityError as error:
-            self._lose(token, permit, error)
-        except Exception as error:  # noqa: BLE001 - else nobody hears of it, and it is made again
+            self._lose(token, order, error)
+        except Exception as error:  # noqa: BLE001 - else it is lost, and the attempt is repeated
             self._attempts.pop(token, None)
-            told = packed_error(_unread("what an attempt has reported", error))
-            permit.give_back(token, told, workflow.now())
+            facts = packed_error(_unreadable("what an attempt has reported", error))
+            order.give_back(token, facts, workflow.now())
             self._is_woken = True
 
-    async def _made(
-        self, token: int, permit: WorkOrder, ticket: Ticket, queue: str | None = None
+    async def _activity(
+        self, token: int, order: WorkOrder, ticket: Ticket, queue: str | None = None
     ) -> Any:
-        """Return what a worker of *queue*, or of the run's own, returns for *ticket*."""
-        own_s = permit.timeout_s(token)
-        most_s = LONGEST_ATTEMPT_S if own_s is None else own_s + MORE_S
+        """Return the answer of a worker of *queue* to *ticket*; None: the run's own queue."""
+        limit_s = order.timeout_s(token)
+        limit_s = LONGEST_ATTEMPT_S if limit_s is None else limit_s + MORE_S
         return await workflow.start_activity(
             ATTEMPT,
             to_builtins(ticket),
             task_queue=queue,
-            summary=permit.words(token),
-            # The head counts attempts, and grants their tokens; the server does neither.
+            summary=order.words(token),
+            # The head counts attempts and grants tokens, so the server must not retry.
             activity_id=str(token),
             retry_policy=RetryPolicy(maximum_attempts=1),
-            start_to_close_timeout=timedelta(seconds=most_s),
+            start_to_close_timeout=timedelta(seconds=limit_s),
             schedule_to_start_timeout=timedelta(
-                seconds=UNTAKEN_S if queue is None else permit.ttl_s
+                seconds=UNTAKEN_S if queue is None else order.ttl_s
             ),
-            heartbeat_timeout=timedelta(seconds=permit.ttl_s),
+            heartbeat_timeout=timedelta(seconds=order.ttl_s),
             cancellation_type=workflow.ActivityCancellationType.TRY_CANCEL,
         )
 
-    async def _merged(self, token: int, permit: WorkOrder, ticket: Ticket) -> Any:
-        """Return what becomes of work that is merged; its agent is not to be paid again."""
+    async def _merge(self, token: int, order: WorkOrder, ticket: Ticket) -> Any:
+        """Return the result of a merge; tried often, since the agent's work is paid already."""
         for _ in range(MERGES):
             try:
-                return await self._made(token, permit, ticket)
+                return await self._activity(token, order, ticket)
             except ActivityError as error:
                 if isinstance(error.cause, CancelledError):
                     raise
                 await asyncio.sleep(MERGE_PAUSE_S)
-        return await self._made(token, permit, ticket)
+        return await self._activity(token, order, ticket)
 
-    def _record(self, token: int, permit: WorkOrder, data: Any) -> None:
+    def _record(self, token: int, order: WorkOrder, data: Any) -> None:
         if self._attempts.pop(token, None) is None:
             return
-        granted = permit.record(
+        granted = order.record(
             token,
             convert(data, AttemptReport),
             tuple(self._attempts),
@@ -360,49 +372,49 @@ class RunWorkflow:
             jitter=workflow.random().random(),
             may_claim=not self._is_ending(),
         )
-        for one in granted:
-            self._begin(one, permit)
+        for new_token in granted:
+            self._start(new_token, order)
         self._is_woken = True
 
-    def _lose(self, token: int, permit: WorkOrder, error: ActivityError) -> None:
-        """Note that the attempt with *token* has vanished; whoever goes on takes its place."""
+    def _lose(self, token: int, order: WorkOrder, error: ActivityError) -> None:
+        """Handle an attempt that ended without a report; its claim expires or is released."""
         if self._attempts.pop(token, None) is None:
             return
         self._is_woken, cause, now = True, error.cause, workflow.now()
         live = tuple(self._attempts)
         if isinstance(cause, ApplicationError) and cause.type == REFUSED:
             facts: Mapping[str, Any] = cause.details[0]
-            if facts["by"] == permit.by:
-                permit.give_back(token, facts, now)
+            if facts["by"] == order.by:
+                order.give_back(token, facts, now)
             else:
-                # What one machine lacks, another one may have.
+                # Another machine may have what this one is missing.
                 why = f"{worker_name(facts['by'])}: {facts['message']}"
                 hint = f"; {facts['hint']}" if "hint" in facts else ""
-                permit.put_off(token, why + hint, live, now)
+                order.put_off(token, why + hint, live, now)
         elif isinstance(cause, TimeoutError):
             if cause.type is TimeoutType.SCHEDULE_TO_START:
-                permit.put_off(token, "no worker has taken it", live, now)
-                if permit.queue is not None:
-                    # Its process alone serves that.
-                    permit.vanish()
-            elif permit.by in cause.last_heartbeat_details:
-                permit.vanish()
-        elif _is_gone(cause, permit.by):
-            permit.vanish()
+                order.put_off(token, "no worker has taken it", live, now)
+                if order.queue is not None:
+                    # Only its process serves that queue, so the process is gone.
+                    order.vanish()
+            elif order.by in cause.last_heartbeat_details:
+                order.vanish()
+        elif _is_gone(cause, order.by):
+            order.vanish()
         elif not isinstance(cause, CancelledError) and not _is_lost(cause):
-            permit.give_back(token, {"type": "", "message": str(cause)}, now)
+            order.give_back(token, {"type": "", "message": str(cause)}, now)
 
 
-def _heard_until(permit: WorkOrder) -> datetime | None:
-    """Return until when the process of *permit* has to ask for it; None: it waits, or none does."""
-    if permit.listeners or permit.is_detached or permit.silent_since is None:
+def _heard_until(order: WorkOrder) -> datetime | None:
+    """Return when the process of *order* must ask again; None: it is waiting, or there is none."""
+    if order.listeners or order.is_detached or order.silent_since is None:
         return None
-    return permit.silent_since + timedelta(seconds=LATE_S)
+    return order.silent_since + timedelta(seconds=LATE_S)
 
 
-def _unread(what: str, error: Exception) -> NewerSchema:
-    """Return that *what* came in can't be read, because of *error*."""
-    text = f"{what} can't be read by this release: {type(error).__name__}: {error}"
+def _unreadable(subject: str, error: Exception) -> NewerSchema:
+    """Return the error that says that *subject* can't be read, because of *error*."""
+    text = f"{subject} can't be read by this release: {type(error).__name__}: {error}"
     return NewerSchema(text[:NOTE_CHARS], hint=UPDATE)
 
 
@@ -412,5 +424,5 @@ def _is_gone(cause: BaseException | None, by: str) -> bool:
 
 
 def _is_lost(cause: BaseException | None) -> bool:
-    """Return whether its worker has given the attempt back: it ends, or could not go on."""
+    """Return whether the worker gave the attempt back: it is ending, or could not continue."""
     return isinstance(cause, ApplicationError) and cause.type in ("WorkerShutdown", LOST)

@@ -1,7 +1,7 @@
-"""What the buttons do: the changes of the command line, by the same library calls.
+"""Does what the pages' buttons ask for, with the same library calls as the command line.
 
-Each names what it was shown (the token of a gate or a question), so that a page that is
-behind decides nothing else than what its reader has seen.
+Each form has the token of the gate or question that its page showed, so that a page that is out
+of date can't decide anything that its reader has not seen.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ Form = Mapping[str, str]
 
 
 def _token(form: Form) -> int:
-    if not (found := number(form.get("token"))):
+    if not (token := number(form.get("token"))):
         raise UsageRefused("the form does not say which question it is about")
-    return found
+    return token
 
 
-def _text(form: Form, what: str) -> str:
+def _text(form: Form, field: str) -> str:
     text = form.get("text", "").strip()
     if not text:
-        raise UsageRefused(f"the form has no {what}", hint="go back and write it")
+        raise UsageRefused(f"the form has no {field}", hint="go back and write it")
     return text
 
 
 def decision_of(word: str, text: str, token: int, node: str = "") -> RunCommand:
-    """Return the decision *word* about the gate or the question with *token*.
+    """Return the command for the decision *word* on the gate or question with *token*.
 
-    approve and reject may have a *text*; feedback and answer, which names a *node*, need one.
+    approve and reject may have a *text*; feedback and answer need one, and answer a *node*.
 
     Raises:
         UsageRefused: the text is missing.
@@ -82,19 +82,19 @@ COMMANDS: Mapping[str, Callable[[Form], RunCommand]] = {
     "adopt": lambda _: Adopt(),
     "retry": lambda form: RetryNow(form.get("node") or None),
 }
-"""The command that each form of a page asks for."""
+"""Verb of a form -> its command."""
 _POSTED = (Approve, Reject, Feedback, Stop)
 """Posted to the activity sinks at once, as the command line does."""
 _CONTINUES = (Approve, Feedback, AnswerQuestion, Resume, RetryNow)
-"""The run can continue after them."""
+"""Commands after which the run can continue."""
 
 
 def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
-    """Do *verb* with what *form* says, in the *run* of the *project* at these addresses.
+    """Do *verb* with the values of *form*; *project* and *run* are addresses.
 
     Raises:
         UnknownName: there is no such verb, project or run.
-        NotTrusted: nobody has said that the project may act on this machine.
+        NotTrusted: no person has trusted the project on this machine.
         SequencerError: the run refuses it; nothing was changed.
     """
     if verb not in COMMANDS:
@@ -110,7 +110,7 @@ def act(site: Site, form: Form, project: str, run: str, verb: str) -> None:
 
 
 def decide(project: Project, run: str | None, command: RunCommand, by: str) -> Head:
-    """Do *command* in the run called *run*, decided by *by*; return the head afterwards.
+    """Do *command* in the run called *run* in the name of *by*; return the new head.
 
     Raises: see `act`.
     """
@@ -121,7 +121,7 @@ def decide(project: Project, run: str | None, command: RunCommand, by: str) -> H
 
 
 def _deliver(project: Project, run: str | None) -> None:
-    """Tell the sinks; what they do not take waits, and the pages show it."""
+    """Post to the sinks; what a sink does not take waits, and the pages show it."""
     posting = project.posting
     try:
         if posting is not None:

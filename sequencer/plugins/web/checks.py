@@ -1,7 +1,7 @@
-"""The page that says whether all is well with what the runs need.
+"""The health page: problems in the projects and on this machine that keep runs from working.
 
-It has the checks of ``sequencer check`` that run nothing of the project: no hook is loaded, no
-remote is asked, no timer's table is read. What these would find, the command says.
+It makes only those checks of ``sequencer check`` that run nothing of the project: it loads no
+hook, asks no remote, and reads no timer's table. For these, use the command.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LEAST_FREE_BYTES = 1024**3
 MOST_FINDINGS, MOST_DELIVERIES = 12, 6
 LIBRARIES = ("starlette", "uvicorn", "temporalio", "anthropic")
 KNOWN_S = 30.0
-"""How long the findings about a project are believed: they take a look at each of its flows."""
+"""How long a project's findings stay valid: finding them reads each of its flows."""
 
 
 class HealthCheck(NamedTuple):
-    """One line of the page of checks."""
+    """One line of the health page."""
 
     level: Level
-    """A notice says that it is well; with a warning things go on all the same."""
+    """A notice means OK; with a warning, runs still work."""
     what: str
     text: str
     command: str = ""
@@ -46,12 +46,12 @@ class HealthCheck(NamedTuple):
 
 
 def health(site: Site, _: Query) -> Page:
-    """Return the page that says what stands in the way of the runs."""
-    found = [
-        (project, sorted(_checks(site, project), key=lambda one: one.level is Level.NOTICE))
+    """Return the health page, with problems first."""
+    checks = [
+        (project, sorted(_checks(site, project), key=lambda check: check.level is Level.NOTICE))
         for project in site.projects.values()
     ]
-    context = {"projects": found, "about": ", ".join(_versions())}
+    context = {"projects": checks, "about": ", ".join(_versions())}
     return Page("health.html", "Health", context, **every_folder(site), tab="health")
 
 
@@ -102,16 +102,16 @@ def _findings(shown: ShownProject) -> Iterator[HealthCheck]:
     if until < time.monotonic():
         diagnostics = list(dict.fromkeys(check_by_looking(shown.project)))
         shown.diagnostics = time.monotonic() + KNOWN_S, diagnostics
-    for one in diagnostics[:MOST_FINDINGS]:
-        text = f"{one.message} ({one.where})" if one.where else one.message
-        text = f"{text}. {one.hint or ''}".strip()
-        yield HealthCheck(one.level, one.area.capitalize(), text)
+    for finding in diagnostics[:MOST_FINDINGS]:
+        text = f"{finding.message} ({finding.where})" if finding.where else finding.message
+        text = f"{text}. {finding.hint or ''}".strip()
+        yield HealthCheck(finding.level, finding.area.capitalize(), text)
     if (more := len(diagnostics) - MOST_FINDINGS) > 0:
         yield HealthCheck(Level.ERROR, "Checks", plural(more, "more finding"), "sequencer check")
 
 
 def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
-    """Yield what trackers have sent last, and what was refused."""
+    """Yield the newest refusals, then the newest deliveries."""
     project = shown.project
     if not any(webhooks_of(project.settings).taken()):
         return
@@ -119,8 +119,9 @@ def _deliveries(site: Site, shown: ShownProject) -> Iterator[HealthCheck]:
     for at, text in sorted(refused, reverse=True)[:MOST_DELIVERIES]:
         yield HealthCheck(Level.WARNING, "Deliveries", f"{local(iso(at))} {text}")
     with suppress(sqlite3.Error):
-        for one in DeliveryBox(project.trust.key).newest(MOST_DELIVERIES):
-            text = f"{local(iso(one.taken_at))} {one.tracker}: {one.done or 'waits'}"
+        for delivery in DeliveryBox(project.trust.key).newest(MOST_DELIVERIES):
+            taken_at = local(iso(delivery.taken_at))
+            text = f"{taken_at} {delivery.tracker}: {delivery.done or 'waits'}"
             yield HealthCheck(Level.NOTICE, "Deliveries", text)
 
 
@@ -146,10 +147,10 @@ def _run_checks(row: RunRow) -> Iterator[HealthCheck]:
 
 
 def _at_work(row: RunRow, head: Head) -> str:
-    """Return who makes which steps of the run of *row* now."""
+    """Return the steps of *row* that are running, each with its process."""
     makers = row.run.makers()
-    found = []
+    steps = []
     for claim in head.claims:
-        who = claim.owner.words if makers is None else makers.get(claim.token, "nobody yet")
-        found.append(f"{claim.step} by {who}")
-    return ", ".join(found)
+        process = claim.owner.words if makers is None else makers.get(claim.token, "no worker yet")
+        steps.append(f"{claim.step} by {process}")
+    return ", ".join(steps)

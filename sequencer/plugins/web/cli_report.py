@@ -1,4 +1,4 @@
-"""`report --html`: a run as one file to be sent to somebody, and its plots."""
+"""`report --html`: writes a run's page as one file to send to people, and its plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def report_page(
             "can't be used with a page or a drawing", where="--json", hint="leave it out"
         )
     ensure_extra()
-    # Without the extra it can't be imported.
+    # Without the extra 'web' this import would fail.
     from sequencer.plugins.web.report import is_report, plots_svg, report_html  # noqa: PLC0415
 
     run, settings = invocation.run_to_show(), invocation.project().settings

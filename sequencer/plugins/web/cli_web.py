@@ -86,39 +86,39 @@ def web(
     """
     ensure_person(invocation.verb, "its buttons make a person's decisions")
     ensure_extra()
-    # No other command may pay for these.
+    # Imported here, so that no other command takes the time.
     from sequencer.plugins.web import guard, server, site  # noqa: PLC0415
     from sequencer.plugins.web.webhooks import receiver  # noqa: PLC0415
 
-    own = None if folders else invocation.project().settings
-    shown = site.Site(folders) if own is None else site.Site((own.project_dir,), own.config_path)
+    config = None if folders else invocation.project().settings
+    shown = site.Site((config.project_dir,), config.config_path) if config else site.Site(folders)
     token = guard.ensure_token(bind, None if token_file is None else read_key(token_file))
     keys = guard.Keys(token)
     with ExitStack() as stack:
-        listeners = [stack.enter_context(one) for one in _listening(bind, port)]
+        listeners = [stack.enter_context(listener) for listener in _listeners(bind, port)]
         port = listeners[0].getsockname()[1]
         origins = guard.origins_of(bind, port, names)
         link = f"{origins[0]}/login?token={token}"
-        way = None if no_browser else stack.enter_context(_way_to(link))
-        made = server.make_app(shown, keys.form)
-        pages = guard.PageGuard(made, keys, origins, port, opened=way.close if way else None)
+        opener = None if no_browser else stack.enter_context(_link_file(link))
+        opened = None if opener is None else opener.close
+        pages = guard.PageGuard(server.make_app(shown, keys.form), keys, origins, port, opened)
         app = receiver.WebhookReceiver(pages, origins, shown, invocation.say)
         app.begin()
         invocation.echo(link, is_verbatim=True)
         if guard.OWN_NAME in link:
-            # Not the link again: under a service this goes to a log.
+            # Without the link: this message may go to a service's log.
             invocation.say(f"if your browser does not find {guard.OWN_NAME}, use 127.0.0.1")
         invocation.say("Ctrl-C ends the pages; the runs continue")
-        if way is not None:
-            webbrowser.open(Path(way.name).as_uri())
+        if opener is not None:
+            webbrowser.open(Path(opener.name).as_uri())
         server.serve(app, listeners)
 
 
-def _way_to(link: str) -> IO[str]:
-    """Return a file of this user's that leads a browser to *link*; who closes it removes it.
+def _link_file(link: str) -> IO[str]:
+    """Return a file, private to this user, that sends a browser to *link*; closing removes it.
 
-    The link itself would stand in the browser's command line, which everybody on this machine
-    can read. The file goes as soon as a browser was let in: agents can read files of this user.
+    The link itself would be in the browser's command line, which every user of this machine can
+    read. The file is removed as soon as a browser has signed in, because agents can read it.
     """
     file = tempfile.NamedTemporaryFile("w", suffix=".html", encoding="utf-8")  # noqa: SIM115
     file.write(f'<meta http-equiv="refresh" content="0;url={escape(link)}">')
@@ -127,10 +127,10 @@ def _way_to(link: str) -> IO[str]:
 
 
 def read_key(path: Path) -> str:
-    """Return the key of the link that the file at *path* has.
+    """Return the link's key from the file at *path*.
 
     Raises:
-        UsageRefused: other users of this machine can read it, or change it.
+        UsageRefused: other users of this machine can read or change the file.
     """
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageRefused(
@@ -140,40 +140,41 @@ def read_key(path: Path) -> str:
 
 
 def ensure_extra() -> None:
-    """Return if what draws the pages is installed.
+    """Return if the packages of the extra 'web' are installed.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: one is missing.
     """
     if not all(map(find_spec, NEEDED)):
         raise ConfigurationError("the pages need the extra 'web'", hint=extra_hint("web"))
 
 
-def _listening(bind: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen, so that the link is right before it is printed.
+def _listeners(bind: str, port: int) -> list[socket.socket]:
+    """Return sockets that already listen, so that the printed link works.
 
-    Of this machine's own address both forms are taken: a browser tries either for a name such as
-    localhost, and whoever had the other one would be given the key.
+    For a loopback address, both the IPv4 and the IPv6 form are taken: a browser tries either one
+    for a name such as localhost, and another program that had the other one would get the key.
 
     Raises:
-        UsageRefused: the address is taken, or none of this machine's.
+        UsageRefused: the port is taken, or this machine does not have the address.
     """
-    found: list[socket.socket] = []
+    listeners: list[socket.socket] = []
     for address in LOOPBACK if bind in {*LOOPBACK, "localhost"} else (bind,):
         kind = socket.AF_INET6 if ":" in address else socket.AF_INET
-        own = found[0].getsockname()[1] if found else port
+        chosen = listeners[0].getsockname()[1] if listeners else port
         try:
-            found.append(socket.create_server((address, own), family=kind, backlog=BACKLOG))
+            listeners.append(socket.create_server((address, chosen), family=kind, backlog=BACKLOG))
         except OSError as error:
             if address == LOOPBACK[1] and error.errno in (EADDRNOTAVAIL, EAFNOSUPPORT):
-                continue  # This machine has no such address, so nobody else listens there.
-            for one in found:
-                one.close()
-            if found and not port:
-                return _listening(bind, port)
+                continue  # This machine has no such address, so no other program listens there.
+            for listener in listeners:
+                listener.close()
+            if listeners and not port:
+                # Any port will do, so try another one that is free in both forms.
+                return _listeners(bind, port)
             raise UsageRefused(
-                f"can't listen at {address}, port {own}: {error.strerror or error}",
+                f"can't listen at {address}, port {chosen}: {error.strerror or error}",
                 where="sequencer web",
                 hint="--port 0 takes a free port",
             ) from error
-    return found
+    return listeners

@@ -1,4 +1,4 @@
-"""What the pages add to commands; importing this loads no server."""
+"""The options that the web plug-in adds to commands; importing this loads no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of what the runs have used: sums, how they grew, what is left, and what reviews said."""
+"""The costs page: what the runs used, how it grew, what their limits leave, and reviews."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from sequencer.store.identity import utc_now
 
 MOST_LISTED = 20
 MOST_SERIES = 6
-"""Told apart in a plot; the rest is drawn as one."""
+"""Separate areas of a plot; the rest are combined into one more."""
 BINS = 160
-"""Points of a plot, whatever the number of attempts: nobody sees more, and a page stays small."""
+"""Points of a plot for any number of attempts: more would not be visible, and the page is small."""
 PACE_TRIES = 20
-"""Newest attempts of a run whose pace its forecast goes on with."""
+"""Newest attempts of a run that its forecast is based on."""
 MOST_VERDICTS = 30
 
 
 class Measure(NamedTuple):
-    """What a plot shows the growth of."""
+    """A quantity whose growth a plot shows."""
 
     word: str
     value: Callable[[Spent], float]
@@ -38,41 +38,41 @@ class Measure(NamedTuple):
 
 _TOKENS: Callable[[float], str] = lambda count: amount(round(count))  # noqa: E731
 MEASURES = {
-    "cost": Measure("Cost", lambda one: one.usage.cost_usd, lambda usd: f"${usd:,.2f}"),
-    "tokens": Measure("Tokens", lambda one: one.tokens, _TOKENS),
-    "cache": Measure("Cache reads", lambda one: one.usage.cache_read_tokens, _TOKENS),
-    "time": Measure("Time of agents", lambda one: one.usage.seconds, lambda s: took(s) or "0"),
+    "cost": Measure("Cost", lambda spent: spent.usage.cost_usd, lambda usd: f"${usd:,.2f}"),
+    "tokens": Measure("Tokens", lambda spent: spent.tokens, _TOKENS),
+    "cache": Measure("Cache reads", lambda spent: spent.usage.cache_read_tokens, _TOKENS),
+    "time": Measure("Agent time", lambda spent: spent.usage.seconds, lambda s: took(s) or "0"),
 }
 _CAPPED = {
     "usd": MEASURES["cost"],
     "steps": Measure("Steps", lambda _: 1.0, lambda value: f"{value:g} steps"),
     "seconds": MEASURES["time"],
 }
-"""What a cap is told in, by its unit."""
+"""Unit of a cap -> its measure."""
 PARTS: Mapping[str, Callable[[str, Spent], str]] = {
-    "agent": lambda _, one: one.agent,
-    "step": lambda _, one: one.step,
+    "agent": lambda _, spent: spent.agent,
+    "step": lambda _, spent: spent.step,
     "run": lambda run, _: run,
 }
 
 
 class Judge(Struct):
-    """What a step that judges has said, in one run."""
+    """The verdicts of one judging step in one run."""
 
     row: RunRow
     step: str
     verdicts: list[bool] = field(default_factory=list)
     reason: str = ""
-    """Of the newest "no"."""
+    """Reason of the newest "no"."""
 
     @property
     def newest(self) -> list[bool]:
-        """Return the verdicts that the page shows one by one."""
+        """Return the verdicts that the page shows individually."""
         return self.verdicts[-MOST_VERDICTS:]
 
 
 class Forecast(NamedTuple):
-    """A cap of a run, and when its pace reaches it."""
+    """A cap of a run, and when the run will reach it at its pace."""
 
     row: RunRow
     cap: Cap
@@ -84,12 +84,12 @@ class Forecast(NamedTuple):
 
     @property
     def share(self) -> float:
-        """Return how much of the cap is used, from 0 to 1."""
+        """Return the used share of the cap, from 0 to 1."""
         return min(self.cap.used / self.cap.limit, 1.0) if self.cap.limit else 1.0
 
 
 def costs(site: Site, query: Query) -> Page:
-    """Return the page of what the runs have used."""
+    """Return the page of what the runs used."""
     of, by = query.get("of", ""), query.get("by", "")
     of, by = of if of in MEASURES else "cost", by if by in PARTS else "agent"
     sums = dict[str, dict[tuple[str, str], Total]]()
@@ -100,72 +100,73 @@ def costs(site: Site, query: Query) -> Page:
         story = row.project.story(row)
         _sum_up(sums, row, story.story.totals.by_maker)
         cut += (story.story.totals.first_revision or 1) > 1
-        spent += [(row.name, one._replace(step=row.named(one.step))) for one in story.spent]
+        spent += [(row.name, item._replace(step=row.named(item.step))) for item in story.spent]
         reviews += reviews_of(row, story.judged)
-    told = [one for row in rows for one in row.project.story(row).quotas.items()]
-    quotas = dict(sorted(told, key=lambda one: one[1]))
+    reported = [item for row in rows for item in row.project.story(row).quotas.items()]
+    # Sorted by time, so that an agent's newest report replaces older ones.
+    quotas = dict(sorted(reported, key=lambda item: item[1]))
     measure = MEASURES[of]
-    plot, series = grown(sorted(spent, key=lambda one: one[1].at), measure, PARTS[by])
+    plot, series = grown(sorted(spent, key=lambda item: item[1].at), measure, PARTS[by])
     context = {
         "total": total(usage for *_, usage in used),
         "cut": cut,
-        "runs": sorted(used, key=lambda one: -one[2].cost_usd)[:MOST_LISTED],
+        "runs": sorted(used, key=lambda item: -item[2].cost_usd)[:MOST_LISTED],
         "agents": _sorted(sums.get("agent", {})),
         "steps": _sorted(sums.get("step", {})),
         "plot": plot,
-        "series": [(one.name, measure.label(one.values[-1])) for one in series],
+        "series": [(area.name, measure.label(area.values[-1])) for area in series],
         "of": of,
         "by": by,
-        "measures": {name: one.word for name, one in MEASURES.items()},
+        "measures": {name: known.word for name, known in MEASURES.items()},
         "parts_of": list(PARTS),
-        "quotas": {agent: one for agent, (_, one) in quotas.items() if one.resets_at > utc_now()},
-        "caps": [one for row in rows for one in forecasts_of(row)][:MOST_LISTED],
-        "reviews": sorted(reviews, key=lambda one: all(one.newest))[:MOST_LISTED],
+        "quotas": {agent: q for agent, (_, q) in quotas.items() if q.resets_at > utc_now()},
+        "caps": [forecast for row in rows for forecast in forecasts_of(row)][:MOST_LISTED],
+        "reviews": sorted(reviews, key=lambda review: all(review.newest))[:MOST_LISTED],
     }
     return Page("costs.html", "Costs", context, **every_folder(site), tab="costs")
 
 
-def _sorted(found: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[str, str], Total]]:
-    return sorted(found.items(), key=lambda one: -one[1].usage.cost_usd)[:MOST_LISTED]
+def _sorted(totals: Mapping[tuple[str, str], Total]) -> list[tuple[tuple[str, str], Total]]:
+    return sorted(totals.items(), key=lambda item: -item[1].usage.cost_usd)[:MOST_LISTED]
 
 
 def _sum_up(
     sums: dict[str, dict[tuple[str, str], Total]], row: RunRow, makers: Mapping[Maker, Total]
 ) -> None:
-    for maker, found in makers.items():
+    for maker, added in makers.items():
         keys = {"step": (row.named(maker.step), str(row.facts.get("workflow", "")))}
-        if maker.agent or found.usage != Usage():
-            # A decision that no agent makes can fail too.
+        if maker.agent or added.usage != Usage():
+            # A decision without an agent has no usage; it belongs to no agent's sums.
             keys["agent"] = (maker.agent or UNKNOWN, maker.model)
         for part, key in keys.items():
             known = sums.setdefault(part, {}).setdefault(key, Total())
-            known.accepted += found.accepted
-            known.failed += found.failed
-            known.usage = known.usage.plus(found.usage)
+            known.accepted += added.accepted
+            known.failed += added.failed
+            known.usage = known.usage.plus(added.usage)
 
 
 def reviews_of(row: RunRow, judged: Iterable[RecordedFact]) -> Iterator[Judge]:
-    """Yield what each step of the run of *row* that judges has said."""
-    found: dict[str, Judge] = {}
+    """Yield the verdicts of each judging step in the run of *row*."""
+    reviews: dict[str, Judge] = {}
     for fact in judged:
         verdict = fact.details["verdict"]
-        review = found.setdefault(fact.step, Judge(row, row.named(fact.step)))
+        review = reviews.setdefault(fact.step, Judge(row, row.named(fact.step)))
         review.verdicts.append(bool(verdict["pass"]))
         if not verdict["pass"]:
             review.reason = str(verdict.get("reason", ""))
-    yield from found.values()
+    yield from reviews.values()
 
 
 def forecasts_of(row: RunRow) -> Iterator[Forecast]:
-    """Yield the caps of the run of *row*, each with what its pace leaves of it."""
+    """Yield a forecast for each cap of the run of *row*, from the pace of its newest attempts."""
     head = row.head
     if head is None or head.status == "complete":
         return
     newest = row.project.story(row, is_whole=False).spent[-PACE_TRIES:]
     for cap in caps_of(row.run.limits, head.usage, (), {}, None):
         _, value, label = _CAPPED[cap.unit]
-        each = sum(value(one) for one in newest) / (len(newest) or 1)
-        steps_left = None if not each or head.exit else int(cap.left / each)
+        per_step = sum(value(spent) for spent in newest) / (len(newest) or 1)
+        steps_left = None if not per_step or head.exit else int(cap.left / per_step)
         pace = (newest[-1].at - newest[0].at) / (len(newest) - 1) if len(newest) > 1 else 0.0
         seconds = pace * (steps_left or 0)
         yield Forecast(row, cap, label(cap.used), label(cap.limit), steps_left, seconds)
@@ -174,25 +175,26 @@ def forecasts_of(row: RunRow) -> Iterator[Forecast]:
 def grown(
     spent: Sequence[tuple[str, Spent]], measure: Measure, part: Callable[[str, Spent], str]
 ) -> tuple[str, list[Series]]:
-    """Return a plot of how *measure* grew, by *part*, and what it shows.
+    """Return a plot of how *measure* grew, divided by *part*, and the areas that it shows.
 
-    *spent* is what was used and in which run, in the order of time.
+    *spent* has (run, usage) in the order of time. The plot is empty if everything was used at
+    one time.
     """
-    spent, whole = [each for each in spent if measure.value(each[1])], dict[str, float]()
-    for run, one in spent:
-        name = part(run, one)
-        whole[name] = whole.get(name, 0.0) + measure.value(one)
-    named = sorted(whole, key=lambda name: -whole[name])
+    spent, sums = [item for item in spent if measure.value(item[1])], dict[str, float]()
+    for run, used in spent:
+        name = part(run, used)
+        sums[name] = sums.get(name, 0.0) + measure.value(used)
+    named = sorted(sums, key=lambda name: -sums[name])
     if not named or spent[0][1].at == spent[-1][1].at:
         return "", []
-    kept = named if len(named) <= MOST_SERIES + 1 else [*named[:MOST_SERIES], OTHERS]
+    drawn = named if len(named) <= MOST_SERIES + 1 else [*named[:MOST_SERIES], OTHERS]
     first, last = spent[0][1].at, spent[-1][1].at
-    values = {name: [0.0] * (BINS + 1) for name in kept}
-    for run, one in spent:
-        if (value := measure.value(one)) and (
-            row := values.get(part(run, one), values.get(OTHERS))
+    values = {name: [0.0] * (BINS + 1) for name in drawn}
+    for run, used in spent:
+        if (value := measure.value(used)) and (
+            row := values.get(part(run, used), values.get(OTHERS))
         ):
-            row[1 + int((BINS - 1) * (one.at - first) / (last - first))] += value
+            row[1 + int((BINS - 1) * (used.at - first) / (last - first))] += value
     series = [Series(name, [*accumulate(row)]) for name, row in values.items()]
     return stacked_svg(series, first, last, measure.label), series
 

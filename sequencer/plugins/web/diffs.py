@@ -1,4 +1,4 @@
-"""What a step has changed, where code moves with the run or a task has a worktree of its own."""
+"""Shows what a step changed, if the run's code is in git or its task has its own worktree."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ class Diff(NamedTuple):
 
     commit: str
     summary: str
-    """What git says of the files, or why there is nothing to show."""
+    """Git's summary of the changed files, or why the change can't be shown."""
     lines: tuple[tuple[str, str], ...]
-    """Of each what it is (add, del, hunk, file, or empty), and its text."""
+    """(kind, text) of each line; the kind is add, del, hunk, file, or empty."""
     command: str = ""
-    """That shows what is left out here; empty: nothing is."""
+    """The command that shows all of it; empty: nothing was left out."""
 
 
-def diff_of(row: RunRow, one: Try) -> Diff | None:
-    """Return what the attempt *one* has changed; None: nothing that its record tells of.
+def diff_of(row: RunRow, attempt: Try) -> Diff | None:
+    """Return the change that *attempt* made; None: its record has none.
 
-    Nothing of the repository runs, and no remote is asked.
+    This runs no code of the repository, and asks no remote.
     """
     project = row.project.project
-    verb, ends = _asked(row, one)
+    verb, ends = _git_arguments(row, attempt)
     if not ends or len(set(ends)) < len(ends):
         return None
     git = Git(project.settings.project_dir, timeout_s=GIT_S)
@@ -46,7 +46,7 @@ def diff_of(row: RunRow, one: Try) -> Diff | None:
     except (GitFailed, SequencerError) as error:
         return Diff(ends[-1], f"it can't be shown: {error}", ())
     hidden = project.redaction.hide_text(plain(text)).splitlines()
-    # They are an agent's words as well: none is an option of whoever pastes them.
+    # An agent chose these names: none may act as an option when a person pastes the command.
     guard = ("--end-of-options",) if any(end.startswith("-") for end in ends) else ()
     command = shlex.join(("git", verb, *guard, *ends)) if len(hidden) > MOST_LINES else ""
     return Diff(ends[-1], plain(stat).strip(), tuple(_lines(hidden)), command)
@@ -55,26 +55,26 @@ def diff_of(row: RunRow, one: Try) -> Diff | None:
 def _lines(lines: list[str]) -> Iterator[tuple[str, str]]:
     is_in_hunk = False
     for line in lines[:MOST_LINES]:
-        # Before its first hunk a file has its names, also with + and -.
+        # Before a file's first hunk, its names also start with + and -.
         is_in_hunk = line.startswith("@@") or (is_in_hunk and not line.startswith("diff --git"))
         yield _KINDS.get(line[:1], "") if is_in_hunk else "file", line
 
 
-def _asked(row: RunRow, one: Try) -> tuple[str, tuple[str, ...]]:
-    """Return which git command shows what the attempt *one* has changed, and its commits."""
-    left = one.outcome.get("left") or {}
+def _git_arguments(row: RunRow, attempt: Try) -> tuple[str, tuple[str, ...]]:
+    """Return the git command that shows the change of *attempt*, and its commits; () if none."""
+    left = attempt.outcome.get("left") or {}
     if left.get("merged"):
-        # Of a task with a worktree of its own: what its merge has brought.
+        # The task had its own worktree: show what its merge brought.
         return "diff", (f"{left['merged']}^1", str(left["merged"]))
     if left.get("branch"):
         return "diff", (f"HEAD...{left['branch']}",)
-    work = one.outcome.get("work") or {}
+    work = attempt.outcome.get("work") or {}
     after, before = work.get("commit"), work.get("base")
     if after is None:
         return "", ()
     if not before:
         facts = row.project.story(row, is_whole=False).facts
-        earlier = (fact for fact in reversed(facts) if fact["revision"] < one.revision)
+        earlier = (fact for fact in reversed(facts) if fact["revision"] < attempt.revision)
         works = ((fact.get("outcome") or {}).get("work") for fact in earlier)
-        before = next((each["commit"] for each in works if each), None)
+        before = next((work["commit"] for work in works if work), None)
     return ("diff", (str(before), str(after))) if before else ("show", (str(after),))

@@ -1,8 +1,8 @@
-"""The pictures on the pages: a graph, a cycle as a ring, a run's time, a plot of its cost.
+"""Draws the pages' pictures: a graph, a cycle as a ring, a run's timeline, a plot of its costs.
 
-All are SVG with classes, whose colors are the style sheet's: one picture serves light and
-dark, and a change of a state is a change of a class. The colors that a file of ours has
-stand in them too; a style sheet goes before them.
+All are SVG with classes, and the style sheet sets the colors: one picture works for light and
+dark, and a new state is only another class. The pictures also contain the colors that our SVG
+files have; the style sheet overrides them.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from sequencer.plugins.drawing.pictures import (
 from sequencer.workflows.mermaid.chart import Chart
 
 WIDE = 640
-"""From here on a graph has the whole width of its page, and scrolls in its card."""
+"""A wider graph takes the full width of its page, and scrolls in its card."""
 
 
 def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
-    """Return the graph of *view* for a page, each node with a *link*.
+    """Return the graph of *view* for a page; *link* returns the address of a node.
 
     Raises:
         UsageRefused: it is too large for a picture.
@@ -55,25 +55,25 @@ def graph_svg(view: FlowView, chart: Chart | None, link: Link) -> str:
 
 
 def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
-    """Return at most *most* nodes of *view*: those in *focus*, and what is nearest to them."""
-    beside: dict[str, list[str]] = {}
+    """Return *view* with at most *most* nodes: those in *focus*, and the nearest ones."""
+    neighbors: dict[str, list[str]] = {}
     for edge in view.graph.edges:
-        beside.setdefault(edge.source, []).append(edge.target)
-        beside.setdefault(edge.target, []).append(edge.source)
-    kept = [*dict.fromkeys(focus)]
-    for name in kept:  # it grows on the way, until there are enough
-        near = [one for one in dict.fromkeys(beside.get(name, ())) if one not in kept]
-        kept += near[: max(most - len(kept), 0)]
-    inside = frozenset(kept)
+        neighbors.setdefault(edge.source, []).append(edge.target)
+        neighbors.setdefault(edge.target, []).append(edge.source)
+    names = [*dict.fromkeys(focus)]
+    for name in names:  # the list grows in the loop, until there are enough
+        near = [other for other in dict.fromkeys(neighbors.get(name, ())) if other not in names]
+        names += near[: max(most - len(names), 0)]
+    inside = frozenset(names)
     places = [
         place
         for place, edge in enumerate(view.graph.edges)
         if edge.source in inside and edge.target in inside
     ]
-    nodes = tuple(one for one in view.nodes if one.node.id in inside)
+    nodes = tuple(node for node in view.nodes if node.node.id in inside)
     entries = tuple(name for name in view.graph.entries if name in inside) or (nodes[0].node.id,)
     graph = view.graph.replace(
-        nodes=tuple(one.node for one in nodes),
+        nodes=tuple(node.node for node in nodes),
         edges=tuple(view.graph.edges[place] for place in places),
         entries=entries,
         on_error=None,
@@ -83,18 +83,18 @@ def around(view: FlowView, focus: Sequence[str], most: int) -> FlowView:
 
 
 GANTT_TOP = 28
-"""Where a timeline's first row is: its page says in words what a file says above its axis."""
+"""Top of a timeline's first row. There is no text above the axis: the page has it in words."""
 
 
 def gantt_page_svg(chart: Gantt) -> str:
     """Return *chart* for a page.
 
     Raises:
-        UsageRefused: it has more rows or bars than anybody could tell apart.
+        UsageRefused: it has too many rows or bars to be readable.
     """
     ensure_drawable(chart)
     picture = GanttPicture(chart, GANTT_TOP)
-    # Its margins are those of its card.
+    # Without its own margins, because its card has some.
     wide, high = picture.size[0] - 2 * MARGIN + 8, picture.size[1] - 16
     opening = (
         f'<svg class="gantt" viewBox="{MARGIN - 4} 0 {wide} {high}" width="{wide}" '
@@ -107,26 +107,26 @@ RING, PILL_HIGH, PILL_LEAST = 104, 40, 120
 
 
 class RingReview(NamedTuple):
-    """What takes a whole cycle over, at times; it stands inside the ring."""
+    """The review of whole cycles; it is drawn inside the ring."""
 
     name: str
     state: NodeState
     link: str
     when: Sequence[str]
-    """Said below it, a line each."""
+    """Lines of text below it."""
 
 
 def ring_svg(
     steps: Sequence[tuple[str, StateLook, str]], title: str, review: RingReview | None = None
 ) -> str:
-    """Return a cycle as a ring: of each of *steps* its name, its look and its link.
+    """Return a cycle as a ring; *steps* has (name, look, link) for each step.
 
-    *title* is said in the middle, over the *review*.
+    *title* is in the middle, above the *review*.
     """
     named = [name for name, _, _ in steps] + ([review.name] if review else [])
     wide = max([PILL_LEAST, *(int(points(f"{_in_pill(name)}  ", 14)) + 28 for name in named)])
     count = len(steps)
-    # As large as the pills need: side by side they are a chord of the ring.
+    # Two neighboring pills are a chord of the ring, which must have room for both.
     radius = max(RING, int((PILL_HIGH + 26) / (2 * math.sin(math.pi / max(count, 2)))))
     across = max(radius, wide * (0.62 if count < 3 or review is None else 1.3))  # noqa: PLR2004
     half_w, half_h = across + wide / 2 + 10, radius + PILL_HIGH / 2 + 10
@@ -174,7 +174,7 @@ def _ring_line(kind: str, text: str, y: float) -> str:
 
 
 _UNMARKED = (LOOKS["pending"].css, LOOKS["ready"].css)
-"""Pills of a ring have a mark where something has happened."""
+"""Pills in these states have no mark: nothing has happened yet."""
 
 
 def _on_ring(place: float, count: int, across: float, radius: float) -> tuple[float, float]:
@@ -199,7 +199,7 @@ HOUR_S, DAY_S = 3600, 86400
 
 
 class Series(NamedTuple):
-    """One area of a plot: the sums that it had reached at evenly spaced times."""
+    """One area of a plot: its sums at evenly spaced times."""
 
     name: str
     values: Sequence[float]
@@ -209,7 +209,7 @@ def stacked_svg(
     series: Sequence[Series], first: float, last: float, label: Callable[[float], str]
 ) -> str:
     """Return *series* stacked on each other, from *first* to *last* in seconds since 1970."""
-    most = sum(one.values[-1] for one in series)
+    most = sum(area.values[-1] for area in series)
     wide, base = PLOT_WIDE - PLOT_LEFT - 8, PLOT_HIGH - PLOT_BASE
     high = base - 8
 
@@ -230,13 +230,13 @@ def stacked_svg(
             f"{escape(label(most * share))}</text>"
         )
     below = [0.0] * len(series[0].values)
-    for place, one in enumerate(series):
-        above = [a + b for a, b in zip(below, one.values, strict=True)]
-        way = "L".join(line(above))
-        area = f'<path class="area" d="M{way}L{"L".join(reversed(line(below)))}Z"/>'
-        name = escape(f"{shown(one.name)}: {label(one.values[-1])}")
+    for place, area in enumerate(series):
+        above = [a + b for a, b in zip(below, area.values, strict=True)]
+        top = "L".join(line(above))
+        path = f'<path class="area" d="M{top}L{"L".join(reversed(line(below)))}Z"/>'
+        name = escape(f"{shown(area.name)}: {label(area.values[-1])}")
         parts.append(
-            f'<g class="s{place}"><title>{name}</title>{area}<path class="sum" d="M{way}"/></g>'
+            f'<g class="s{place}"><title>{name}</title>{path}<path class="sum" d="M{top}"/></g>'
         )
         below = above
     form = "%d %b" if last - first > 4 * DAY_S else "%d %b %H:%M"

@@ -1,13 +1,13 @@
-"""Who may ask for anything: the wall around every route, static files included.
+"""Decides which requests reach the pages; it protects every route, including static files.
 
-Raw ASGI, so that no framework's route, redirect or error page comes before it. A browser that
-is on a foreign page sends our cookie along with some requests (ports do not separate
-cookies), so the cookie alone never lets a change through, and GET changes nothing.
+It is raw ASGI, so that no framework's route, redirect or error page comes before it. A browser on
+another site's page sends our cookie with some requests (ports do not separate cookies), so the
+cookie alone never allows a change, and GET changes nothing.
 
-Nor does an agent change anything by the pages, even if it has read their key; see `peer`.
+An agent can't change anything through the pages either, even with their key; see `peer`.
 
-Not promised: that another program of the same user keeps out. It can read the project's files
-and change them without us.
+Not promised: protection from another program of the same user. It can read and change the
+project's files directly.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from sequencer.plugins.web.peer import is_from_agent
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OWN_NAME = "sequencer.localhost"
-"""What the printed link says: browsers resolve it without asking anybody, and keep cookies of it
-apart from those of other servers on this machine."""
+"""Host of the printed link: browsers resolve it without a name server, and keep its cookies
+separate from those of other servers on this machine."""
 MOST_BODY_BYTES = 64 * 1024
 BODY_S = 10.0
-"""In which a form has to arrive."""
+"""Time limit for a form to arrive."""
 LEAST_TOKEN_CHARS = 16
 _STYLE = (
     "body { font: 16px/24px system-ui, sans-serif; max-width: 26em; margin: 3em auto; "
@@ -46,7 +46,7 @@ _STYLE = (
     "margin: 4px 0 12px; padding: 4px 12px } code { font-size: 14px }"
 )
 _STYLE_DIGEST = b64encode(sha256(_STYLE.encode()).digest()).decode()
-"""Of the style of the page to sign in, which stands in it: all files are behind the key."""
+"""Of the sign-in page's style. It is inline, because all files need the key."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; "
     f"style-src 'self' 'sha256-{_STYLE_DIGEST}'; "
@@ -54,7 +54,7 @@ HEADERS = {
     "frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # No stricter: the origin of our own forms would then be null.
+    # A stricter policy would make the origin of our own forms null.
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -71,23 +71,23 @@ _TEXTS = {
 }
 _AGENT = (
     "An agent sent this request, so nothing was done: these pages make a person's decisions. "
-    "'sequencer status' shows an agent where its run stands."
+    "'sequencer status' shows an agent the state of its run."
 )
 
 
 class Keys(Struct, frozen=True):
-    """The secrets of one start; who knows one has not got the others."""
+    """The secrets of one start of the server; knowing one does not reveal the others."""
 
     link: str
-    """In the printed link; in no page."""
+    """In the printed link; never in a page."""
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     """In the cookie."""
     form: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    """In every form: a page of another origin can send our cookie, and can't read this."""
+    """In every form: a page of another origin can send our cookie, but can't read this."""
 
 
 class PageGuard:
-    """Lets through who has opened the link, from these pages, by one of their names."""
+    """Passes on requests from browsers that opened the link; changes must come from our pages."""
 
     def __init__(
         self,
@@ -97,19 +97,19 @@ class PageGuard:
         port: int,
         opened: Callable[[], None] | None = None,
     ) -> None:
-        """Stand before *app* at *port*, which browsers know by *origins*.
+        """Wrap *app*, which listens at *port* and which browsers know by *origins*.
 
-        *opened* is called when somebody has opened the link.
+        *opened* is called when a person has opened the link.
         """
         self._app = app
         self._keys = keys
-        # By what a request calls us: behind what encrypts, it is https that its pages come from.
-        self._origins = {one.partition("://")[2]: one for one in origins}
+        # By the request's Host; behind a proxy that encrypts, the origin of our pages is https.
+        self._origins = {origin.partition("://")[2]: origin for origin in origins}
         self.cookie = f"sequencer_{port}"
         self._opened = opened
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the application answer."""
+        """Refuse the request, log a browser in, or pass the request on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -139,16 +139,16 @@ class PageGuard:
         await answer(scope, receive, guarded)
 
     def refusal(self, request: Request) -> int:
-        """Return the status with which its headers alone refuse *request*; 0: they do not."""
+        """Return the status that refuses *request* because of its headers; 0: it may continue."""
         headers = request.headers
         if is_two_lengths(headers):
             return 400
         hosts = headers.getlist("host")
-        own = self._origins.get(hosts[0].lower()) if len(hosts) == 1 else None
-        if own is None:
+        origin = self._origins.get(hosts[0].lower()) if len(hosts) == 1 else None
+        if origin is None:
             return 421
         is_write = _is_write(request)
-        # A link on another page may be followed: a GET of ours changes nothing.
+        # People may follow a link from another page: our GET requests change nothing.
         is_opened = (
             not is_write
             and headers.get("sec-fetch-mode") == "navigate"
@@ -157,20 +157,20 @@ class PageGuard:
         site = headers.get("sec-fetch-site", "")
         if site not in ("", "same-origin", "none") and not is_opened:
             return 403
-        if is_write and [one.lower() for one in headers.getlist("origin")] != [own]:
+        if is_write and [value.lower() for value in headers.getlist("origin")] != [origin]:
             return 403
         return 0 if request.scope["path"] == "/login" or self._is_known(headers) else 401
 
     def _is_known(self, headers: Headers) -> bool:
-        # Another server on this host can set cookies that are sent along, even of our name:
-        # they neither let anybody in nor keep ours out.
-        given = ";".join(headers.getlist("cookie")).split(";")
-        named = (one.strip().partition("=") for one in given)
+        # Another server on this host can set cookies with our name that browsers send here too.
+        # They must not let a request in, and must not hide our cookie.
+        cookies = ";".join(headers.getlist("cookie")).split(";")
+        named = (cookie.strip().partition("=") for cookie in cookies)
         values = [value for name, _, value in named if name == self.cookie]
         return any(_is_same(value, self._keys.session) for value in values)
 
     async def _take_form(self, request: Request) -> int:
-        """Note what the form of a write says; return why it is refused (0: it is not)."""
+        """Put the fields of a write's form on *request*; return a refusal's status, or 0."""
         fields, code = await _read_form(request)
         if not code and not _is_same(fields.pop("form_token", ""), self._keys.form):
             return 403
@@ -178,18 +178,19 @@ class PageGuard:
         return code
 
     async def _log_in(self, request: Request) -> tuple[Response, int]:
-        """Exchange the key, of the link or typed, for the cookie; or return why it is refused.
+        """Exchange the key, from the link or typed, for the cookie; or return a refusal's status.
 
-        Not by a redirect: after a click on a foreign page a browser would withhold the new cookie.
+        There is no redirect: after a click on another site's page, a browser would not send the
+        new cookie with it.
         """
         query, code = request.scope["query_string"].decode("latin-1"), 0
         fields = {name: values[-1] for name, values in parse_qs(query).items()}
         if request.method == "POST":
-            # In no address, and so in no history of a browser.
+            # A typed key must not get into an address: browsers keep those in their history.
             fields, code = await _read_form(request)
-        asked = fields.get("token", "").strip()
-        if code or not _is_same(asked, self._keys.link):
-            why = "This key is from an earlier start, or it is incomplete." if asked else ""
+        key = fields.get("token", "").strip()
+        if code or not _is_same(key, self._keys.link):
+            why = "This key is from an earlier start, or it is incomplete." if key else ""
             return _sign_in_page(403, why), code
         if self._opened is not None:
             self._opened()
@@ -205,7 +206,7 @@ class PageGuard:
 
 
 async def _read_form(request: Request) -> tuple[dict[str, str], int]:
-    """Return the fields of a form, and why it is refused (0: it is not)."""
+    """Return the fields of a form, and the status that refuses it, or 0."""
     body = b""
     try:
         async with asyncio.timeout(BODY_S):
@@ -222,21 +223,21 @@ async def _read_form(request: Request) -> tuple[dict[str, str], int]:
 
 
 def _wants_page(request: Request) -> bool:
-    """Return whether a person has opened an address, and no script or program."""
+    """Return whether a person opened the address, not a script or another program."""
     mode = request.headers.get("sec-fetch-mode", "navigate")
     is_page = "text/html" in request.headers.get("accept", "")
     return request.method == "GET" and mode == "navigate" and is_page
 
 
 def _sign_in_page(status: int, why: str = "") -> Response:
-    """Return the page that asks for the key, and says *why* it does so again."""
+    """Return the page that asks for the key; *why* says why the last one was refused."""
     return HTMLResponse(
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Sign in · sequencer</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<link rel="icon" href="data:,"><style>{_STYLE}</style><main><h1>sequencer</h1>'
         f"{f'<p><strong>{why}</strong></p>' if why else ''}"
         "<p>Open the link that <code>sequencer web</code> printed, or type its key: "
-        "what stands after <code>token=</code>.</p>"
+        "the part after <code>token=</code>.</p>"
         '<form method="post" action="/login"><label for="key">Key</label>'
         '<input id="key" name="token" type="password" autocomplete="current-password" '
         'autocapitalize="off" required autofocus><button>Sign in</button></form></main>',
@@ -245,11 +246,11 @@ def _sign_in_page(status: int, why: str = "") -> Response:
 
 
 def ensure_token(bind: str, token: str | None) -> str:
-    """Return *token*, or a fresh one if only this machine can reach the address *bind*.
+    """Return *token*, or a new one if only this machine can reach the address *bind*.
 
     Raises:
-        UsageRefused: other machines can, and there is no token that a person chose, or it is
-            short. One that changes with each start would stand in every log of the service.
+        UsageRefused: *token* is too short, or other machines can reach *bind* and a person has
+            not chosen one: a new one for each start would be in every log of the service.
     """
     if token is None:
         if bind not in LOOPBACK:
@@ -270,24 +271,23 @@ def ensure_token(bind: str, token: str | None) -> str:
 
 
 def origins_of(bind: str, port: int, names: Iterable[str]) -> list[str]:
-    """Return how browsers may call what listens at *bind* and *port*, also by *names*; best first.
+    """Return the origins under which browsers may reach the server at *bind* and *port*.
 
-    A name with ``https://`` is that of something before us, which encrypts.
-
-    No other name is answered, so that a name of somebody else that leads here (DNS
-    rebinding) is of no use to its pages.
+    *names* come first and are added to the machine's own; the first origin is for the link. A
+    name with ``https://`` belongs to a proxy that encrypts. Requests with any other name are
+    refused, so that a stranger's name that resolves to us (DNS rebinding) is of no use.
     """
-    own = [f"[{bind}]" if ":" in bind else bind]
+    hosts = [f"[{bind}]" if ":" in bind else bind]
     if bind in LOOPBACK:
-        own = [OWN_NAME, *own, "localhost", "127.0.0.1", "[::1]"]
+        hosts = [OWN_NAME, *hosts, "localhost", "127.0.0.1", "[::1]"]
     return [
         *(_origin(name.lower().rstrip("/"), port) for name in names),
-        *(f"http://{name.lower()}:{port}" for name in own),
+        *(f"http://{host.lower()}:{port}" for host in hosts),
     ]
 
 
 def _origin(name: str, port: int) -> str:
-    """Return the origin of *name*, as browsers say it.
+    """Return the origin of *name*, as browsers write it.
 
     >>> _origin("runs.example", 8420), _origin("https://runs.example", 8420)
     ('http://runs.example:8420', 'https://runs.example')
@@ -300,9 +300,9 @@ def _origin(name: str, port: int) -> str:
 
 
 def is_two_lengths(headers: Headers) -> bool:
-    """Return whether a request says by two headers where it ends.
+    """Return whether two headers say where the request ends.
 
-    We and a proxy before us could each believe another one (RFC 9112, 6.1).
+    A proxy in front of us could follow one of them, and we the other (RFC 9112, 6.1).
     """
     return "content-length" in headers and "transfer-encoding" in headers
 

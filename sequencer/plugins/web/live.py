@@ -1,10 +1,10 @@
-"""What has changed, sent to browsers as it happens: pages by their parts, logs by their lines.
+"""Sends changes to browsers as they happen: changed parts of pages, new lines of logs.
 
-No file is polled: the kernel tells of changes in the folders that a page is about, and only
-while somebody looks. A page is made once a change, however many browsers follow it. The id
-of an event says what its reader has seen, so that after a break only what is missing comes.
+No file is polled: the kernel reports changes in a page's folders, and only while a browser
+follows the page. A page is made once per change, for all browsers that follow it. The id of an
+event identifies what its reader has seen, so after a break only missing events are sent.
 
-Not promised: a change that happens on another machine's disk, before our own store hears of it.
+Not promised: a change on another machine's disk before our own store notices it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from sequencer.store import folder as folders
 from sequencer.store.watch import Notifier, notifier
 
 SETTLE_S = 0.04
-"""Changes that come together are one."""
+"""Changes within this time are sent together."""
 SILENCE_S = 15.0
-"""After which a comment finds out whether the reader is still there."""
+"""After this time without events, a comment checks whether the reader is still connected."""
 RECHECK_S = 30.0
-"""A lease runs out, and a file system may not tell; then a page is made again."""
+"""A page is made again this often: a lease expires, and some file systems report no changes."""
 REMOTE_S = 1.0
-"""The same where runs are on a server, which wakes nobody."""
+"""The same for runs on a server, which reports no changes."""
 CHUNK_BYTES = 64 * 1024
 
 
 class MadePage(NamedTuple):
-    """The parts of a page, and what identifies just these."""
+    """The parts of a page, and a digest of them as their id."""
 
     page: Page
     parts: dict[str, str]
@@ -46,17 +46,17 @@ class MadePage(NamedTuple):
 
 
 class Wakes:
-    """Hears of changes in folders, as long as it is open."""
+    """Watches folders for changes until it is closed."""
 
-    def __init__(self, woken: Callable[[], None]) -> None:
-        """Call *woken*, in the running loop, whenever something has changed."""
-        self._woken = woken
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """Call *on_change* in the running loop after each change."""
+        self._on_change = on_change
         self._watched: set[tuple[Path, int]] = set()
         self._notifier: Notifier | None = None
         self._loop = asyncio.get_running_loop()
 
     def watch(self, paths: Iterable[Path]) -> bool:
-        """Hear of *paths* from now on, and of no others; return whether these are new ones."""
+        """Watch only *paths* from now on; return whether they differ from the ones before."""
         wanted = {(path, number) for path in paths if (number := _number(path))}
         if wanted == self._watched:
             return False
@@ -65,18 +65,18 @@ class Wakes:
             first, *more = (path for path, _ in wanted)
             self._notifier = notifier(first, None, *more)
         except (OSError, ValueError):
-            # Gone, or the system has no more to give: the recheck has to do.
+            # A folder is gone, or the system has no watches left; the recheck still works.
             return False
         self._watched = wanted
-        self._loop.add_reader(self._notifier.fileno(), self._heard, self._notifier)
+        self._loop.add_reader(self._notifier.fileno(), self._check, self._notifier)
         return True
 
-    def _heard(self, made: Notifier) -> None:
-        if made.has_changed():
-            self._woken()
+    def _check(self, notifier: Notifier) -> None:
+        if notifier.has_changed():
+            self._on_change()
 
     def close(self) -> None:
-        """Hear of nothing any more."""
+        """Stop watching; `watch` can start again."""
         if self._notifier is not None:
             self._loop.remove_reader(self._notifier.fileno())
             self._notifier.close()
@@ -84,7 +84,7 @@ class Wakes:
 
 
 def _number(path: Path) -> int:
-    """Return what tells a folder from another one at the same *path*; 0: there is none."""
+    """Return the inode of the folder at *path*, which a new folder there changes; 0: none."""
     try:
         return path.stat().st_ino
     except OSError:
@@ -92,10 +92,10 @@ def _number(path: Path) -> int:
 
 
 class PageChannel:
-    """One page that somebody follows."""
+    """One page that browsers follow."""
 
     def __init__(self, address: str, render: Callable[[str], MadePage]) -> None:
-        """Follow the page at *address*, made by *render*."""
+        """Start to follow the page at *address*; *render* makes it, in a thread."""
         self.made: MadePage | None = None
         self.is_over = False
         self._address, self._render = address, render
@@ -113,9 +113,9 @@ class PageChannel:
                 is_new = self.made is None or made.id != self.made.id
                 self.made = made
                 if is_new:
-                    self._tell()
+                    self._notify()
                 if self._wakes.watch((*made.page.folders, *made.page.lists)):
-                    # What has changed between the reading and this was not heard.
+                    # A change between rendering and watching would be missed: render again.
                     self._changed.set()
                 try:
                     recheck_s = REMOTE_S if made.page.is_remote else RECHECK_S
@@ -124,19 +124,19 @@ class PageChannel:
                     continue
                 await asyncio.sleep(SETTLE_S)
         except SequencerError:
-            # The run or its project is gone: whoever loads the page again is told.
+            # The run or its project is gone; loading the page again shows that.
             return
         finally:
-            # Also after a fault: nobody waits for a page that is not made any more.
+            # Also after a bug: no reader may wait for a page that is not made any more.
             self.is_over = True
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
 
     async def newer(self, seen: str) -> MadePage | None:
-        """Return the page as soon as it is not the one that was *seen*; None after a silence."""
+        """Wait for a page other than the one *seen* and return it; None after `SILENCE_S`."""
         while not self.is_over and (self.made is None or self.made.id == seen):
             try:
                 await asyncio.wait_for(self._news.wait(), SILENCE_S)
@@ -145,21 +145,21 @@ class PageChannel:
         return self.made
 
     def close(self) -> None:
-        """Follow it no more."""
+        """Stop following the page."""
         self._task.cancel()
         self._wakes.close()
 
 
 class Channels:
-    """The pages that are followed, each once."""
+    """The followed pages; browsers that follow the same address share one channel."""
 
     def __init__(self, render: Callable[[str], MadePage]) -> None:
-        """Follow pages that *render* makes of their addresses."""
+        """Start with no pages; *render* returns the page at an address."""
         self._render = render
         self._open: dict[str, PageChannel] = {}
 
     async def follow(self, address: str, seen: str) -> AsyncIterator[str]:
-        """Yield the events of the page at *address* for a reader who has *seen* one."""
+        """Yield the events of the page at *address* to a reader that has the page *seen*."""
         channel = self._open.get(address)
         if channel is None or channel.is_over:
             channel = self._open[address] = PageChannel(address, self._render)
@@ -185,7 +185,7 @@ class Channels:
                     del self._open[address]
 
     def close(self) -> None:
-        """Follow nothing any more."""
+        """Stop following all pages."""
         for channel in self._open.values():
             channel.close()
         self._open.clear()
@@ -197,9 +197,9 @@ def event(name: str, data: str, number: object) -> str:
 
 
 async def followed_log(path: Path, offset: int) -> AsyncIterator[str]:
-    """Yield what the log at *path* has behind *offset*, then what is written, as whole lines.
+    """Yield the lines of the log at *path* after *offset*, then new ones; always whole lines.
 
-    The id of an event is the offset behind its last line.
+    The id of an event is the offset after its last line.
     """
     changed = asyncio.Event()
     wakes = Wakes(changed.set)
@@ -208,9 +208,9 @@ async def followed_log(path: Path, offset: int) -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         while True:
             changed.clear()
-            text, behind = await anyio.to_thread.run_sync(lines_from, path, offset)
-            if behind > offset:
-                offset = behind
+            text, end = await anyio.to_thread.run_sync(lines_from, path, offset)
+            if end > offset:
+                offset = end
                 yield event("lines", json.dumps(text), offset)
                 continue
             try:
@@ -223,9 +223,9 @@ async def followed_log(path: Path, offset: int) -> AsyncIterator[str]:
 
 
 def lines_from(path: Path, offset: int) -> tuple[str, int]:
-    """Return the whole lines of the log at *path* from *offset* on, at most a chunk, and the end.
+    """Return whole lines of the log at *path* from *offset*, and the offset after them.
 
-    A line that is longer than a chunk comes in pieces.
+    At most `CHUNK_BYTES` are read; a longer line comes in pieces.
     """
     try:
         fd = folders.open_file(path, os.O_RDONLY)
@@ -236,7 +236,7 @@ def lines_from(path: Path, offset: int) -> tuple[str, int]:
             return "", offset
         sent = sent_texts(fd) if offset < CHUNK_BYTES else None
         if sent is not None and sent.start <= offset < sent.end:
-            # What was sent has its own place on the page.
+            # The page shows the texts that were sent in another place.
             offset = sent.end
         data = os.pread(fd, CHUNK_BYTES, offset)
     finally:

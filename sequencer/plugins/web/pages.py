@@ -1,8 +1,8 @@
-"""What each page shows: facts of the library, put together for a template.
+"""Collects the data of each page for its template.
 
-A page is made of parts (the blocks of its template). The same parts are sent again when
-something has changed, so nothing here depends on who looks or on the time of day: how long
-ago something was, a browser says itself.
+A page consists of parts, the blocks of its template. A part is sent again when it has changed, so
+nothing here may depend on the reader or on the current time: browsers work out themselves how
+long ago something was.
 """
 
 from __future__ import annotations
@@ -40,60 +40,60 @@ Query = Mapping[str, str]
 RUNS_A_PAGE = 50
 MOST_HITS = 100
 MOST_SHOWN = 600
-"""Characters of a long text before somebody wants all of it."""
+"""Characters of a long text that are shown until the reader asks for all of it."""
 
 
 class Page(Struct):
-    """What a template is filled with."""
+    """The data of one page."""
 
     template: str
     title: str
     context: dict[str, Any]
     folders: tuple[Path, ...] = ()
-    """Of the runs that it shows: a change in one of them may change the page."""
+    """Folders of the runs on the page: a change in one of them may change the page."""
     tab: str = ""
     lists: tuple[Path, ...] = field(default=())
-    """Folders in which runs may appear."""
+    """Folders in which new runs may appear."""
     is_remote: bool = False
-    """Whether what it shows may change without any change in a folder."""
+    """Whether the page may change without a change in any folder."""
 
 
 class AddedPage(Struct, frozen=True):
-    """A page that a package adds: a table for each project, below /more."""
+    """A page from a package, at /more/NAME: one table for each project."""
 
     title: str
     columns: tuple[str, ...]
     rows: Callable[[Project], Iterable[Sequence[str]]]
-    """Returns the texts of the cells; they are shown as text, whatever is in them."""
+    """Returns the texts of the cells; they are shown as plain text, never as HTML."""
 
     def __post_init__(self) -> None:
-        """Reject wrong types of fields where the package creates it."""
+        """Refuse fields of a wrong type where the package creates the page."""
         ensure_fields(self, title=str, columns=(tuple, list), rows=Callable)
 
 
 def added_pages(site: Site) -> list[tuple[str, str]]:
-    """Return name and title of each page of an enabled package; none if no project is trusted.
+    """Return (name, title) for each page of an enabled package; none if no project is trusted.
 
-    A project that nobody has trusted can't make code run by enabling a package.
+    An untrusted project must not make code run by enabling a package.
     """
     if not (extensions.has_enabled_packages() and _trusted(site)):
         return []
-    found = extensions.from_enabled_packages(
+    added = extensions.from_enabled_packages(
         extensions.PAGES, lambda error: tell(f"notice: {error.in_one_line}")
     )
-    return [(point.name, one.title) for point, one in found]
+    return [(point.name, page.title) for point, page in added]
 
 
 def _trusted(site: Site) -> list[ShownProject]:
-    """Return the projects of *site* that somebody has trusted as they are."""
+    """Return the projects of *site* that a person has trusted in their present form."""
     return [shown for shown in site.projects.values() if shown.distrust() is None]
 
 
 def more(site: Site, _: Query, name: str) -> Page:
-    """Return the page that a package has added as *name*, with the projects that are trusted.
+    """Return the page that a package added as *name*; untrusted projects have no rows in it.
 
     Raises:
-        UnknownName: none has, or no project is trusted.
+        UnknownName: no package added it, or no project is trusted.
     """
     if not _trusted(site):
         raise UnknownName("page", name, ())
@@ -116,7 +116,7 @@ def more(site: Site, _: Query, name: str) -> Page:
 
 
 def every_folder(site: Site) -> dict[str, Any]:
-    """Return the folders of all runs, those in which runs may appear, and if some have none."""
+    """Return the fields `folders`, `lists` and `is_remote` of a `Page` about all runs."""
     rows = tuple(row.run.store.state_path.parent for row in site.rows())
     lists, is_remote = list[Path](), False
     for project in site.projects.values():
@@ -143,22 +143,22 @@ class NeedCard(Struct):
     ask: Open | None = None
     command: str = ""
     others: Sequence[str] = ()
-    """Commands that decide otherwise."""
+    """Commands for the other decisions."""
     token: int = 0
     """Of the attempt that asks."""
     act: str = ""
-    """The change that its button makes; empty: the page offers none."""
+    """The verb of its button; empty: it has no button."""
 
 
 def needs(site: Site, _: Query) -> Page:
-    """Return the page of all that waits for a person."""
-    found = sorted(every_need(site), key=lambda one: _when(one.since))
-    context = {"needs": found, "answered": [*_answered(site)]}
+    """Return the page of everything that waits for a person, oldest first."""
+    cards = sorted(every_need(site), key=lambda card: _when(card.since))
+    context = {"needs": cards, "answered": [*_answered(site)]}
     return Page("needs.html", "Needs you", context, **every_folder(site), tab="needs")
 
 
 def _answered(site: Site) -> Iterator[tuple[RunRow, str]]:
-    """Yield the runs that were answered here and that nobody works on, with the command."""
+    """Yield (run, command) for each run that was answered here and waits to be continued."""
     for row in site.rows():
         head = row.head
         if head is None or not row.is_answered:
@@ -169,28 +169,28 @@ def _answered(site: Site) -> Iterator[tuple[RunRow, str]]:
 
 
 def _when(at: str) -> float:
-    """Return the ISO time *at* as a number: some have milliseconds, and some have none."""
-    found = parse_time(at) if at else None
-    return 0.0 if found is None else found.timestamp()
+    """Return the ISO time *at* as a number, to sort by: not all times have milliseconds."""
+    when = parse_time(at) if at else None
+    return 0.0 if when is None else when.timestamp()
 
 
 def every_need(site: Site) -> Iterator[NeedCard]:
-    """Yield what waits for a person in every run."""
+    """Yield a card for each thing in any run that waits for a person."""
     for project in site.projects.values():
         try:
             rows = [*project.rows()]
         except SequencerError as error:
-            what = "reached" if isinstance(error, RemoteUnreachable) else "opened"
-            yield NeedCard("broken", None, "", f"{project.title} can't be {what}", str(error))
+            verb = "reached" if isinstance(error, RemoteUnreachable) else "opened"
+            yield NeedCard("broken", None, "", f"{project.title} can't be {verb}", str(error))
             continue
         for row in rows:
             yield from needs_of(row)
         known = {row.run.name for row in rows}
-        yield from (_merge(None, one) for one in project.unmerged if one.run not in known)
+        yield from (_merge(None, work) for work in project.unmerged if work.run not in known)
 
 
 def needs_of(row: RunRow) -> Iterator[NeedCard]:
-    """Yield what of the run of *row* waits for a person."""
+    """Yield a card for each thing in the run of *row* that waits for a person."""
     head, option = row.head, Open(row.run).option
     if head is None:
         if why := row.facts.get("error"):
@@ -199,22 +199,27 @@ def needs_of(row: RunRow) -> Iterator[NeedCard]:
         return
     changed = row.changed
     if row.ask is not None:
-        for one in _questions(row, row.ask):
-            # Nothing is accepted until the change is: no button may lead to a refusal.
-            yield (
-                one if changed is None else NeedCard(one.kind, row, one.since, one.title, one.text)
-            )
+        for card in _questions(row, row.ask):
+            if changed is None:
+                yield card
+            else:
+                # Until the change is adopted, the run refuses answers, so offer no buttons.
+                yield NeedCard(card.kind, row, card.since, card.title, card.text)
     if row.is_stale:
-        found = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
-        gone = (holder_words([claim], here) for claim, here in found if here.allows_take_over)
+        holders = ((claim, row.run.store.liveness(claim)) for claim in head.claims)
+        stale = (
+            holder_words([claim], liveness)
+            for claim, liveness in holders
+            if liveness.allows_take_over
+        )
         command = next_command(situation_of(row.run, head)).line
-        title, text = "The process that worked on it is gone", "\n".join(gone)
+        title, text = "The process that worked on it is gone", "\n".join(stale)
         yield NeedCard("stale", row, head.last_update, title, text, None, command)
     yield from _broken_off(row, head, changed)
     if (pace := row.pace) is not None and pace.is_missed:
         title, since = "The timer has stopped", iso(pace.last)
         yield NeedCard("missed", row, since, title, MISSED, None, f"sequencer {option}tick")
-    yield from (_merge(row, one) for one in row.unmerged)
+    yield from (_merge(row, work) for work in row.unmerged)
     for post in row.facts.get("posts", ()):
         if post["error"]:
             title = f"{post['sink']} has not accepted {post['pending']} posts"
@@ -222,7 +227,7 @@ def needs_of(row: RunRow) -> Iterator[NeedCard]:
 
 
 def _broken_off(row: RunRow, head: Head, changed: Changed | None) -> Iterator[NeedCard]:
-    """Yield that the run has failed, and that its workflow is not what it was started with."""
+    """Yield a card if the run has failed, and one if its workflow was changed."""
     at = head.last_update
     if head.status == "failed":
         title = f"{row.named(head.expected_step) if head.expected_step else 'The run'} failed"
@@ -240,10 +245,10 @@ MISSED = (
 )
 
 
-def _merge(row: RunRow | None, one: UnmergedWork) -> NeedCard:
+def _merge(row: RunRow | None, work: UnmergedWork) -> NeedCard:
     since = "" if row is None or row.head is None else row.head.last_update
-    command, *others = one.commands
-    return NeedCard("unmerged", row, since, "Work is not merged", one.words, None, command, others)
+    command, *others = work.commands
+    return NeedCard("unmerged", row, since, "Work is not merged", work.words, None, command, others)
 
 
 def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
@@ -255,7 +260,7 @@ def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
     for question in ask.questions:
         command, *others = ask.commands(question)
         title = question.node.label or question.node.id
-        # Its title is its question where nobody wrote another one.
+        # Without a title of its own, its title is its question: do not show it twice.
         text = "" if question.text.split() == title.split() else question.text
         over, at, token = ask.over(question), question.asked_at, question.token
         form = None if over else ask._replace(questions=(question,))
@@ -263,12 +268,12 @@ def _questions(row: RunRow, ask: Open) -> Iterator[NeedCard]:
 
 
 def _failure(row: RunRow) -> str:
-    failed = [one.last for one in tried_steps(row).values() if one.last.state == "failed"]
-    return max(failed, key=lambda one: one.revision).said if failed else ""
+    failed = [step.last for step in tried_steps(row).values() if step.last.state == "failed"]
+    return max(failed, key=lambda attempt: attempt.revision).said if failed else ""
 
 
 def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepTries]:
-    """Return the steps of the run of *row* that were begun; see `ShownProject.story`."""
+    """Return the steps of the run of *row* that were started; see `ShownProject.story`."""
     return row.project.story(row, is_whole=is_whole).steps
 
 
@@ -276,7 +281,7 @@ def tried_steps(row: RunRow, *, is_whole: bool = False) -> dict[str, StepTries]:
 
 
 def runs(site: Site, query: Query) -> Page:
-    """Return the page that lists the runs, those that moved last first."""
+    """Return the page that lists the runs, last updated first."""
     state, search = query.get("state", ""), query.get("q", "").casefold()
     rows = sorted(site.rows(), key=_moved, reverse=True)
     counts: dict[str, int] = {}
@@ -291,7 +296,7 @@ def runs(site: Site, query: Query) -> Page:
     ]
     first, by_journal = number(query.get("from")), "journal" in query and search
     context = {
-        "rows": [(*one, step_words(one[0])) for one in shown[first:][:RUNS_A_PAGE]],
+        "rows": [(row, look, step_words(row)) for row, look in shown[first:][:RUNS_A_PAGE]],
         "counts": counts,
         "state": state,
         "search": query.get("q", ""),
@@ -305,7 +310,7 @@ def runs(site: Site, query: Query) -> Page:
 
 
 class Scheduled(NamedTuple):
-    """A run that starts by itself."""
+    """A run that a schedule starts."""
 
     project: ShownProject
     name: str
@@ -313,7 +318,7 @@ class Scheduled(NamedTuple):
     """None: it has not started yet."""
     schedule: Schedule
     date: float | None
-    """Of its next start; None: it is under way."""
+    """Time of its next start, in seconds since 1970; None: it is under way."""
 
 
 def _schedules(site: Site) -> Iterator[Scheduled]:
@@ -326,23 +331,23 @@ def _schedules(site: Site) -> Iterator[Scheduled]:
 
 
 class Hit(NamedTuple):
-    """An attempt that said what was searched for."""
+    """An attempt that contains the searched text."""
 
     row: RunRow
     step: StepTries
     place: int
-    """Of the attempt, from 1."""
+    """Number of the attempt, from 1."""
     text: str
 
 
 def _hits(rows: Iterable[RunRow], search: str) -> Iterator[Hit]:
-    """Yield the attempts whose step, answer or error holds *search*, of the newest runs first."""
+    """Yield the attempts of *rows* whose step, answer or error contains *search*, in this order."""
     for row in rows:
         for step in reversed(tried_steps(row, is_whole=True).values()):
-            for place, one in enumerate(step.tries, 1):
-                lines = (one.step, *one.said.splitlines())
-                if found := next((line for line in lines if search in line.casefold()), ""):
-                    yield Hit(row, step, place, found[:MOST_SHOWN])
+            for place, attempt in enumerate(step.tries, 1):
+                lines = (attempt.step, *attempt.said.splitlines())
+                if hit := next((line for line in lines if search in line.casefold()), ""):
+                    yield Hit(row, step, place, hit[:MOST_SHOWN])
 
 
 def _moved(row: RunRow) -> float:
@@ -350,12 +355,12 @@ def _moved(row: RunRow) -> float:
 
 
 def number(text: str | None) -> int:
-    """Return the number that *text* is, of an address; 0: it is none."""
+    """Return the number in *text*, which comes from an address; 0: it is not a number."""
     return int(text) if text is not None and text.isdecimal() and len(text) < 12 else 0  # noqa: PLR2004
 
 
 def step_words(row: RunRow) -> str:
-    """Return at which of how many steps the run of *row* is."""
+    """Return the number of the current step of *row*, and of all steps if that is known."""
     if row.head is None:
         return ""
     facts = row.facts
@@ -367,20 +372,20 @@ def step_words(row: RunRow) -> str:
 
 
 def money(usage: Usage) -> str:
-    """Return what *usage* has cost in two digits; empty: nothing was used."""
+    """Return the cost of *usage* with two decimals; empty: none. A "?" stands for unknown costs."""
     if not usage.cost_usd:
         return "?" if usage.unpriced else ""
     return f"${usage.cost_usd:,.2f}{'+?' if usage.unpriced else ''}"
 
 
 def tokens(usage: Usage) -> str:
-    """Return how many tokens went in and out; empty: none."""
+    """Return the number of input and output tokens; empty: none."""
     total = usage.input_tokens + usage.output_tokens
     return amount(total) if total else ""
 
 
 def cached(usage: Usage) -> str:
-    """Return which part of what was sent was read from a cache; empty: none, as far as is told.
+    """Return the share of input tokens that were read from a cache; empty: none is known.
 
     >>> cached(Usage(input_tokens=400, cache_read_tokens=301)), cached(Usage(input_tokens=400))
     ('75%', '')
@@ -390,7 +395,7 @@ def cached(usage: Usage) -> str:
 
 
 def iso(seconds: float) -> str:
-    """Return the time *seconds* since 1970 as ISO 8601 has it."""
+    """Return the time *seconds* since 1970 in ISO 8601 format."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
@@ -400,16 +405,17 @@ def took(seconds: float) -> str:
 
 
 def first_lines(text: str, count: int) -> str:
-    """Return the first *count* lines of *text*, and that there are more."""
+    """Return the first *count* lines of *text*, and an ellipsis."""
     return "\n".join([*text.splitlines()[:count], "…"])[:MOST_SHOWN]
 
 
 def local(at: str) -> str:
-    """Return the ISO time *at* as the clock of this machine shows it."""
+    """Return the ISO time *at* in this machine's time zone."""
     when = parse_time(at)
     return at if when is None else when.astimezone().strftime("%d %b %H:%M %Z")
 
 
 WORDS: Mapping[str, Callable[..., str]] = {
-    made.__name__: made for made in (money, tokens, cached, took, first_lines, local, iso)
+    word.__name__: word for word in (money, tokens, cached, took, first_lines, local, iso)
 }
+"""Filters of the templates, by name."""

@@ -29,32 +29,32 @@ _LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
 
 
 def is_from_agent(client: Address, server: Address) -> bool:
-    """Return whether an agent has the end *client* of the connection to *server*.
+    """Return whether an agent holds the *client* end of the connection to *server*.
 
-    True as well if a process of this machine closed the connection before the answer, or moved
-    it to where no process holds it: only programs do that, and which one did is unknown.
+    Also True if a process of this machine closed the connection before the answer, or put it
+    where no process holds it: only programs do that, and it is unknown which one did.
     """
     if sys.platform != "linux":
         return any(is_agent(pid) for pid in _owners_elsewhere(client, server))
-    tables = [one for one in _TABLES if os.access(one, os.R_OK)]
+    tables = [table for table in _TABLES if os.access(table, os.R_OK)]
     if not tables:
         return False
     inode, user = _end(tables, client, server)
     if not inode:
         return _is_of_this_machine(_ip(client[0]), _ip(server[0]))
     owners, hidden = _owners(inode)
-    # A process of that user that can't be inspected may be the one.
-    found = owners or [pid for pid in hidden if user in _users(pid)]
-    return any(map(is_agent, found)) if found else sees_all_processes()
+    # Otherwise a process of that user that can't be inspected may hold it.
+    suspects = owners or [pid for pid in hidden if user in _users(pid)]
+    return any(map(is_agent, suspects)) if suspects else sees_all_processes()
 
 
 def _is_of_this_machine(client: _Host, server: _Host) -> bool:
-    """Return whether *client* is an address of this machine; a process may choose any of them."""
+    """Return whether *client* is an address of this machine; a process may use any of them."""
     if client.is_loopback or client == server:
         return True
-    import psutil  # noqa: PLC0415 - few come by another address; it is a part of each start
+    import psutil  # noqa: PLC0415 - other addresses are rare, and it would slow down each start
 
-    entries = (entry for found in psutil.net_if_addrs().values() for entry in found)
+    entries = (entry for addresses in psutil.net_if_addrs().values() for entry in addresses)
     return any(
         client == _ip(entry.address)
         for entry in entries
@@ -63,19 +63,19 @@ def _is_of_this_machine(client: _Host, server: _Host) -> bool:
 
 
 def _ip(host: str) -> _Host:
-    """Return the address of *host*, an IPv4 one also where IPv6 wraps it.
+    """Return the address of *host*; an IPv4 address inside an IPv6 one is unwrapped.
 
     >>> _ip("::ffff:127.0.0.1"), _ip("fe80::1%eth0")
     (IPv4Address('127.0.0.1'), IPv6Address('fe80::1'))
     """
-    found = ip_address(host.partition("%")[0])
-    return getattr(found, "ipv4_mapped", None) or found
+    address = ip_address(host.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address
 
 
-def _written(address: Address) -> set[str]:
-    """Return how the kernel's tables may write *address*.
+def _spellings(address: Address) -> set[str]:
+    """Return the spellings of *address* in the kernel's tables.
 
-    >>> sorted(_written(("127.0.0.1", 80)))[1] if sys.byteorder == "little" else "0100007F:0050"
+    >>> sorted(_spellings(("127.0.0.1", 80)))[1] if sys.byteorder == "little" else "0100007F:0050"
     '0100007F:0050'
     """
     packed = _ip(address[0]).packed
@@ -89,11 +89,11 @@ def _hexadecimal(packed: bytes) -> str:
 
 
 def _end(tables: Iterable[str], client: Address, server: Address) -> tuple[int, str]:
-    """Return the number of the socket at *client* and its user.
+    """Return the inode and the user of the socket at *client*.
 
-    The number is 0 if this machine has none, or it was closed.
+    The inode is 0 if this machine has no such socket, or it was closed.
     """
-    near, far = _written(client), _written(server)
+    near, far = _spellings(client), _spellings(server)
     for table in tables:
         for line in Path(table).read_text("ascii").splitlines()[1:]:
             columns = line.split()
@@ -111,7 +111,7 @@ def _owners(inode: int) -> tuple[list[int], list[int]]:
             if _has(f"/proc/{pid}/fd", wanted):
                 owners.append(pid)
         except PermissionError:
-            # One that has ended and waits for its parent has nothing any more.
+            # A process that has ended and only waits for its parent holds nothing.
             if process_start(pid) is not None:
                 hidden.append(pid)
         except OSError:
@@ -122,12 +122,12 @@ def _owners(inode: int) -> tuple[list[int], list[int]]:
 
 
 def _has(folder: str, wanted: str) -> bool:
-    with os.scandir(folder) as found:
-        return any(_target(one.path) == wanted for one in found)
+    with os.scandir(folder) as entries:
+        return any(_target(entry.path) == wanted for entry in entries)
 
 
 def _has_in_a_thread(pid: int, wanted: str) -> bool:
-    """Return whether a thread of *pid* has it for itself; a thread may have its own descriptors."""
+    """Return whether a thread of *pid* has *wanted*: a thread may have descriptors of its own."""
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - no Path for each
             with suppress(OSError):
@@ -137,13 +137,13 @@ def _has_in_a_thread(pid: int, wanted: str) -> bool:
 
 
 def _users(pid: int) -> list[str]:
-    """Return all users that *pid* is, as the tables write them; none if it has ended."""
+    """Return the user ids of *pid* as the kernel's tables write them; none if it has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except OSError:
         return []
-    found = next((line.split()[1:] for line in lines if line.startswith(b"Uid:")), [])
-    return [one.decode() for one in found]
+    ids = next((line.split()[1:] for line in lines if line.startswith(b"Uid:")), [])
+    return [user.decode() for user in ids]
 
 
 def _target(path: str) -> str:
@@ -154,11 +154,11 @@ def _target(path: str) -> str:
 
 
 def _owners_elsewhere(client: Address, server: Address) -> Iterator[int]:
-    """Yield the processes of this user that have the end *client*, where there is no /proc."""
+    """Yield this user's processes that hold the *client* end, on systems without /proc."""
     import psutil  # noqa: PLC0415 - see above
 
-    for one in psutil.process_iter():
+    for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            for end in one.net_connections("tcp"):
+            for end in process.net_connections("tcp"):
                 if end.raddr and (tuple(end.laddr), tuple(end.raddr)) == (client, server):
-                    yield one.pid
+                    yield process.pid

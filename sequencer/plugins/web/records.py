@@ -1,4 +1,4 @@
-"""What the attempts of a run have used, and when."""
+"""What the attempts of a run used, and when."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sequencer.history.totals import CLASSIFICATION
 from sequencer.model.outcome import Usage
 
 UNKNOWN = "not known"
-"""Who has used something where the journal does not say."""
+"""Name of the agent if the journal has none."""
 
 
 class Spent(NamedTuple):
-    """What one attempt has used, and when."""
+    """What one attempt used, and when."""
 
     at: float
     usage: Usage
@@ -23,12 +23,12 @@ class Spent(NamedTuple):
 
     @property
     def tokens(self) -> float:
-        """Return its LLM tokens, in and out."""
+        """Return its LLM tokens, input plus output."""
         return self.usage.input_tokens + self.usage.output_tokens
 
 
 def spent_in(fact: RecordedFact, usage: Usage) -> Spent:
-    """Return the *usage* of *fact*, and whose it is."""
+    """Return the *usage* of *fact* with its time, agent and step."""
     at = datetime.fromisoformat(fact.at).timestamp()
     step = CLASSIFICATION if fact.meaning.starts_over else fact.step
     return Spent(at, usage, str(fact.details.get("agent") or UNKNOWN), step)

@@ -1,4 +1,4 @@
-"""One run as one file, to be sent to somebody: its page without buttons, or its plots."""
+"""Writes one run as one file to send to people: its page without buttons, or its plots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sequencer.plugins.web.site import DEFAULT_RUN, Site
 from sequencer.project.settings import Settings
 
 MARK = b"<!-- a report of sequencer -->"
-"""How such a file begins, so that nothing else is overwritten."""
+"""Start of each such file; `--html` overwrites no others."""
 _LINK = re.compile(r' href="/[^"]*"')
 _PARTS = ("head", "graph", "steps", "time")
 
@@ -38,16 +38,16 @@ def report_html(settings: Settings, run: str | None) -> str:
     page = run_page.run(site, {"whole": "1"}, project, address)
     if page.template != "run.html":
         raise TransitionRefused("report: the run was never started, so there is nothing to report")
-    made = environment()
-    template = made.get_template(page.template)
-    # Without buttons: whoever gets the file has not got the run.
+    templates = environment()
+    template = templates.get_template(page.template)
+    # "distrust" hides the buttons: readers of the file do not have the run.
     values = {**page.context, "page": page, "badge": 0, "form_token": "", "distrust": True}
     context = template.new_context(values)
     parts = {name: _LINK.sub("", "".join(template.blocks[name](context))) for name in _PARTS}
     style = (
         files("sequencer.plugins.web").joinpath("static", "style.css").read_text(encoding="utf-8")
     )
-    frame = made.get_template("report.html")
+    frame = templates.get_template("report.html")
     return frame.render(title=one_line(page.title), parts=parts, style=style)
 
 
@@ -64,17 +64,17 @@ _PLOT_STYLE = (
 
 
 def plots_svg(settings: Settings, run: str | None) -> str:
-    """Return what the run called *run* has used over time, and what its reviews said, as SVG.
+    """Return an SVG of what the run called *run* used over time, and of its reviews' verdicts.
 
     Raises:
-        TransitionRefused: it has used nothing over time, so that there is nothing to draw.
+        TransitionRefused: there is nothing to draw: no usage over time, and no reviews.
     """
     site = Site([settings.project_dir], settings.config_path)
     (project,) = site.projects.values()
     row = project.row(DEFAULT_RUN if run is None else slug(run))
     story = project.story(row)
-    named = ((row.name, one._replace(step=row.named(one.step))) for one in story.spent)
-    spent = sorted(named, key=lambda one: one[1].at)
+    named = ((row.name, item._replace(step=row.named(item.step))) for item in story.spent)
+    spent = sorted(named, key=lambda item: item[1].at)
     parts, y = list[str](), LINE
     for measure, part in (("cost", "agent"), ("tokens", "step"), ("time", "agent")):
         plot, series = grown(spent, MEASURES[measure], PARTS[part])
@@ -103,8 +103,8 @@ def _plot(
     yield f'<text class="title" x="{LEFT}" y="{y}">{escape(title)}</text>'
     yield f'<g transform="translate({LEFT} {y + 8})">{plot}</g>'
     x = float(LEFT)
-    for place, one in enumerate(series):
-        text = f"{shown(one.name)} {label(one.values[-1])}"
+    for place, area in enumerate(series):
+        text = f"{shown(area.name)} {label(area.values[-1])}"
         at = f'x="{x:g}" y="{y + PLOT_HIGH + LINE - SQUARE + 2}"'
         square = f'width="{SQUARE}" height="{SQUARE}" fill="currentColor"'
         yield f'<g class="s{place}"><rect {at} {square}/></g>'
@@ -119,12 +119,12 @@ def _review(review: Judge, y: int) -> Iterator[str]:
         kind = "yes" if verdict else "no"
         yield f'<rect class="{kind}" x="{x}" y="{y - 10}" width="{SQUARE}" height="{SQUARE}"/>'
         x += SQUARE + 3
-    said = f"{shown(review.step)}: {sum(review.verdicts)} of {len(review.verdicts)} passed"
+    text = f"{shown(review.step)}: {sum(review.verdicts)} of {len(review.verdicts)} passed"
     if review.reason:
-        said = short(f"{said}; {one_line(review.reason)}", 110)
-    yield f'<text x="{x + 8}" y="{y}">{escape(said)}</text>'
+        text = short(f"{text}; {one_line(review.reason)}", 110)
+    yield f'<text x="{x + 8}" y="{y}">{escape(text)}</text>'
 
 
 def is_report(beginning: bytes) -> bool:
-    """Return whether a file that begins so is empty or one of ours."""
+    """Return whether a file with this *beginning* is empty or one of our reports."""
     return not beginning.strip() or beginning.startswith(MARK)

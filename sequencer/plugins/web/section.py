@@ -9,8 +9,8 @@ from sequencer.project.settings import Settings
 
 def webhooks_of(settings: Settings) -> WebhookOptions:
     """Return the section `webhooks` of *settings*."""
-    found: WebhookOptions = settings.section("webhooks")
-    return found
+    options: WebhookOptions = settings.section("webhooks")
+    return options
 
 
 SECTION = ConfigSection(WebhookOptions, WebhookOptions)

@@ -1,8 +1,8 @@
-"""The application: addresses, templates, and the server that listens.
+"""The web application: addresses, templates, and the server that listens.
 
-Pages are rendered in threads, one at a time, because what they read with is kept between
-them; changes and logs are sent by the loop. Not promised: speed for hundreds of different
-pages at once. It is one person's view of their machine.
+Pages are rendered in threads, one at a time, because they share the data that was read; the event
+loop sends changes and logs. Not promised: speed for hundreds of different pages at once. It is one
+person's view of their machine.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ PAGES: Mapping[str, Callable[..., Page]] = {
     "/p/{project}/{run}/step/{key}": steps.step,
     "/p/{project}/{run}/log/{name}": steps.log,
 }
-"""Address -> what fills its page from the site, the query and the names in the address."""
+"""Address -> function that makes its page from the site, the query and the address's names."""
 MOST_CONNECTIONS = 1000
 KEEP_ALIVE_S = 15
 HEADERS_S = 10.0
-"""In twice which a connection has to ask for something."""
+"""A connection is closed after twice this time without a request."""
 
 
 def environment() -> Environment:
-    """Return what fills templates."""
-    made = Environment(
+    """Return the environment of the templates."""
+    templates = Environment(
         autoescape=True,
-        # What others wrote never acts on a terminal that a page's text is copied to either.
+        # Text that is copied from a page into a terminal must not contain control sequences.
         finalize=lambda value: plain(value) if type(value) is str else value,
         loader=PackageLoader("sequencer.plugins.web"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
-    made.globals |= {"version": __version__, "looks": LOOKS}
-    return made
+    templates.filters |= {"plain": plain, "line": one_line, **pages.WORDS}
+    templates.globals |= {"version": __version__, "looks": LOOKS}
+    return templates
 
 
 class Answers:
-    """What answers at each address; pages are made one at a time."""
+    """The handlers of all addresses; pages are made one at a time."""
 
     def __init__(self, site: Site, form_token: str) -> None:
         """Show *site*; each form of its pages has *form_token*."""
@@ -92,35 +92,42 @@ class Answers:
             UnknownName: there is no such page, project, run or step.
         """
         path, _, query = address.partition("?")
-        found = ((pattern.match(path), fill) for pattern, fill in self._paths)
-        match, fill = next((one for one in found if one[0]), (None, None))
+        matches = ((pattern.match(path), fill) for pattern, fill in self._paths)
+        match, fill = next((pair for pair in matches if pair[0]), (None, None))
         if match is None or fill is None:
             raise UnknownName("page", path, PAGES)
-        asked = dict(parse_qsl(query))
-        if fill is costs or "journal" in asked:
+        values = dict(parse_qsl(query))
+        if fill is costs or "journal" in values:
+            # These read whole journals; other pages must not wait for that.
             self._site.read_ahead()
         with self._site.lock:
-            page = fill(self._site, asked, **match.groupdict())
+            page = fill(self._site, values, **match.groupdict())
             template = self._templates.get_template(page.template)
             badge = sum(1 for _ in every_need(self._site))
-            values = {"page": page, "badge": badge, "address": address, **page.context}
-            values["added"] = self._added
-            values["form_token"] = self._form_token
-            context = template.new_context(values)
+            context = template.new_context(
+                {
+                    "page": page,
+                    "badge": badge,
+                    "address": address,
+                    **page.context,
+                    "added": self._added,
+                    "form_token": self._form_token,
+                }
+            )
             parts = {name: "".join(block(context)) for name, block in template.blocks.items()}
         digest = hashlib.blake2b(json.dumps(parts).encode(), digest_size=12).hexdigest()
         return MadePage(page, parts, digest)
 
     def warm_up(self) -> None:
-        """Read what every page is made of, and compile the first; a page says it if that fails.
+        """Read the data of all pages, and compile the first template; pages report any error.
 
-        The others are compiled when they are asked for: all of them are a third of a start.
+        The other templates are compiled when needed: all of them take a third of a start.
         """
         with suppress(SequencerError):
             self.whole("/")
 
     def whole(self, address: str) -> str:
-        """Return the page at *address* as a browser wants it first."""
+        """Return the whole HTML of the page at *address*."""
         made, frame = self.rendered(address), self._templates.get_template("base.html")
         return frame.render(made=made, page=made.page, address=address)
 
@@ -130,29 +137,29 @@ class Answers:
         return HTMLResponse(self.whole(request.url.path + (f"?{query}" if query else "")))
 
     def change(self, request: Request) -> Response:
-        """Do what a button says, and show its page again."""
+        """Do what a button asks for, and show its page again."""
         act(self._site, request.state.form, **request.path_params)
         return RedirectResponse(_back(request), status_code=303)
 
     async def live(self, request: Request) -> Response:
-        """Send the parts of a page that have changed since the reader has seen it."""
+        """Send the parts of a page that change, starting from what the reader has seen."""
         query = request.query_params
         seen = request.headers.get("last-event-id") or query.get("id", "")
         return _stream(self.channels.follow(query.get("at", "/"), seen))
 
     async def follow(self, request: Request) -> Response:
-        """Send what is written to a log."""
+        """Send the lines of a log as they are written."""
         names = request.path_params
         at = request.headers.get("last-event-id") or request.query_params.get("from", "0")
         path = await anyio.to_thread.run_sync(lambda: steps.log_path(self._site, **names))
         return _stream(followed_log(path, pages.number(at)))
 
     def raw(self, request: Request) -> Response:
-        """Answer with a whole log, to be saved."""
+        """Answer with a whole log as a download."""
         return steps.download(self._site, **request.path_params)
 
     def refuse(self, request: Request, error: SequencerError) -> Response:
-        """Answer with the page that tells of a deliberate *error*."""
+        """Answer with a page that explains a deliberate *error*."""
         code, title, text = 409, "This was refused", error.message
         if isinstance(error, UnknownName):
             code, title = 404, "There is no such page"
@@ -165,12 +172,12 @@ class Answers:
 
 
 def make_app(site: Site, form_token: str) -> Starlette:
-    """Return the application that shows *site*; a `PageGuard` has to stand before it."""
+    """Return the application that shows *site*; it must be wrapped in a `PageGuard`."""
     answers = Answers(site, form_token)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        # Hundreds of heads are read now, and not when the first page is asked for.
+        # Read hundreds of heads now, so that the first request need not wait for them.
         threading.Thread(target=answers.warm_up, daemon=True).start()
         yield
         answers.channels.close()
@@ -185,10 +192,10 @@ def make_app(site: Site, form_token: str) -> Starlette:
         Route("/p/{project}/{run}/do/{verb}", answers.change, methods=["POST"]),
     ]
     refusals: dict[Any, Any] = {SequencerError: answers.refuse}
-    made = Starlette(routes=routes, lifespan=lifespan, exception_handlers=refusals)
-    # An address with a slash too many is none: nobody is led by a Host that they have sent.
-    made.router.redirect_slashes = False
-    return made
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=refusals)
+    # A redirect would use the Host that the request sent; an extra slash is an error instead.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _stream(texts: AsyncIterator[str]) -> Response:
@@ -196,33 +203,35 @@ def _stream(texts: AsyncIterator[str]) -> Response:
 
 
 def _back(request: Request) -> str:
-    """Return where a form leads back to if that is an address of ours, else the first page.
+    """Return the form's return address if it is one of ours; otherwise the first page.
 
-    Browsers leave out tabs, and read a backslash as a slash.
+    The pattern is strict because browsers ignore tabs and treat a backslash as a slash.
     """
     address = getattr(request.state, "form", {}).get("back", "/")
     return address if re.fullmatch(r"/(?!/)[!-\[\]-~]*", address) else "/"
 
 
 class ImpatientProtocol(H11Protocol):
-    """Closes connections that ask for nothing: each costs a descriptor of this process."""
+    """Closes idle connections: each one uses a file descriptor of this process."""
 
     _was_idle = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Serve a new connection; if there are too many, close one that asks for nothing."""
+        """Serve a new connection; if there are too many, close an idle one."""
         super().connection_made(transport)
         self.loop.call_later(HEADERS_S, self._look)
         if len(self.connections) >= MOST_CONNECTIONS:
-            others = (one for one in self.connections if one is not self)
-            idle = (one for one in others if isinstance(one, ImpatientProtocol) and one.is_idle)
-            if (found := next(idle, None)) is not None:
-                found.transport.abort()
-                self.connections.discard(found)
+            others = (other for other in self.connections if other is not self)
+            idle = (
+                other for other in others if isinstance(other, ImpatientProtocol) and other.is_idle
+            )
+            if (first := next(idle, None)) is not None:
+                first.transport.abort()
+                self.connections.discard(first)
 
     @property
     def is_idle(self) -> bool:
-        """Return whether nothing is asked of it."""
+        """Return whether no request is in progress."""
         return self.cycle is None or self.cycle.response_complete
 
     def _look(self) -> None:
@@ -236,16 +245,16 @@ class ImpatientProtocol(H11Protocol):
 
 
 class CalmServer(uvicorn.Server):
-    """Looks once a second whether it is to end, instead of ten times: rest costs nothing."""
+    """Checks once a second whether to end, not ten times, so that an idle server costs little."""
 
     async def main_loop(self) -> None:
-        """Run until the server is to end; look for that once a second."""
+        """Run until the server should end; check that once a second."""
         while not await self.on_tick(0):  # noqa: ASYNC110 - a signal sets a flag and no event
             await asyncio.sleep(1.0)
 
 
 def serve(app: Any, listeners: list[socket]) -> None:
-    """Answer on *listeners* until this process is told to end."""
+    """Answer on *listeners* until a signal ends this process."""
     config = uvicorn.Config(
         app,
         log_level="warning",
@@ -260,7 +269,7 @@ def serve(app: Any, listeners: list[socket]) -> None:
         http=ImpatientProtocol,
     )
     with suppress(OSError, ValueError):
-        # As many connections as there may be, and the files that they are about.
+        # Enough descriptors for all connections and for the files that they show.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = 2 * MOST_CONNECTIONS + 100
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(wanted, hard)), hard))

@@ -1,7 +1,7 @@
-"""The projects and runs that are shown, each with its address; what was read is kept.
+"""The projects and runs that the pages show, each with its address; it caches what was read.
 
-An address is looked up in what there is and never becomes a path. A run is looked at again
-when one of its files has changed, so that a page over hundreds of runs costs a stat each.
+An address is looked up among the existing ones and never becomes a path. A run is read again
+only when its state file has changed, so a page with hundreds of runs costs one stat call per run.
 """
 
 from __future__ import annotations
@@ -50,45 +50,45 @@ from sequencer.store import folder as folders
 from sequencer.store.journal import JournalFile, facts_of
 
 DEFAULT_RUN = "-"
-"""The address of the default run, which no name has: a slug never is a lone dash."""
+"""The address of the default run. No named run can have it: a slug is never a single dash."""
 END_BYTES = (64 * 1024, 512 * 1024)
-"""Of a journal, in which the newest facts are looked for first."""
+"""Sizes of a journal's end that are searched for the newest facts, before all of it is read."""
 LONG, ENOUGH = 1000, 200
-"""Revisions of a long line, and of its end, which is all that most of its pages show."""
+"""A sequence's run with more than `LONG` revisions is long: most pages read its newest `ENOUGH`."""
 MOST_DIFFERENCES = 8
-"""Of a workflow that was changed, on a card."""
+"""Lines about a changed workflow on a card."""
 KEPT_CHARS = 600
-"""Of an answer, as far as lists show it; its step's page reads it whole."""
+"""Length of an answer in lists; its step's page reads all of it."""
 FIRST_S = 2.0
-"""A page waits so long for a server that was never asked."""
+"""How long a page waits for the first answer of a server."""
 PAUSE_S = 1.0
-"""Between two looks."""
+"""Between two questions to a server."""
 MERGES_S = 3.0
-"""How long an answer of git about merged branches is believed."""
+"""How long git's answer about merged branches stays valid."""
 UNSEEN_S = 30.0
-"""After which nobody looks any more, and nothing is asked."""
+"""After this time without a request for the rows, the server is no longer asked."""
 
 Fact = dict[str, Any]
 
 
 class Changed(NamedTuple):
-    """What the project says of a run's workflow, where the run was started with something else."""
+    """How a run's workflow in the project differs from the one that the run started with."""
 
     why: str
     command: str
-    """What helps; to be pasted."""
+    """The command that fixes it, ready to paste."""
     may_adopt: bool
-    """Whether `adopt` would be accepted now."""
+    """Whether the run would accept `adopt` now."""
 
 
 class RunRow(Struct, dict=True):
-    """One run, as it was found when its head was read last."""
+    """One run, as of the last time its head was read."""
 
     project: ShownProject
     run: Run
     address: str
     facts: dict[str, Any]
-    """As ``runs --json`` prints them, or with ``error``."""
+    """As ``runs --json`` prints them, or with ``error`` if the run can't be read."""
     head: Head | None
 
     @property
@@ -98,12 +98,12 @@ class RunRow(Struct, dict=True):
 
     @property
     def name(self) -> str:
-        """Return what people call it."""
+        """Return the name that people know."""
         return self.run.name or "default run"
 
     @cached_property
     def ask(self) -> Open | None:
-        """Return what its run asks people, looked up once; None: nothing."""
+        """Return the run's open gate or questions, read once; None: it asks nothing."""
         head = self.head
         if head is None or head.exit or not (head.is_at_gate or head.asks):
             return None
@@ -113,43 +113,43 @@ class RunRow(Struct, dict=True):
 
     @property
     def is_answered(self) -> bool:
-        """Return whether somebody has answered it here, and nothing has happened since."""
+        """Return whether a person has answered it on these pages and nothing happened since."""
         head = self.head
         return head is not None and self.project.answered.get(self.run.name) == head.revision
 
     @property
     def unmerged(self) -> list[UnmergedWork]:
-        """Return what it has done that nobody has merged."""
-        return [one for one in self.project.unmerged if one.run == self.run.name]
+        """Return its work that is not merged yet."""
+        return [work for work in self.project.unmerged if work.run == self.run.name]
 
     @cached_property
     def shown_at_gate(self) -> str:
-        """Return what is to be decided about at its gate, looked up once."""
+        """Return the text to decide on at its gate, read once; empty without a gate."""
         return (
             "" if self.ask is None or self.ask.gate is None else asked_at(self.run, self.ask.gate)
         )
 
     @cached_property
     def titles(self) -> Mapping[str, str]:
-        """Return what the chart of its run calls each node, where that says more than its id."""
+        """Return the titles of nodes from the run's chart, by node id; only those it has."""
         head = self.head
         if head is None:
             return {}
         with suppress(SequencerError):
             nodes = as_begun(self.run.store, head).workflow.nodes
-            return {one.id: one.title for one in nodes if one.title and one.task is None}
+            return {node.id: node.title for node in nodes if node.title and node.task is None}
         return {}
 
     def named(self, step: str) -> str:
-        """Return *step* with its title, where the chart has one."""
+        """Return *step* with its title, if the chart has one."""
         title = self.titles.get(step)
         return f"{step} ({title})" if title else step
 
     @property
     def changed(self) -> Changed | None:
-        """Return what has become of its workflow; None: it is as the run has it, or over.
+        """Return how its workflow was changed; None: it was not, or the run is complete.
 
-        It is looked at each time: a file may change while its run does not.
+        This is not cached: the workflow's file may change while the run does not.
         """
         head = self.head
         if head is None or head.status == "complete":
@@ -172,14 +172,14 @@ class RunRow(Struct, dict=True):
         return Changed(why, f"sequencer {option}adopt", may_adopt=True)
 
     def _differences(self, head: Head, workflow: Workflow) -> Sequence[str]:
-        """Return what differs in *workflow* from what the run of *head* has, line by line."""
+        """Return the differences of *workflow* from the run's own workflow, a line each."""
         with suppress(SequencerError):
             return differences(as_begun(self.run.store, head).workflow, workflow)[:MOST_DIFFERENCES]
         return ()
 
     @property
     def look(self) -> StateLook:
-        """Return what its run is doing; a process may go while its files stay the same."""
+        """Return the run's state now; not cached: a process may die and change no file."""
         if "error" in self.facts:
             return LOOKS["unreadable"]
         head = self.head
@@ -189,13 +189,13 @@ class RunRow(Struct, dict=True):
 
     @property
     def is_stale(self) -> bool:
-        """Return whether a claim's holder is gone, or its lease has run out."""
+        """Return whether a claim's holder is gone, or its lease has expired."""
         claims = () if self.head is None else self.head.claims
         return any(self.run.store.liveness(claim).allows_take_over for claim in claims)
 
     @property
     def pace(self) -> TickPace | None:
-        """Return how the ticks came that the run waits for; None: it waits for none."""
+        """Return the pace of the ticks that the run waits for; None: it waits for none."""
         head = self.head
         if head is None or head.claims or head.exit or head.status in ("complete", "paused"):
             return None
@@ -203,7 +203,7 @@ class RunRow(Struct, dict=True):
 
 
 class RunStory(Struct):
-    """The accepted facts of one run, read once; long answers are cut to their ends."""
+    """The accepted facts of one run, each read once; only the ends of long answers are kept."""
 
     run_id: str = ""
     revision: int = 0
@@ -212,16 +212,16 @@ class RunStory(Struct):
     by_node: bool = False
     spent: list[Spent] = field(default_factory=list)
     quotas: dict[str, tuple[str, Quota]] = field(default_factory=dict)
-    """Of each agent: when it last told of its quota, and what."""
+    """The newest report of each agent's quota: agent -> (time, quota)."""
     judged: list[RecordedFact] = field(default_factory=list)
-    """Those that tell of a verdict."""
+    """The facts with a verdict."""
     is_whole: bool = True
-    """Whether it starts where the run does, as far as the journal goes back."""
+    """Whether it starts where the run starts, or where the journal does."""
 
     def follow(self, run: Run, head: Head, *, is_whole: bool = True) -> None:
-        """Take the facts of *run* up to *head*, or somewhat newer ones.
+        """Read the facts of *run* up to *head*; they may be slightly newer.
 
-        The newest of a long line will do unless it has to be whole: they are read at once.
+        Unless *is_whole*, the newest facts of a long run are enough; they are quick to read.
         """
         is_same = (head.run_id, head.revision >= self.revision) == (self.run_id, True)
         if not is_same or (is_whole and not self.is_whole):
@@ -232,17 +232,17 @@ class RunStory(Struct):
                 self.is_whole = False
         if head.revision > self.revision:
             after = self.revision or (0 if self.is_whole else head.revision - ENOUGH)
-            found = facts_after(run, after)
+            facts = facts_after(run, after)
             if not self.is_whole and not self.facts:
-                # Of the step that the cut goes through only a part would be told.
-                cut = next(found)
-                found = dropwhile(lambda fact: fact["step_index"] == cut["step_index"], found)
-            for fact in found:
+                # Leave out the first step: some of its facts may be missing.
+                cut = next(facts)
+                facts = dropwhile(lambda fact: fact["step_index"] == cut["step_index"], facts)
+            for fact in facts:
                 self._keep(_short(fact))
 
     @property
     def steps(self) -> dict[str, StepTries]:
-        """Return the steps that were begun, in their order, by their keys in addresses."""
+        """Return the steps that were started, in their order, by their keys in addresses."""
         return self.story.steps(by_name=self.by_node)
 
     def _keep(self, raw: Fact) -> None:
@@ -259,7 +259,7 @@ class RunStory(Struct):
 
 
 def facts_after(run: Run, revision: int) -> Iterator[Fact]:
-    """Yield the facts of *run* after *revision*; of newest ones no more than these is read."""
+    """Yield the facts of *run* after *revision*; for new ones, only the journal's end is read."""
     if run.dispatch is None:
         journal = JournalFile(run.store.state_path.parent, 0, 0)
         for size in END_BYTES if revision else ():
@@ -280,15 +280,15 @@ def _short(fact: Fact) -> Fact:
 
 
 class RemoteRuns:
-    """The newest answer of a server about a project's runs, asked only while somebody looks.
+    """A server's newest answer about a project's runs; it is asked only while pages need it.
 
-    A page never waits for a server that does not answer: it shows that, and asks again.
+    Pages do not wait long for a server that does not answer: they say so, and it is asked again.
 
-    Not promised: a change on the server before it is asked again, which takes a second.
+    Not promised: a change on the server before it is asked again, about a second later.
     """
 
     def __init__(self, ask: Callable[[], Mapping[str, RunRow]]) -> None:
-        """Get rows by *ask*, which may take long or raise."""
+        """Get the rows from *ask*, which may be slow or raise."""
         self._ask = ask
         self._rows: Mapping[str, RunRow] = {}
         self._error: SequencerError | None = None
@@ -298,7 +298,7 @@ class RemoteRuns:
         self._thread: threading.Thread | None = None
 
     def rows(self) -> Mapping[str, RunRow]:
-        """Return the rows by their addresses, as they were told last.
+        """Return the rows of the newest answer, by address.
 
         Raises:
             SequencerError: the server can't be reached, or has not answered yet.
@@ -314,7 +314,7 @@ class RemoteRuns:
         return self._rows
 
     def look(self) -> None:
-        """Ask now."""
+        """Ask the server now."""
         with self._asked:
             try:
                 self._rows, self._error = self._ask(), None
@@ -326,17 +326,17 @@ class RemoteRuns:
         while time.monotonic() - self._wanted < UNSEEN_S:
             self.look()
             time.sleep(PAUSE_S)
-        # What is known is old when somebody looks again.
+        # The next request must not get this answer: it will be old by then.
         self._has_answer.clear()
 
 
 class ShownProject:
-    """One project that a person has named on the command line."""
+    """One project that a person named on the command line."""
 
     def __init__(self, folder: Path, address: str, config: Path | None = None) -> None:
-        """Show the project in *folder* at *address*; it is opened when it is looked at.
+        """Show the project in *folder* at *address*; the first use opens it.
 
-        *config* is its configuration file, if that is not to be searched.
+        *config* is its configuration file; None: search for it.
         """
         self.folder, self.address, self._config = folder, address, config
         self._looks: object = None
@@ -346,21 +346,21 @@ class ShownProject:
         self._listed: list[str] = []
         self._names: dict[str, str | None] | None = None
         self._remote = RemoteRuns(self._ask)
-        self._told: dict[str, RunRow] = {}
+        self._remote_rows: dict[str, RunRow] = {}
         self.answered: dict[str | None, int] = {}
-        """Runs that these pages have let go on, by name, with the revision that they had then."""
+        """Runs that were continued on these pages: name -> revision after that."""
         self.diagnostics: tuple[float, list[Diagnostic]] = (0.0, [])
-        """What the page of the checks has found, and until when it believes that."""
+        """The health page's findings, after the time until which they are valid."""
         self._unmerged: tuple[float, list[UnmergedWork]] = (0.0, [])
 
     @property
     def title(self) -> str:
-        """Return what people call it."""
+        """Return the name that people know."""
         return self.folder.name or str(self.folder)
 
     @property
     def project(self) -> Project:
-        """Return it for looking only; opened again when its settings have changed.
+        """Return the project for reading; it is opened again when its settings have changed.
 
         Raises:
             ConfigurationError: see `open_project`.
@@ -369,49 +369,49 @@ class ShownProject:
             self._project = open_project(self.folder, config=self._config, acts=False, reads=True)
             self._looks = self._seen(self._project)
             self._rows.clear()
-            self._names, self._told, self.diagnostics = None, {}, (0.0, [])
+            self._names, self._remote_rows, self.diagnostics = None, {}, (0.0, [])
         return self._project
 
     def _seen(self, project: Project) -> object:
-        """Return what changes with its settings, and with the charts that they name."""
+        """Return a value that changes with its settings file and the charts in the settings."""
         settings = project.settings
         config = settings.config_path or self.folder / "orchestration.yaml"
         return [_looks(path) for path in (config, *settings.registry.flows.values())]
 
     @property
     def is_remote(self) -> bool:
-        """Return whether its runs are on a server, which tells of no change by itself."""
+        """Return whether its runs are on a server, which does not report changes."""
         return not self.project.settings.store_kind.has_files
 
     @property
     def unmerged(self) -> list[UnmergedWork]:
-        """Return the work of its runs that nobody has merged, as git said it a moment ago."""
-        until, found = self._unmerged
+        """Return the work of its runs that is not merged; git's answer may be `MERGES_S` old."""
+        until, works = self._unmerged
         if time.monotonic() >= until:
-            # No file of a run changes when somebody merges it.
-            found = [] if self.is_remote else [*self.project.unmerged()]
-            self._unmerged = time.monotonic() + MERGES_S, found
-        return found
+            # A merge changes no file of the run, so git has to be asked again.
+            works = [] if self.is_remote else [*self.project.unmerged()]
+            self._unmerged = time.monotonic() + MERGES_S, works
+        return works
 
     def acting(self) -> Project:
-        """Return it for a change by hand.
+        """Return the project, opened again, for a command that changes a run.
 
         Raises:
-            NotTrusted: nobody has said that it may act on this machine.
+            NotTrusted: no person has trusted it on this machine.
         """
         project = open_project(self.folder, config=self._config)
         project.trust.ensure(may_ask=False)
         return project
 
     def distrust(self) -> NotTrusted | None:
-        """Return why nothing of it may be changed here; None: it may."""
+        """Return why nothing in it may be changed from here; None if it is trusted."""
         return self.project.trust.refusal()
 
     def names(self) -> dict[str, str | None]:
         """Return the names of its runs by their addresses.
 
-        A name stands in a run's head, so heads are read again only when a run has appeared, or
-        while one has none yet.
+        A run's name is in its head, so heads are read again only when there is a new run, or
+        while a run has no head yet.
         """
         project = self.project
         listed = folders.names(project.settings.state_file.parent / "runs")
@@ -424,42 +424,42 @@ class ShownProject:
         return self._names
 
     def rows(self) -> Iterator[RunRow]:
-        """Yield the runs that have begun."""
-        found = self._remote.rows() if self.is_remote else self.names()
-        for address in found:
+        """Yield the runs that were started, and those that can't be read."""
+        addresses = self._remote.rows() if self.is_remote else self.names()
+        for address in addresses:
             row = self.row(address)
             if row.head is not None or "error" in row.facts:
                 yield row
 
     def _ask(self) -> dict[str, RunRow]:
-        """Return all runs of a project on a server, begun or not.
+        """Return all runs of a project on a server, by address, started or not.
 
         Raises:
             RemoteUnreachable: the server does not answer.
         """
         project = self.project
-        found = {DEFAULT_RUN: None, **{slug(name): name for name in project.run_names()}}
+        names = {DEFAULT_RUN: None, **{slug(name): name for name in project.run_names()}}
         rows = {}
-        for address, name in found.items():
-            before = self._told.get(address)
+        for address, name in names.items():
+            before = self._remote_rows.get(address)
             run = project.run(name) if before is None else before.run
             rows[address] = self._look(run, address, before)
-        self._told = rows
+        self._remote_rows = rows
         return rows
 
     def changed(self) -> None:
-        """Look again now: something here was just changed."""
+        """Read the runs again now, after a change from these pages."""
         if self.is_remote:
             self._remote.look()
 
     def row(self, address: str) -> RunRow:
-        """Return the run at *address*, looked at again if its state has changed.
+        """Return the run at *address*, read again if its state file has changed.
 
         Raises:
             UnknownName: there is none.
             RemoteUnreachable: it is on a server that does not answer.
         """
-        # Each look at the project is one at its settings, and a page has hundreds of rows.
+        # Get `project` once: each use checks the settings' files, and a page has hundreds of rows.
         project, known = self.project, self._rows.get(address)
         if not project.settings.store_kind.has_files:
             rows = self._remote.rows()
@@ -480,7 +480,7 @@ class ShownProject:
         return known[1]
 
     def _look(self, run: Run, address: str, before: RunRow | None) -> RunRow:
-        """Return *run* as it is now; when it began is read once, as that is far back."""
+        """Return *run* as it is now; its start is read only once, as it is far back."""
         facts: dict[str, Any] = {}
         try:
             head = run.head
@@ -489,7 +489,7 @@ class ShownProject:
                 if before is not None and before.head and before.head.run_id == head.run_id:
                     known = before.facts["began_at"], before.facts["title"]
                 elif self.is_remote and run.definition is None:
-                    # Its first fact is as far away as all of its history.
+                    # To find its first fact, the whole history would have to be read.
                     known = None, None
                 facts = run_facts(self.project, run, head, known)
         except RemoteUnreachable:
@@ -499,16 +499,16 @@ class ShownProject:
         return RunRow(self, run, address, facts, head)
 
     def lacks(self, row: RunRow) -> bool:
-        """Return whether what the run of *row* tells was not read from its beginning yet."""
+        """Return whether the story of *row* has not been read from its start yet."""
         story, head = self._stories.get(row.address, RunStory()), row.head
         return head is not None and (story.run_id, story.is_whole) != (head.run_id, True)
 
     def keep(self, row: RunRow, story: RunStory) -> None:
-        """Keep what the run of *row* tells, read elsewhere."""
+        """Store the *story* of *row*, which another thread has read."""
         self._stories[row.address] = story
 
     def story(self, row: RunRow, *, is_whole: bool = True) -> RunStory:
-        """Return what the run of *row* tells; of a long line the newest unless it *is_whole*."""
+        """Return the story of *row*; for a long run only its newest part, unless *is_whole*."""
         story = self._stories.setdefault(row.address, RunStory())
         if row.head is not None:
             story.follow(row.run, row.head, is_whole=is_whole)
@@ -516,28 +516,28 @@ class ShownProject:
 
 
 def _looks(path: Path) -> object:
-    """Return what changes whenever *path* does."""
+    """Return a value that changes whenever the file at *path* does; None: there is none."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - a page has hundreds
+        status = os.stat(path)  # noqa: PTH116 - a page has hundreds
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 class Site:
-    """Everything that is shown."""
+    """All projects that the pages show."""
 
     def __init__(self, folders: Iterable[Path], config: Path | None = None) -> None:
-        """Show the projects in *folders*, a single one perhaps with a *config* of its own."""
+        """Show the projects in *folders*; *config* is the configuration file of a single one."""
         self.lock = threading.RLock()
-        """Held by who reads: what was read is kept, and pages are made in threads."""
+        """Must be held to read: pages are made in threads, and share what was read."""
         self._reading = threading.Lock()
         self.refused: dict[str, tuple[int, float]] = {}
-        """Why deliveries were refused lately: how often, and when last."""
+        """Recently refused deliveries: reason -> (how often, time of the last one)."""
         self.projects: dict[str, ShownProject] = {}
         for folder in dict.fromkeys(path.resolve() for path in folders):
             name = slug(folder.name or "root")
-            number = sum(one.partition("~")[0] == name for one in self.projects)
+            number = sum(known.partition("~")[0] == name for known in self.projects)
             address = f"{name}~{number + 1}" if number else name
             self.projects[address] = ShownProject(folder, address, config)
 
@@ -552,7 +552,7 @@ class Site:
         return self.projects[address]
 
     def read_ahead(self) -> None:
-        """Read the runs that a page wants as a whole; other pages need not wait for that."""
+        """Read all stories from their start, outside of `lock`, so other pages need not wait."""
         with self._reading:
             with self.lock:
                 wanted = [row for row in self.rows() if row.project.lacks(row)]
@@ -564,10 +564,10 @@ class Site:
                     row.project.keep(row, story)
 
     def rows(self) -> Iterator[RunRow]:
-        """Yield every run that has begun, of the projects that can be read."""
+        """Yield every run that was started, of all projects that can be read."""
         for project in self.projects.values():
             try:
                 yield from project.rows()
             except SequencerError:
-                # The page of the checks says what is wrong with it.
+                # The health page says what is wrong with this project.
                 continue

@@ -1,4 +1,4 @@
-"""The page of one step: its attempts, the prompt, the answer, what it used; and its log."""
+"""The pages of one step and of one log: attempts, prompt, answer, usage, changes, lines."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from sequencer.store import folder as folders
 from sequencer.store import results
 
 TAIL_BYTES = 24 * 1024
-"""Of a log, on the page of its step."""
+"""How much of a log's end the page of its step shows."""
 PAGE_BYTES, PAGE_LINES = 24 * 1024, 1000
-"""Of a log, on a page of its own; what a page says in marks makes it up to five times as large."""
+"""How much of a log one log page shows; with markup it is up to five times as large."""
 MOST_PROMPT = 20_000
-"""Characters of a text that was sent, on the page of its step."""
+"""Characters of a sent text that the page of its step shows."""
 MOST_HITS, HIT_CHARS = 100, 160
-"""Lines that a search finds, and how much of each is shown."""
+"""Lines that a search returns, and how many characters of each are shown."""
 BLOCK_BYTES = 1024 * 1024
 
 
 def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
-    """Return the page of the step *key*: a step_index, or a node's id.
+    """Return the page of the step *key*: a step_index or a node's id.
 
     Raises:
         UnknownName: there is no such step.
@@ -50,35 +50,36 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
     row = shown.row(run)
     head = row.head
     is_net = head is not None and head.begun_at is not None
-    found = shown.story(row, is_whole=False).steps.get(key)
-    found = found or shown.story(row).steps.get(key)
-    name = _name(row, key) if found is None else found.name
+    # The newest part of a long run is quick to read; only an older step needs all of it.
+    tried = shown.story(row, is_whole=False).steps.get(key)
+    tried = tried or shown.story(row).steps.get(key)
+    name = _name(row, key) if tried is None else tried.name
     title = row.titles.get(key, "") if is_net else ""
-    which = found.tries[_place(query, len(found.tries))] if found else None
-    fact = {} if which is None else _whole(row, which)
-    log = None if which is None else _log_of(row, which, fact)
-    token = found.last.token if found else 0
-    needs = [one for one in needs_of(row) if one.ask and one.token == token]
-    look = "pending" if which is None else which.state
+    attempt = tried.tries[_index(query, len(tried.tries))] if tried else None
+    outcome = {} if attempt is None else _full_outcome(row, attempt)
+    log = None if attempt is None else _log_of(row, attempt, outcome)
+    token = tried.last.token if tried else 0
+    needs = [card for card in needs_of(row) if card.ask and card.token == token]
+    look = "pending" if attempt is None else attempt.state
     context = {
         "row": row,
         "key": key,
         "name": name,
         "title": title,
-        "tried": found,
-        "one": which,
-        "look": LOOKS["asked" if needs and found and which is found.last else look],
+        "tried": tried,
+        "one": attempt,
+        "look": LOOKS["asked" if needs and tried and attempt is tried.last else look],
         "run_look": row.look,
-        "outcome": fact,
-        "usage": used(fact.get("usage") or {}),
-        "answer": _answer(row, fact),
+        "outcome": outcome,
+        "usage": used(outcome.get("usage") or {}),
+        "answer": _answer(row, outcome),
         "most_prompt": MOST_PROMPT,
         "prompt_command": f"sequencer {Open(row.run).option}log --prompt "
-        f"{typed(one_line(name)) if which is None else which.step_index + 1}",
-        "prompts": _prompts(row, name, fact, log),
-        "diff": None if which is None else diff_of(row, which),
+        f"{typed(one_line(name)) if attempt is None else attempt.step_index + 1}",
+        "prompts": _prompts(row, name, outcome, log),
+        "diff": None if attempt is None else diff_of(row, attempt),
         "log": log,
-        "elsewhere": _elsewhere(row, which) if which is not None and log is None else "",
+        "elsewhere": _elsewhere(row, attempt) if attempt is not None and log is None else "",
         "needs": needs,
         "is_net": is_net,
         "can_retry": look == "failed" and row.changed is None and (is_net or _is_stuck(head, key)),
@@ -88,15 +89,15 @@ def step(site: Site, query: Query, project: str, run: str, key: str) -> Page:
 
 
 def _is_stuck(head: Head | None, key: str) -> bool:
-    """Return whether a line at *head* has failed at the step *key* since a person said to retry."""
+    """Return whether the sequence at *head* has failed at the step *key* since the last retry."""
     return head is not None and head.failures_in_row > 0 and key == str(head.step_index)
 
 
 def _name(row: RunRow, key: str) -> str:
-    """Return what the step *key* is called, of one that was never begun.
+    """Return the name of the step *key*, which was never started.
 
     Raises:
-        UnknownName: there is none.
+        UnknownName: there is no such step.
     """
     try:
         workflow = row.run.workflow_for(row.head)
@@ -113,21 +114,22 @@ def _name(row: RunRow, key: str) -> str:
     raise UnknownName("step", key, row.project.story(row).steps)
 
 
-def _place(query: Query, count: int) -> int:
-    """Return which of *count* attempts is asked for; the newest without a word."""
-    asked = number(query.get("try"))
-    return asked - 1 if 0 < asked <= count else count - 1
+def _index(query: Query, count: int) -> int:
+    """Return the index of the requested attempt of *count*; by default, of the newest."""
+    chosen = number(query.get("try"))
+    return chosen - 1 if 0 < chosen <= count else count - 1
 
 
-def _whole(row: RunRow, one: Try) -> Mapping[str, Any]:
-    """Return the outcome of an attempt as the journal has it."""
-    for fact in facts_after(row.run, one.revision - 1) if one.revision else ():
-        if fact["revision"] > one.revision:
+def _full_outcome(row: RunRow, attempt: Try) -> Mapping[str, Any]:
+    """Return the outcome of *attempt* from the journal, with all of a long answer."""
+    for fact in facts_after(row.run, attempt.revision - 1) if attempt.revision else ():
+        if fact["revision"] > attempt.revision:
             break
-        if fact["step"] == one.step and fact.get("outcome") and fact["token"] == one.token:
+        is_its = fact["step"] == attempt.step and fact["token"] == attempt.token
+        if is_its and fact.get("outcome"):
             outcome: Mapping[str, Any] = fact["outcome"]
             return outcome
-    return one.outcome
+    return attempt.outcome
 
 
 def _answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
@@ -143,7 +145,7 @@ def _answer(row: RunRow, outcome: Mapping[str, Any]) -> str:
 
 
 class ShownPrompt(NamedTuple):
-    """A text that the agent got, or the prompt's file as it is now."""
+    """A text that was sent to the agent, or the prompt's file as it is now."""
 
     title: str
     note: str
@@ -151,24 +153,24 @@ class ShownPrompt(NamedTuple):
 
     @property
     def more(self) -> int:
-        """Return how many characters the page leaves out."""
+        """Return the number of characters that the page leaves out."""
         return max(len(self.text) - MOST_PROMPT, 0)
 
 
 def _prompts(
     row: RunRow, name: str, outcome: Mapping[str, Any], log: Mapping[str, Any] | None
 ) -> list[ShownPrompt]:
-    """Return what the agent got; where its log does not say, the prompt as it is now."""
+    """Return the texts that the agent got; if its log has none, the prompt as it is now."""
     if log is not None and (sent := log["sent"]) is not None:
-        found = [
-            ShownPrompt(what.capitalize(), "as it was sent", data.decode("utf-8", "replace"))
-            for what, data in sent.texts
+        prompts = [
+            ShownPrompt(kind.capitalize(), "as it was sent", data.decode("utf-8", "replace"))
+            for kind, data in sent.texts
             if data
         ]
         if sent.texts[-1].name == "prompt":
-            return found
+            return prompts
         note = "the log has what the step's agent then got"
-        return [one._replace(note=f"as it was sent; {note}") for one in found]
+        return [prompt._replace(note=f"as it was sent; {note}") for prompt in prompts]
     file, text = _prompt_file(row, name, outcome)
     note = "as it is now, before values are filled in"
     if log is not None:
@@ -180,10 +182,10 @@ def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[st
     """Return the name of the prompt's file, and its text or why it can't be read."""
     try:
         workflow = row.run.workflow_for(row.head)
-        made = {one.name: one for one in workflow.own_steps}.get(name)
-        if made is not None and made.text is not None:
-            return "", made.text
-        file = str(outcome.get("prompt") or (made.prompt_name if made else ""))
+        step = {step.name: step for step in workflow.own_steps}.get(name)
+        if step is not None and step.text is not None:
+            return "", step.text
+        file = str(outcome.get("prompt") or (step.prompt_name if step else ""))
         return file, row.project.project.prompts.read(file) if file else ""
     except SequencerError as error:
         return "", str(error)
@@ -192,58 +194,58 @@ def _prompt_file(row: RunRow, name: str, outcome: Mapping[str, Any]) -> tuple[st
 # --- logs --------------------------------------------------------------------------
 
 
-def _log_of(row: RunRow, one: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the name and the end of an attempt's log; None: it has none."""
-    named = outcome.get("log")
-    name = Path(str(named)).name if named else _newest(row, one)
-    path = _log_called(row, name, str(named or ""))
-    if path is None or (row.project.is_remote and token_of(path) != one.token):
-        # Machines give their logs the same names.
+def _log_of(row: RunRow, attempt: Try, outcome: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the end of the log of *attempt* and where it is; None: there is no log here."""
+    recorded = outcome.get("log")
+    name = Path(str(recorded)).name if recorded else _newest(row, attempt)
+    path = _log_called(row, name, str(recorded or ""))
+    if path is None or (row.project.is_remote and token_of(path) != attempt.token):
+        # Machines give their logs the same names, so this may be another attempt's.
         return None
     size = path.lstat().st_size
     with open_log(path) as file:
         sent = sent_texts(file.fileno())
         start = _start_of_line(file, max(size - TAIL_BYTES, 0))
-    # What says which step this is, and what was sent, has places of its own on the page.
+    # Skip the log's start: the page shows the step and the sent texts in other places.
     start = max(start, 0 if sent is None else sent.end)
-    text, behind = lines_from(path, start)
+    text, end = lines_from(path, start)
     return {
         "name": name,
         "sent": sent,
         "text": text,
-        "to": behind,
+        "to": end,
         "size": file_size(size),
         "url": f"{row.url}/log/{quote(name)}",
     }
 
 
-def _elsewhere(row: RunRow, one: Try) -> str:
-    """Return where the log of an attempt is that another machine has made; empty: not known."""
+def _elsewhere(row: RunRow, attempt: Try) -> str:
+    """Return where the log of another machine's attempt is; empty: not known."""
     dispatch = row.run.dispatch
     if dispatch is None:
         return ""
-    made = (each for each in dispatch.made() if each.token == one.token)
-    return next((f"on {each.host}: {each.log}" for each in made), "")
+    matching = (remote for remote in dispatch.made() if remote.token == attempt.token)
+    return next((f"on {remote.host}: {remote.log}" for remote in matching), "")
 
 
-def _newest(row: RunRow, one: Try) -> str:
-    """Return the name of the newest log of the step that *one* runs."""
-    asked = AskedLogs(row.project.project, row.run, (str(one.step_index + 1),))
-    found = [log for log in asked.found() if log.iteration == one.step_index + 1]
-    return found[-1].path.name if found else ""
+def _newest(row: RunRow, attempt: Try) -> str:
+    """Return the name of the newest log of the step of *attempt*; empty: none."""
+    asked = AskedLogs(row.project.project, row.run, (str(attempt.step_index + 1),))
+    logs = [log for log in asked.found() if log.iteration == attempt.step_index + 1]
+    return logs[-1].path.name if logs else ""
 
 
 def _log_called(row: RunRow, name: str, recorded: str = "") -> Path | None:
-    """Return the path of the log called *name*; None: there is none. A name never is a path.
+    """Return the path of the log called *name*; None: there is none. A name is never a path.
 
-    Of several, on different branches, that which the run has *recorded*, or the newest.
+    If branches have several logs of this name: the one that the run *recorded*, or the newest.
     """
     if not LOG_NAME.fullmatch(name):
         return None
     asked = AskedLogs(row.project.project, row.run)
-    found = [one / name for one in asked.folders if name in folders.names(one)]
-    own = [path for path in found if str(path).endswith(f"/{recorded}")] if recorded else []
-    return max(own or found, key=written_at, default=None)
+    paths = [folder / name for folder in asked.folders if name in folders.names(folder)]
+    matching = [path for path in paths if str(path).endswith(f"/{recorded}")] if recorded else []
+    return max(matching or paths, key=written_at, default=None)
 
 
 def log_path(site: Site, project: str, run: str, name: str) -> Path:
@@ -260,20 +262,20 @@ def log_path(site: Site, project: str, run: str, name: str) -> Path:
 
 
 def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
-    """Return the page of a log: a part of it, its lines numbered, or what is searched for."""
+    """Return the page of a log: a part of it with numbered lines, or the hits of a search."""
     row = site.project(project).row(run)
     path = log_path(site, project, run, name)
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-        last, asked = _page_before(file, size), query.get("from")
-        start = min(_start_of_line(file, number(asked)), last) if asked else last
+        last, offset = _page_before(file, size), query.get("from")
+        start = min(_start_of_line(file, number(offset)), last) if offset else last
         file.seek(start)
         data = file.read(PAGE_BYTES)
         before = _page_before(file, start) if start else None
         first = _lines_before(file, start) + 1
         find = query.get("q", "")
         hits = [*islice(_hits(file, find), MOST_HITS)] if find else []
-    ends = [place.end() for place in islice(re.finditer(b"\n", data), PAGE_LINES)]
+    ends = [match.end() for match in islice(re.finditer(b"\n", data), PAGE_LINES)]
     is_end = start + len(data) >= size and len(ends) < PAGE_LINES
     end = len(data) if is_end or not ends else ends[-1]
     lines = plain(data[:end].decode("utf-8", "replace")).split("\n")
@@ -297,16 +299,16 @@ def log(site: Site, query: Query, project: str, run: str, name: str) -> Page:
 
 
 def _page_before(file: BinaryIO, offset: int) -> int:
-    """Return where the page starts that ends at *offset*."""
+    """Return the offset where the page that ends at *offset* starts."""
     first = _start_of_line(file, max(offset - PAGE_BYTES, 0))
     file.seek(first)
-    data, place = file.read(offset - first), offset - first
-    # The newline that ends the last line does not start another.
+    data, at = file.read(offset - first), offset - first
+    # One more, because the newline that ends the last line does not start another.
     for _ in range(PAGE_LINES + 1):
-        place = data.rfind(b"\n", 0, place)
-        if place < 0:
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
             return first
-    return first + place + 1
+    return first + at + 1
 
 
 def _start_of_line(file: BinaryIO, offset: int) -> int:
@@ -314,8 +316,8 @@ def _start_of_line(file: BinaryIO, offset: int) -> int:
         return 0
     file.seek(offset - 1)
     data = file.read(CHUNK)
-    place = data.find(b"\n")
-    return offset if place < 0 else offset + place
+    at = data.find(b"\n")
+    return offset if at < 0 else offset + at
 
 
 CHUNK = 64 * 1024
@@ -328,23 +330,23 @@ def _lines_before(file: BinaryIO, offset: int) -> int:
 
 
 def _hits(file: BinaryIO, find: str) -> Iterator[tuple[int, int, str]]:
-    """Yield number, offset and text of the first lines that hold *find*, whatever its case.
+    """Yield (number, offset, text) for each line that contains *find*, ignoring case.
 
-    Of a long line the text is what stands around the first find.
+    For a long line, the text is the part around the first match.
     """
     wanted = find.casefold().encode()
     file.seek(0)
     offset = 0
-    for place, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES), b""), 1):
+    for line_number, line in enumerate(iter(lambda: file.readline(BLOCK_BYTES), b""), 1):
         if (at := line.lower().find(wanted)) >= 0:
             first = max(at - HIT_CHARS // 3, 0) if len(line) > HIT_CHARS else 0
             text = plain(line[first:][:HIT_CHARS].decode("utf-8", "ignore")).strip()
-            yield place, offset, f"…{text}" if first else text
+            yield line_number, offset, f"…{text}" if first else text
         offset += len(line)
 
 
 def download(site: Site, project: str, run: str, name: str) -> Response:
-    """Return the whole log as a file that a browser saves and never shows as a page."""
+    """Return the whole log as a download, which a browser never shows as a page."""
     file = open_log(log_path(site, project, run, name))
 
     def parts() -> Iterator[bytes]:

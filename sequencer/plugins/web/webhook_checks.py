@@ -1,4 +1,4 @@
-"""Why a tracker's webhooks would be ignored."""
+"""Checks whether a tracker's webhooks would be ignored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sequencer.project.project import Project
 
 
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
-    """Yield why a configured tracker is ignored."""
+    """Yield the reasons why a configured tracker is ignored."""
     del run, looks
     for name, hook in webhooks_of(project.settings).taken():
         where = f"webhooks.{name}"
@@ -19,5 +19,5 @@ def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator
             hint = "'sequencer web' needs the key to check signatures; it ignores the tracker"
             yield Diagnostic(Level.WARNING, Area.CONFIGURATION, lack, f"{where}.secret_env", hint)
         if not (hook.people or hook.may_start or hook.may_answer or hook.may_stop):
-            text = "no people are listed, so nobody may start, answer or stop anything"
+            text = "no people are listed, so no one may start, answer or stop anything"
             yield Diagnostic(Level.WARNING, Area.CONFIGURATION, text, f"{where}.people")

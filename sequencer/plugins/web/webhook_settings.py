@@ -1,9 +1,10 @@
 """``webhooks:`` in orchestration.yaml: who may start, answer and stop runs from a tracker.
 
-Nobody may anything who is not listed. The secret of a signature is the name of a variable.
+People who are not listed may do nothing. The settings name the environment variable that has the
+signature's secret, never the secret itself.
 
-Not promised: that a name on GitHub stays with one person; whoever takes a name that was given up
-has it. ``id:NUMBER`` is accepted too, and never changes hands.
+Not promised: that a GitHub name stays with one person; another person can take a name that was
+given up. ``id:NUMBER`` is accepted too, and never changes owners.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sequencer.model.step import Name
 from sequencer.plugins.posting.options import SecretName
 
 Who = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[!-~]+$")]
-"""GitHub: a login, or ``id:`` and the number of a user. Linear: an address or the id of a user."""
+"""GitHub: a login, or ``id:`` and a user's number. Linear: a user's email address or id."""
 Repository = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}$")]
 Team = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,100}$")]
 Mention = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[!-~]+$")]
@@ -28,58 +29,58 @@ LEAST_SECRET_CHARS = 16
 
 
 class TrackerHook(Frozen):
-    """What both trackers have."""
+    """The settings that both trackers have."""
 
     secret_env: SecretName
-    """Variable with the key of the signature."""
+    """Environment variable with the signature's secret."""
     people: tuple[Who, ...] = ()
-    """Who may start, answer and stop, where nothing else is said."""
+    """Who may start, answer and stop runs, unless the next three lists say otherwise."""
     may_start: tuple[Who, ...] | None = None
     """Instead of ``people``; the same for the next two."""
     may_answer: tuple[Who, ...] | None = None
     may_stop: tuple[Who, ...] | None = None
     labels: tuple[Label, ...] = ()
-    """An issue that gets one of them is started."""
+    """An issue that gets one of these labels starts a run."""
     assignees: tuple[Who, ...] = ()
-    """An issue that is assigned to one of them is started."""
+    """An issue that is assigned to one of these starts a run."""
     mention: Mention | None = None
-    """Only comments that begin so are meant for a run; None: every comment of a person."""
+    """Only comments that start with this are for a run; None: every comment of a person is."""
     procedure: Name | None = None
-    """None: labels, or an agent that classifies the issue, choose."""
+    """None: the labels choose it, or an agent that classifies the issue."""
 
     def lack(self, environment: Mapping[str, str]) -> str | None:
-        """Return why nothing that is signed is believed; None: the secret is in *environment*."""
+        """Return why no signature can be checked; None: *environment* has a usable secret."""
         chars = len(environment.get(self.secret_env, ""))
         if not chars:
             return f"{self.secret_env} is not set"
-        few = f"{self.secret_env} has {chars} characters, fewer than {LEAST_SECRET_CHARS}"
-        return few if chars < LEAST_SECRET_CHARS else None
+        problem = f"{self.secret_env} has {chars} characters, fewer than {LEAST_SECRET_CHARS}"
+        return problem if chars < LEAST_SECRET_CHARS else None
 
 
 class GithubHook(TrackerHook):
-    """``webhooks.github``; without repositories nothing is taken from there."""
+    """``webhooks.github``; without repositories, no deliveries are taken from GitHub."""
 
     secret_env: SecretName = "GITHUB_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
-    """Variable with the key of the signature."""
+    """Environment variable with the signature's secret."""
     repositories: tuple[Repository, ...] = ()
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Return from where deliveries are taken."""
+        """Return the places whose deliveries are taken."""
         return self.repositories
 
 
 class LinearHook(TrackerHook):
-    """``webhooks.linear``; without teams nothing is taken from there."""
+    """``webhooks.linear``; without teams, no deliveries are taken from Linear."""
 
     secret_env: SecretName = "LINEAR_WEBHOOK_SECRET"  # noqa: S105 - the name of a variable
-    """Variable with the key of the signature."""
+    """Environment variable with the signature's secret."""
     teams: tuple[Team, ...] = ()
     """Keys, as in ENG-42, or ids."""
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Return from where deliveries are taken."""
+        """Return the places whose deliveries are taken."""
         return self.teams
 
 
@@ -87,19 +88,19 @@ AnyHook = GithubHook | LinearHook
 
 
 class WebhookOptions(Frozen):
-    """What trackers may do through the server of the pages."""
+    """What trackers may do through the web server."""
 
     github: GithubHook = GithubHook()
     linear: LinearHook = LinearHook()
     max_runs: int = Field(default=1, ge=1, le=64)
-    """Runs that are worked on at the same time because of them."""
+    """Most runs that are worked on at the same time because of deliveries."""
 
     def of(self, tracker: str) -> AnyHook:
-        """Return what is taken from *tracker*."""
+        """Return the settings of *tracker*."""
         return self.github if tracker == "github" else self.linear
 
     def taken(self) -> Iterator[tuple[str, AnyHook]]:
-        """Yield the trackers from which something is taken, with their names."""
+        """Yield (name, settings) for each tracker whose deliveries are taken."""
         for name, hook in (("github", self.github), ("linear", self.linear)):
             if hook.places:
                 yield name, hook

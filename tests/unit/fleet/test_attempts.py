@@ -20,7 +20,7 @@ from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.plugins.temporal.client import FleetStore
-from sequencer.plugins.temporal.events import Tell
+from sequencer.plugins.temporal.events import Notify
 from sequencer.plugins.temporal.wire import Ticket
 from sequencer.plugins.temporal.worker import Activities, Workers
 from sequencer.plugins.temporal.workflow import LOST, REFUSED
@@ -43,7 +43,7 @@ def test_a_server_that_is_away_is_no_fault_of_the_step(error: SequencerError, to
     heard: list[tuple[str | None, RunEvent]] = []
     attempts = Activities(worker_of, lambda *one: heard.append(one))
     with pytest.raises(ApplicationError) as raised:
-        attempts._made("seq/p/nightly", Ticket(1), Cancellation())
+        attempts._make("seq/p/nightly", Ticket(1), Cancellation())
     assert raised.value.type == told
     assert raised.value.non_retryable
     said = [("nightly", Noticed(f"not run here: {error}"))] if told == REFUSED else []
@@ -65,8 +65,8 @@ def test_a_worker_for_days_keeps_only_the_makers_that_it_used_last(
     monkeypatch.setattr("sequencer.plugins.temporal.worker.MOST_KNOWN", 3)
     made, left = list[str](), list[str]()
 
-    def made_worker(run: str, tell: Tell) -> Maker:
-        assert callable(tell)
+    def made_worker(run: str, notify: Notify) -> Maker:
+        assert callable(notify)
         made.append(run)
         return Maker(left, run)
 

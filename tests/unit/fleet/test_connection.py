@@ -43,7 +43,7 @@ def rpc(text: str, status: RPCStatusCode) -> RPCError:
         (rpc("tcp connect error", RPCStatusCode.UNAVAILABLE), "does not answer", "worker --trial"),
         (rpc("Timeout expired", RPCStatusCode.CANCELLED), "in time", "worker --trial"),
         (WorkflowUpdateRPCTimeoutOrCancelledError(), "in time", "worker --trial"),
-        (rpc("x", RPCStatusCode.PERMISSION_DENIED), "lets nobody in", "store.api_key_env"),
+        (rpc("x", RPCStatusCode.PERMISSION_DENIED), "does not let anyone in", "store.api_key_env"),
         (
             rpc("Namespace shop is not found.", RPCStatusCode.NOT_FOUND),
             "no namespace 'shop'",

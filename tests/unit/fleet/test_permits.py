@@ -21,7 +21,7 @@ from sequencer.plugins.temporal.work_orders import (
     GraphWorkOrder,
     SequenceWorkOrder,
     WorkOrder,
-    permit_of,
+    work_order_of,
 )
 from sequencer.store.protocol import Store
 from tests.flows import workflow
@@ -59,7 +59,7 @@ class Lab:
             "limits": {"max_steps": None, **limits},
             "untaken": untaken,
         }
-        permit = permit_of(json.loads(json.dumps(data)), self.store)
+        permit = work_order_of(json.loads(json.dumps(data)), self.store)
         assert isinstance(permit, SequenceWorkOrder)
         return permit
 
@@ -73,7 +73,7 @@ class Lab:
             "places": places,
             "workflow": self.workflow.model_dump(mode="json", exclude_defaults=True),
         }
-        permit = permit_of(json.loads(json.dumps(data)), self.store)
+        permit = work_order_of(json.loads(json.dumps(data)), self.store)
         assert isinstance(permit, GraphWorkOrder)
         return permit
 
@@ -203,7 +203,7 @@ def test_a_permit_continues_elsewhere_with_what_it_has_counted() -> None:
     lab.advance(permit)
     lab.end(permit, 1)
     lab.live.clear()
-    again = permit_of(json.loads(json.dumps(permit.kept())), lab.store)
+    again = work_order_of(json.loads(json.dumps(permit.kept())), lab.store)
     assert isinstance(again, SequenceWorkOrder)
     token = lab.advance(again)[0]
     lab.end(again, token)
@@ -253,7 +253,7 @@ def test_counts_are_handed_on_whole_and_the_summary_has_them() -> None:
     lab.end(permit, lab.advance(permit)[0])
     lab.live.clear()
     kept = json.loads(json.dumps(permit.kept()))
-    again = permit_of(kept, lab.store)
+    again = work_order_of(kept, lab.store)
     assert isinstance(again, SequenceWorkOrder)
     assert again.kept() == kept
     assert kept["kept"]["failures"] == 1
@@ -276,13 +276,13 @@ def test_a_flow_continues_elsewhere_with_what_was_counted() -> None:
         "workflow": lab.workflow.model_dump(mode="json", exclude_defaults=True),
         "limits": {"max_steps": 2},
     }
-    permit = permit_of(json.loads(json.dumps(data)), lab.store)
+    permit = work_order_of(json.loads(json.dumps(data)), lab.store)
     assert isinstance(permit, GraphWorkOrder)
     permit.budget.tried()
     permit.budget.count("a", Outcome(status=OutcomeStatus.OK))
     permit.budget.tried()
     permit.budget.count("b", Outcome(status=OutcomeStatus.FAILED, error="no luck"))
-    again = permit_of(json.loads(json.dumps(permit.kept())), lab.store)
+    again = work_order_of(json.loads(json.dumps(permit.kept())), lab.store)
     assert isinstance(again, GraphWorkOrder)
     assert (permit.budget.slots(0), again.budget.slots(0)) == (1, 1)
     assert again.budget.kept() == permit.budget.kept()
@@ -297,12 +297,12 @@ def test_a_permit_that_no_process_waits_for_survives_the_workers() -> None:
     assert lab.end(permit, 1, "interrupted", left="9@there") == []
     assert permit.end is None
     assert lab.advance(permit) == [2]
-    assert permit.told("then", lab.now)["limits"]["max_steps"] == 2
-    assert "end" not in permit.told("then", lab.now)
+    assert permit.entry("then", lab.now)["limits"]["max_steps"] == 2
+    assert "end" not in permit.entry("then", lab.now)
     lab.end(permit, 2)
     lab.end(permit, 3)
     lab.advance(permit)
-    told = permit.told("then", lab.now)
+    told = permit.entry("then", lab.now)
     assert (told["since"], told["until"]) == ("then", "2026-01-02T03:04:05Z")
     assert told["end"] == "2 steps are done (--max-steps)"
 

@@ -16,7 +16,7 @@ from sequencer.errors import Interrupted
 from sequencer.executors.cancellation import Cancellation, StopReason
 from sequencer.plugins.temporal import leaving
 from sequencer.plugins.temporal.leaving import wait_for_the_end
-from sequencer.plugins.temporal.wire import FACTS, ensure_change, ensure_permit, follows
+from sequencer.plugins.temporal.wire import FACTS, ensure_change, ensure_work_order, follows
 from sequencer.plugins.temporal.workflow import REFUSED, RunWorkflow
 
 DEFINITION = workflow._Definition.must_from_class(RunWorkflow)
@@ -79,10 +79,10 @@ GOOD = {"id": "0" * 32, "by": "1@host", "ttl_s": 60.0, "places": 2}
     ids=str,
 )  # fmt: skip
 def test_a_permit_that_would_break_its_run_is_refused(wrong: dict[str, Any]) -> None:
-    ensure_permit(GOOD, OWN)
-    ensure_permit({**GOOD, "queue": f"{OWN}/1"}, OWN)
-    with pytest.raises(ValueError, match=r"permit|ttl_s|places|queue"):
-        ensure_permit({**GOOD, **wrong}, OWN)
+    ensure_work_order(GOOD, OWN)
+    ensure_work_order({**GOOD, "queue": f"{OWN}/1"}, OWN)
+    with pytest.raises(ValueError, match=r"work order|ttl_s|places|queue"):
+        ensure_work_order({**GOOD, **wrong}, OWN)
 
 
 FACT = {"event": "noted", "step": "a", "step_index": 0, "token": 1, "attempt": 1}

@@ -1,1 +1,1 @@
-"""Webhooks: a tracker's delivery is checked, kept once, and acted on."""
+"""Webhooks: a tracker's delivery is checked, stored once, and acted on."""

@@ -1,11 +1,10 @@
-"""What is done for a delivery: a run is started, answered, told something or stopped.
+"""Acts on deliveries: starts a run, answers it, gives it guidance, or stops it.
 
-One thread a project takes them in their order. Before a change it notes on the delivery at which
-revision the run is, so that after a crash the same change is recognized and not made again. A
-run is worked on by a process of its own that outlives this server; which runs those are is kept
-on disk too.
+One thread per project handles its deliveries in order. Before a change it notes the run's
+revision on the delivery, so that after a crash the same change is recognized and not made again.
+A separate process works on each run and outlives this server; the list of these runs is on disk.
 
-Not promised: an answer to who wrote what was refused; the page about health says so.
+Not promised: a reply to the author of a refused delivery; only the health page shows it.
 """
 
 from __future__ import annotations
@@ -71,28 +70,28 @@ from sequencer.store.watch import watch
 
 Say = Callable[[str], None]
 OLDEST = timedelta(days=3, hours=1)
-"""GitHub signs no time of sending, and sends again what is up to three days old."""
+"""Age limit of an event: GitHub signs no time of sending, and redelivers for up to three days."""
 SKEW = timedelta(seconds=5)
-"""A tracker's clock is another, and tells whole seconds."""
+"""Allowed difference from a tracker's clock, which also rounds to whole seconds."""
 AHEAD = timedelta(days=1)
-"""A time of ours that is further ahead is of a clock that was wrong."""
+"""A recorded time further ahead than this came from a wrong clock on this machine."""
 TRIES, PAUSE_S = 20, 30.0
-"""Of a delivery for which the disk or a remote is in the way."""
+"""Attempts at a delivery while the disk or a remote fails, and the pause between them."""
 RECHECK_S = 600.0
 HELD_S = 600
-"""How long a run that somebody else works on is waited for."""
+"""How long to wait for a run that another process works on."""
 MOST_OWN, OWN_EACH = 500, 4
-"""Revisions whose results a comment may be, and results of one."""
-_LATER = (StorageFailed, RemoteRefused, OSError, sqlite3.Error)
-_IS_REST = frozenset({"reject", "tell", "stop"})
-"""What leaves nothing more to work on than before."""
+"""How many of a run's newest revisions may have posted comments, and results per revision."""
+_RETRIED = (StorageFailed, RemoteRefused, OSError, sqlite3.Error)
+_STARTS_NO_WORK = frozenset({"reject", "tell", "stop"})
+"""Commands after which there is no more work than before."""
 
 
 def ensure_allowed(event: TrackerEvent, options: AnyHook) -> None:
-    """Return if *options* allow *event*, by who and where.
+    """Return if *options* allow *event*: its sender, and its repository or team.
 
     Raises:
-        Unwanted: they do not, or it is too old to be believed.
+        Unwanted: they do not, or the event is too old; it could be a replay.
     """
     if not is_one(event.places, options.places):
         raise Unwanted("the repository or team is not on the list")
@@ -102,17 +101,17 @@ def ensure_allowed(event: TrackerEvent, options: AnyHook) -> None:
 
 
 def is_later(at: datetime, ended: str, now: datetime) -> bool:
-    """Return whether an event *at* is about another start than that of the run that *ended*.
+    """Return whether an event *at* this time came after the run *ended*, so asks for a new run.
 
-    An end more than a day ahead of *now* was written by a clock that was wrong: until then, for
-    years perhaps, each event would be taken for an old one.
+    An end more than a day ahead of *now* came from a wrong clock and does not count. Otherwise
+    every event until then, perhaps for years, would look old.
     """
     end = parse_time(ended) or now
     return end > now + AHEAD or at > end + SKEW
 
 
 def ensure_may(ask: Ask, event: TrackerEvent, options: AnyHook) -> None:
-    """Return if *options* let who sent *event* ask for *ask*.
+    """Return if *options* let the sender of *event* ask for *ask*.
 
     Raises:
         Unwanted: they do not.
@@ -123,29 +122,29 @@ def ensure_may(ask: Ask, event: TrackerEvent, options: AnyHook) -> None:
 
 
 class Clerk:
-    """Does what the deliveries of one project ask for, one by one."""
+    """Does what the deliveries of one project ask for, one at a time."""
 
     def __init__(self, shown: ShownProject, say: Say) -> None:
-        """Work for the project *shown*, and tell people what was done by *say*."""
+        """Work for the project *shown*; *say* gets a line for each thing that was done."""
         self.shown, self._say = shown, say
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
         self._started: set[int] = set()
-        """Numbers of the wishes for work on a run that were met."""
-        self._going: dict[str, subprocess.Popen[bytes]] = {}
-        """What works on runs, each in a process of its own that outlives this one."""
+        """Numbers, as in `DeliveryBox.wanted`, for which this server started a process."""
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        """The processes that work on runs, by run; each outlives this one."""
         self._route: Route | None = None
-        """Of the delivery that is tried; its request is classified and paid once."""
+        """Of the current delivery; kept across tries, so that its request is classified once."""
         self._paid: list[Usage] = []
-        """For that, and counted in no run so far."""
+        """What that classification cost, until a run counts it."""
 
     @cached_property
     def box(self) -> DeliveryBox:
-        """Return where its deliveries wait."""
+        """Return the box that holds the project's deliveries."""
         return DeliveryBox(self.shown.project.trust.key)
 
     def begin(self) -> None:
-        """Say what is taken, and work on what earlier servers have left."""
+        """Say which deliveries are taken, and continue what earlier servers left."""
         try:
             hooks = webhooks_of(self.shown.acting().settings)
             is_left = self.box.next() or self.box.wanted()
@@ -158,15 +157,15 @@ class Clerk:
             text = str(error).partition("\n")[0]
             self._say(f"{self.shown.title} takes no deliveries: {text}")
             return
-        for name, one in hooks.taken():
+        for name, hook in hooks.taken():
             text = f"{self.shown.title} takes deliveries at /hooks/{name}"
-            lack = one.lack(os.environ)
+            lack = hook.lack(os.environ)
             self._say(text if lack is None else f"nothing is taken from {name}: {lack}")
         if is_left:
             self.wake()
 
     def wake(self) -> None:
-        """See that somebody works on the box."""
+        """Start the thread that works on the box, unless it is running."""
         with self._guard:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="deliveries", daemon=True)
@@ -182,14 +181,14 @@ class Clerk:
                             pass
                         news.wait(RECHECK_S, ())
             except (OSError, sqlite3.Error, SequencerError) as error:
-                # Nobody else works on what was taken, so this goes on until it can.
+                # No other thread handles what was taken, so this one keeps trying.
                 self._say(f"deliveries wait: {error}")
                 time.sleep(PAUSE_S)
 
     def _handle_next(self) -> bool:
         """Act on the oldest delivery; return whether there was one."""
         self._route, self._paid = None, []
-        for left in range(TRIES - 1, -1, -1):
+        for tries_left in range(TRIES - 1, -1, -1):
             delivery = self.box.next()
             if delivery is None:
                 return False
@@ -197,14 +196,14 @@ class Clerk:
                 done = self._act(delivery)
             except Unwanted as error:
                 done = f"nothing to do: {error}"
-            except _LATER as error:
-                if left:
+            except _RETRIED as error:
+                if tries_left:
                     time.sleep(PAUSE_S)
                     continue
                 done = f"given up: {error}{self._lost}"
             except SequencerError as error:
                 done = f"refused: {error.message}{self._lost}"
-            except Exception as error:  # noqa: BLE001 - the next deliveries are to be acted on
+            except Exception as error:  # noqa: BLE001 - it must not block the next deliveries
                 done = f"a delivery was dropped: {error!r}{self._lost}"
             self._say(f"{delivery.tracker}: {done}")
             self.box.finish(delivery, done)
@@ -213,7 +212,7 @@ class Clerk:
 
     @property
     def _lost(self) -> str:
-        """Return what was paid for a run that was not made; empty: nothing was."""
+        """Return a note on what was paid for a run that was not started; empty if nothing was."""
         lost = lost_words(self._paid)
         return f"; {lost}" if lost else ""
 
@@ -221,11 +220,11 @@ class Clerk:
         """Do what *delivery* asks for; return what was done.
 
         Raises:
-            Unwanted: nothing, as it turns out.
+            Unwanted: it asks for nothing here.
             SequencerError: the project or its run refuses it.
         """
         project, tracker = self.shown.acting(), delivery.tracker
-        # What was allowed at the door may not be any more.
+        # The settings may have changed since the receiver accepted it.
         options = webhooks_of(project.settings).of(tracker)
         document = parse_object(delivery.body.encode())
         event = read(tracker, delivery.kind, document, options)
@@ -239,7 +238,7 @@ class Clerk:
     def _start(
         self, project: Project, event: TrackerEvent, document: Document, options: AnyHook
     ) -> str:
-        """Make a run of the issue and have it worked on, unless one is there already."""
+        """Start a run for the issue, or continue the one that it has."""
         run = run_of(project, event.identifier)
         head = None if run is None else run.head
         if run is not None and head is not None:
@@ -272,7 +271,7 @@ class Clerk:
     def _change(
         self, project: Project, event: TrackerEvent, options: AnyHook, delivery: Delivery
     ) -> str:
-        """Do what was said about the run of the issue, once."""
+        """Apply the comment or the stop to the issue's run, once."""
         run = run_of(project, event.identifier)
         head = None if run is None else run.head
         if run is None or head is None:
@@ -283,7 +282,7 @@ class Clerk:
         if event.ask is Ask.STOP or decision(event.text)[0] == "stop":
             reason = stop_reason(run, event, options, by)
             decide(project, run.name, Stop(reason), by)
-            # The running step ends too.
+            # The step that is running has to end too.
             self._end(run.name or "")
             return f"run {run.name} is stopped: {reason}"
         commands = commands_of(run, head, event, by)
@@ -294,50 +293,50 @@ class Clerk:
         for command in commands:
             decide(project, run.name, command, by)
         verb = commands[0].verb
-        if verb not in _IS_REST:
+        if verb not in _STARTS_NO_WORK:
             self._want(run.name or "")
         return f"{'guidance' if verb == 'tell' else verb} by {by}"
 
     def _want(self, run: str) -> None:
-        """Have *run* worked on: now, or as soon as others are done."""
+        """Have a process work on *run*: now, or when fewer than ``max_runs`` are running."""
         self.box.want(run)
         self._begin_runs()
 
     def _end(self, run: str) -> None:
-        """Tell who works on *run* to end, and nobody to begin."""
+        """End the process that works on *run*, and start no other."""
         self.box.unwant(run)
         with self._guard:
-            going = self._going.get(run)
-        if going is not None:
-            going.terminate()
+            process = self._processes.get(run)
+        if process is not None:
+            process.terminate()
 
     def _begin_runs(self) -> None:
-        """Work on what is wanted, as far as the project allows at the same time."""
+        """Start processes for the wanted runs, up to the project's ``max_runs``."""
         try:
             project = self.shown.acting()
             with self._guard:
                 for number, run in self.box.wanted():
-                    if len(self._going) >= webhooks_of(project.settings).max_runs:
+                    if len(self._processes) >= webhooks_of(project.settings).max_runs:
                         return
-                    # One whose process was ended from outside is for the next server.
-                    if run in self._going or number in self._started:
+                    # If something ended its process from outside, the next server starts it again.
+                    if run in self._processes or number in self._started:
                         continue
                     if project.run(run).head is None:
-                        # It would be begun, with another workflow.
+                        # The command would start a new run, with another workflow.
                         self.box.unwant(run)
                         continue
                     self._started.add(number)
-                    self._going[run] = process = _process(project, run)
+                    self._processes[run] = process = _process(project, run)
                     args = (number, run, process)
                     threading.Thread(target=self._wait, args=args, daemon=True).start()
         except (SequencerError, sqlite3.Error, OSError) as error:
-            self._say(f"runs are not worked on: {error}")
+            self._say(f"no process can start for the wanted runs: {error}")
 
     def _wait(self, number: int, run: str, process: subprocess.Popen[bytes]) -> None:
         code = process.wait()
         with self._guard:
-            del self._going[run]
-        # What was ended from outside, perhaps with the machine, is begun again by the next server.
+            del self._processes[run]
+        # If the process was ended from outside, perhaps at a shutdown, the run stays wanted.
         if code >= 0 and code != Interrupted.exit_code:
             with suppress(OSError, sqlite3.Error, SequencerError):
                 self.box.unwant(run, number)
@@ -350,7 +349,7 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
 
     Raises:
         Unwanted: it decides nothing here, or was written before the question.
-        TransitionRefused: nobody could read it.
+        TransitionRefused: it is guidance, and no agent is at work.
     """
     verb, note = decision(event.text)
     ask = None if head.exit else open_at(run, head)
@@ -367,22 +366,22 @@ def commands_of(run: Run, head: Head, event: TrackerEvent, by: str) -> list[RunC
     if ask.gate is not None:
         if verb == "retry":
             raise Unwanted("'retry' can't answer what is waiting")
-        # Without a word it is feedback.
+        # A comment without a deciding first line is feedback.
         command = decision_of(verb or "feedback", note, ask.gate.token)
         asked_at = ask.gate.opened_at
     else:
         if len(ask.questions) > 1:
             raise Unwanted("several questions are waiting; answer them with 'sequencer answer'")
         question = ask.questions[0]
-        # An option is named as the chart has it, whatever its case in the comment.
+        # The answer names the option as the chart spells it; the comment's case does not matter.
         first = _folded(event.text.partition("\n")[0])
-        names = (name for one in question.options for name in (one.value, one.label))
-        said = next((one for one in names if one and _folded(one) == first), event.text)
-        command = decision_of("answer", said, question.token, question.node.id)
+        names = (name for option in question.options for name in (option.value, option.label))
+        answer = next((name for name in names if name and _folded(name) == first), event.text)
+        command = decision_of("answer", answer, question.token, question.node.id)
         asked_at = question.asked_at
     asked = parse_time(asked_at)
     if asked is not None and asked > datetime.now(UTC) + AHEAD:
-        # It could be an answer to an earlier question, and that opens no gate.
+        # The comment may answer an earlier question, and must not open this gate.
         raise Unwanted("this machine's clock was wrong when it asked; answer on the run's page")
     if asked is None or event.at + SKEW < asked:
         raise Unwanted("it was written before the question")
@@ -394,9 +393,9 @@ def _folded(text: str) -> str:
 
 
 def is_done(run: Run, revision: int, command: RunCommand, by: str) -> bool:
-    """Return whether *command* was done in *run* since *revision*, or was about another question.
+    """Return whether *command* was done in *run* since *revision*, or its question was answered.
 
-    *by* decides through one thread, so that what they have done since is this.
+    One thread makes all decisions of *by*, so any that was recorded since is this command.
     """
     return any(
         isinstance(command, RetryNow)
@@ -407,9 +406,9 @@ def is_done(run: Run, revision: int, command: RunCommand, by: str) -> bool:
 
 
 def own_comments(head: Head) -> set[str]:
-    """Return the ids of the comments in Linear by which the run of *head* has told its newest.
+    """Return the ids of the newest comments that the run of *head* may have posted to Linear.
 
-    They are made from the keys of results, so that nobody has to remember them.
+    The ids are computed from the keys of results, so none has to be stored.
     """
     newest = range(max(0, head.revision - MOST_OWN), head.revision + 1)
     keys = (f"{head.run_id}:{revision}:{n}" for revision in newest for n in range(OWN_EACH))
@@ -420,7 +419,8 @@ def run_of(project: Project, identifier: str) -> Run | None:
     """Return the newest run of *project* that was made from the issue *identifier*."""
     pattern = re.compile(re.escape(free_name(identifier, ())) + r"(-\d+)?")
     names = (name for name in project.run_names() if pattern.fullmatch(name))
-    for name in sorted(names, key=lambda one: (len(one), one), reverse=True):
+    # By length first: name-10 is newer than name-9.
+    for name in sorted(names, key=lambda name: (len(name), name), reverse=True):
         run = project.run(name)
         definition = run.definition
         if definition is not None and definition.request.identifier == identifier:
@@ -429,10 +429,10 @@ def run_of(project: Project, identifier: str) -> Run | None:
 
 
 def stop_reason(run: Run, event: TrackerEvent, options: AnyHook, by: str) -> str:
-    """Return why *run* is stopped.
+    """Return the reason to record for stopping *run*.
 
     Raises:
-        Unwanted: it is not, as nothing of it was taken away, or who says so may not.
+        Unwanted: the sender may not stop runs, or the removed label did not start this run.
     """
     if event.ask is not Ask.STOP:
         ensure_may(Ask.STOP, event, options)
@@ -444,7 +444,7 @@ def stop_reason(run: Run, event: TrackerEvent, options: AnyHook, by: str) -> str
 
 
 def _process(project: Project, run: str) -> subprocess.Popen[bytes]:
-    """Start what works on *run*, as a person would who types it."""
+    """Start ``sequencer run`` for *run*, without the webhook secrets in its environment."""
     settings = project.settings
     secrets = {webhooks_of(settings).github.secret_env, webhooks_of(settings).linear.secret_env}
     environment = {name: value for name, value in os.environ.items() if name not in secrets}

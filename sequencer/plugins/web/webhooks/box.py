@@ -1,11 +1,12 @@
-"""Deliveries that were taken, each once, and the runs that are worked on because of them.
+"""Stores each delivery once, and the list of runs that need work because of deliveries.
 
-One SQLite file a project in the user's state folder, and not in the project, where an agent could
-write an answer for a person. A delivery is in it before its sender is told so, and its keys stay
-for as long as anybody could send it again. Two servers may share a box: one works, the other
-takes its place when it ends.
+There is one SQLite file per project. It is in the user's state folder, because in the project an
+agent could write an answer in a person's name. A delivery is stored before its sender gets an
+answer, and its keys stay for as long as it could be sent again. Two servers may share a box: one
+works, and the other takes over when that one ends.
 
-Not promised: that a delivery whose sender heard nothing (killed in between) is not there.
+Not promised: that a delivery is missing if its sender got no answer; the server may have been
+killed after it stored the delivery.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from sequencer.store.user_state import make_own, own_state
 
 MOST_WAITING = 1000
 A_MINUTE = 600
-"""New deliveries that are taken; one that comes again is none."""
+"""Most new deliveries taken per minute; repeated ones do not count."""
 KEPT_S = 4 * 24 * 3600
-"""GitHub sends again what is up to three days old."""
+"""How long a delivery's keys are kept: GitHub redelivers for up to three days."""
 BUSY_S = 5.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS deliveries (
@@ -44,39 +45,39 @@ _READ = "SELECT id, taken_at, tracker, kind, body, revision, done FROM deliverie
 
 
 class Delivery(Struct, frozen=True):
-    """What was taken, and what was noted on it before something was done for it."""
+    """A stored delivery, and what was noted about it."""
 
     id: int
     taken_at: float
     tracker: str
     kind: str
-    """Which event, as a header says."""
+    """The event's name, from a header."""
     body: str
     revision: int | None
-    """Of its run when it was tried first."""
+    """Revision of its run before the first try."""
     done: str | None
-    """What was done for it; None: it waits."""
+    """What was done for it; None while it waits."""
 
 
 class BoxFull(Exception):
-    """So many deliveries wait that no more are taken."""
+    """Too many deliveries are waiting; no more are taken."""
 
 
 class BoxBusy(Exception):
-    """So many deliveries were taken within a minute that no more are taken yet."""
+    """Too many deliveries came within a minute; no more are taken yet."""
 
 
 class DeliveryBox:
-    """What waits for one project; its methods raise `sqlite3.Error` where the disk refuses."""
+    """The deliveries of one project; its methods raise `sqlite3.Error` if the disk fails."""
 
     def __init__(self, project_key: str) -> None:
-        """Use the box of the project that trust calls *project_key*; made with the first use."""
+        """Use the box of the project with trust key *project_key*; the first use creates it."""
         self._name = _digest(os.fsencode(project_key))
         self.path = Path(os.path.realpath(own_state())) / "deliveries" / self._name
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """Change the box as a whole, or not at all."""
+        """Open the box; all changes in the block are committed together, or none."""
         make_own("deliveries", self._name)
         with closing(sqlite3.connect(self.path / "box.db", BUSY_S)) as db:
             db.executescript(_TABLES)
@@ -84,19 +85,20 @@ class DeliveryBox:
                 yield db
 
     def take(self, tracker: str, kind: str, id: bytes, body: bytes) -> bool:  # noqa: A002
-        """Keep a delivery; return False if its *body* or its *id* was taken before.
+        """Store a delivery; return False if its *body* or its *id* was taken before.
 
-        The id is not signed, and a second try may be signed as another: either is the same.
+        Either one identifies it: the id is not signed, so a replay can change it, and a
+        tracker's second try may have another body.
 
         Raises:
-            BoxFull: too many wait.
-            BoxBusy: too many were taken within a minute.
+            BoxFull: too many are waiting.
+            BoxBusy: too many came within a minute.
         """
         keys = _digest(body), _digest(tracker.encode() + (id or body))
         row = (*keys, time.time(), tracker, kind, body.decode())
         oldest = row[2] - KEPT_S
         with self._open() as db:
-            # Looking is all that a replay may cost.
+            # A replay costs one query and no write.
             if db.execute(
                 "SELECT 1 FROM deliveries WHERE (body_key = ? OR id_key = ?)"
                 " AND (taken_at >= ? OR done IS NULL)",
@@ -104,17 +106,17 @@ class DeliveryBox:
             ).fetchone():
                 return False
             db.execute("DELETE FROM deliveries WHERE taken_at < ? AND done IS NOT NULL", [oldest])
-            found = db.execute(
+            inserted = db.execute(
                 "INSERT OR IGNORE INTO deliveries (body_key, id_key, taken_at, tracker, kind, body)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 row,
             )
-            if not found.rowcount:
+            if not inserted.rowcount:
                 return False
             (count,) = db.execute("SELECT count(*) FROM deliveries WHERE done IS NULL").fetchone()
             if count > MOST_WAITING:
                 raise BoxFull
-            # By a clock that was wrong some may have been taken later than now.
+            # A wrong clock may have recorded some as taken after now; those do not count.
             (count,) = db.execute(
                 "SELECT count(*) FROM deliveries WHERE taken_at > ? AND taken_at <= ?",
                 (row[2] - 60, row[2]),
@@ -130,47 +132,47 @@ class DeliveryBox:
             return db.execute(query, values).fetchall()
 
     def next(self) -> Delivery | None:
-        """Return the oldest delivery that waits."""
-        found = self._rows(f"{_READ} WHERE done IS NULL ORDER BY id LIMIT 1")
-        return Delivery(*found[0]) if found else None
+        """Return the oldest delivery that waits, or None."""
+        rows = self._rows(f"{_READ} WHERE done IS NULL ORDER BY id LIMIT 1")
+        return Delivery(*rows[0]) if rows else None
 
     def newest(self, count: int) -> list[Delivery]:
-        """Return the deliveries that were taken last, newest first."""
+        """Return the last *count* deliveries that were taken, newest first."""
         return [Delivery(*row) for row in self._rows(f"{_READ} ORDER BY id DESC LIMIT ?", count)]
 
     def note(self, delivery: Delivery, revision: int) -> None:
-        """Remember at which *revision* of its run *delivery* is tried."""
+        """Store the *revision* at which the run of *delivery* was before the first try."""
         with self._open() as db:
             db.execute("UPDATE deliveries SET revision = ? WHERE id = ?", (revision, delivery.id))
 
     def finish(self, delivery: Delivery, done: str) -> None:
-        """Remember what was *done* for *delivery*, and forget what it says."""
+        """Store what was *done* for *delivery*, and erase its body."""
         with self._open() as db:
             db.execute(
                 "UPDATE deliveries SET done = ?, body = '' WHERE id = ?", (done, delivery.id)
             )
 
-    # --- runs that are to be worked on -----------------------------------------------
+    # --- runs that need work -----------------------------------------------------------
 
     def want(self, run: str) -> None:
-        """Remember that *run* is to be worked on from now on."""
+        """Add *run* to the wanted runs, under a new number."""
         with self._open() as db:
             db.execute("INSERT OR REPLACE INTO wanted (run) VALUES (?)", [run])
 
     def wanted(self) -> list[tuple[int, str]]:
-        """Return the runs that are to be worked on, oldest first, each with the number of that."""
+        """Return (number, run) for each wanted run, oldest first."""
         return self._rows("SELECT id, run FROM wanted ORDER BY id")
 
     def unwant(self, run: str, up_to: int = 2**62) -> None:
-        """Forget that *run* is to be worked on, unless it was wanted after the number *up_to*."""
+        """Remove *run* from the wanted runs, unless it was added after number *up_to*."""
         with self._open() as db:
             db.execute("DELETE FROM wanted WHERE run = ? AND id <= ?", (run, up_to))
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Wait until no other server works on this box, and keep others out while the block lasts.
+        """Wait until no other server works on this box; keep others out during the block.
 
-        A thread that waits costs nothing.
+        Call it in a thread of its own: the wait has no limit.
         """
         make_own("deliveries", self._name)
         with (self.path / "worker.lock").open("w") as lock:

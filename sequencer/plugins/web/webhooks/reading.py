@@ -1,12 +1,11 @@
-"""What a delivery of GitHub or Linear asks for, and whether who sent it may ask for that.
+"""Works out what a delivery from GitHub or Linear asks for.
 
-Taken are GitHub's events ``issues`` and ``issue_comment``, and Linear's about an ``Issue``, a
-``Comment`` and an ``AgentSessionEvent``. Everything in them was written elsewhere: who and where
-are compared with the lists of the project, texts are passed on as texts, and a value of the
-wrong type is a refusal. Pure.
+It takes GitHub's events ``issues`` and ``issue_comment``, and Linear's ``Issue``, ``Comment`` and
+``AgentSessionEvent``. Nothing in them is trusted: senders and places are compared with the
+project's lists, texts are passed on as texts, and a value of the wrong type is refused. Pure.
 
-Not promised: that a person wrote a comment who is on the list. A program with their key did it
-just as well, so what posts for a run needs a key of its own.
+Not promised: that the listed person wrote a comment. A program with their key could have, so
+whatever posts for a run needs a key of its own.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from sequencer.plugins.requests.issues import Fields
 from sequencer.plugins.web.webhook_settings import TrackerHook
 
 OWN_MARK = "<!-- sequencer:"
-"""In each comment that a run posts: a run must not answer itself."""
+"""Is in each comment that a run posts: a run must not answer itself."""
 _WORDS = {word: word for word in ("approve", "reject", "retry", "stop")}
 _WORDS |= {"approved": "approve", "rejected": "reject"}
-"""First line of a comment -> what it decides."""
+"""First line of a comment -> its decision."""
 
 Document = Mapping[str, Any]
 
@@ -37,12 +36,12 @@ class Ask(StrEnum):
 
     START = "start"
     ANSWER = "answer"
-    """With a comment: an answer, or guidance."""
+    """A comment: an answer or guidance."""
     STOP = "stop"
 
 
 class TrackerEvent(Struct, frozen=True, kw_only=True):
-    """What was read."""
+    """What a delivery asks for, who asks, and when."""
 
     ask: Ask
     identifier: str
@@ -50,7 +49,7 @@ class TrackerEvent(Struct, frozen=True, kw_only=True):
     places: tuple[str, ...]
     """Names of the repository or team."""
     who: tuple[str, ...]
-    """Names of one person; the first is written down."""
+    """Names of one person; the first one is recorded."""
     at: datetime
     """When it happened, by the tracker's clock."""
     text: str = ""
@@ -58,18 +57,19 @@ class TrackerEvent(Struct, frozen=True, kw_only=True):
     id: str = ""
     """Of a comment in Linear."""
     only_if_labeled: bool = False
-    """A label was taken away, and nobody says which: it counts if the run has one that does."""
+    """A label was removed, but the event does not say which one: the stop applies only if a label
+    started the run."""
 
 
 class Unwanted(Exception):
-    """A delivery that asks for nothing here; its text says why."""
+    """The delivery asks for nothing here; the text says why."""
 
 
 def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     """Return what GitHub's event *kind* asks for.
 
     Raises:
-        Unwanted: nothing.
+        Unwanted: it asks for nothing here.
     """
     if kind not in ("issues", "issue_comment"):
         raise Unwanted(f"events {kind[:40]!r} are not taken")
@@ -77,7 +77,7 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     repository, number = event.section("repository").text("full_name"), issue.get("number")
     if not is_count(number) or not repository:
         raise Unwanted("it names no issue")
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "identifier": f"{repository}#{number}",
         "places": (repository,),
         "who": _user(sender),
@@ -86,8 +86,9 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
         comment = event.section("comment")
         if action != "created" or comment.section("user").get("login") != sender.get("login"):
             raise Unwanted("only new comments are taken")
-        found |= {"text": _said(comment.text("body"), options), "url": comment.text("html_url")}
-        return TrackerEvent(ask=Ask.ANSWER, at=_time(comment, "created_at"), **found)
+        text = _addressed_text(comment.text("body"), options)
+        fields |= {"text": text, "url": comment.text("html_url")}
+        return TrackerEvent(ask=Ask.ANSWER, at=_time(comment, "created_at"), **fields)
     if action in ("labeled", "unlabeled"):
         is_ours = is_one((event.section("label").text("name"),), options.labels)
     elif action in ("assigned", "unassigned"):
@@ -97,19 +98,21 @@ def github(kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
     if not is_ours:
         raise Unwanted(f"this label or assignee starts no run ({action})")
     is_end = action.startswith("un")
-    people = (name for one in issue.sections("assignees") for name in _user(one))
-    labels = (one.text("name") for one in issue.sections("labels"))
+    people = (name for user in issue.sections("assignees") for name in _user(user))
+    labels = (label.text("name") for label in issue.sections("labels"))
     if is_end and (is_one(labels, options.labels) or is_one(people, options.assignees)):
         raise Unwanted("another label or assignee keeps the run going")
     ask = Ask.STOP if is_end else Ask.START
-    return TrackerEvent(ask=ask, at=_time(issue, "updated_at"), **found)
+    return TrackerEvent(ask=ask, at=_time(issue, "updated_at"), **fields)
 
 
 def linear(_kind: str, event: Fields, options: TrackerHook) -> TrackerEvent:
-    """Return what Linear's event asks for; its kind, a header that nobody signs, is not believed.
+    """Return what Linear's event asks for.
+
+    The kind from the header is ignored, because headers are not signed; the body has the type.
 
     Raises:
-        Unwanted: nothing.
+        Unwanted: it asks for nothing here.
     """
     kinds = {"Issue": _linear_issue, "Comment": _linear_comment, "AgentSessionEvent": _session}
     kind = event.text("type")
@@ -122,7 +125,7 @@ def read(tracker: str, kind: str, document: Document, options: TrackerHook) -> T
     """Return what the event *kind* of *tracker* asks for.
 
     Raises:
-        Unwanted: nothing, or a value of it has the wrong type.
+        Unwanted: it asks for nothing here, or one of its values has the wrong type.
     """
     reader = github if tracker == "github" else linear
     try:
@@ -133,42 +136,42 @@ def read(tracker: str, kind: str, document: Document, options: TrackerHook) -> T
 
 def _linear_issue(event: Fields, options: TrackerHook) -> TrackerEvent:
     issue, before, action = event.section("data"), event.section("updatedFrom"), event.get("action")
-    found = _about(issue, event.section("actor")) | {"at": _time(event, "createdAt")}
+    fields = _about(issue, event.section("actor")) | {"at": _time(event, "createdAt")}
     labels = [*issue.sections("labels")]
-    is_labeled = is_one((one.text("name") for one in labels), options.labels)
+    is_labeled = is_one((label.text("name") for label in labels), options.labels)
     is_assigned = is_one(_names(issue.section("assignee"), "email", "id"), options.assignees)
     if action == "create":
         if is_labeled or is_assigned:
-            return TrackerEvent(ask=Ask.START, **found)
+            return TrackerEvent(ask=Ask.START, **fields)
         raise Unwanted("none of its labels or assignees starts a run")
     if action != "update" or not before.has_any("labelIds", "assigneeId"):
         raise Unwanted("neither its labels nor its assignee have changed")
     old = before.get("labelIds")
-    came = [one for one in labels if isinstance(old, list) and one.get("id") not in old]
-    came_to_us = is_one((one.text("name") for one in came), options.labels)
-    if came_to_us or (is_assigned and before.has_any("assigneeId")):
-        return TrackerEvent(ask=Ask.START, **found)
+    added = [label for label in labels if isinstance(old, list) and label.get("id") not in old]
+    has_our_label = is_one((label.text("name") for label in added), options.labels)
+    if has_our_label or (is_assigned and before.has_any("assigneeId")):
+        return TrackerEvent(ask=Ask.START, **fields)
     if is_labeled or is_assigned:
         raise Unwanted("another label or assignee keeps the run going")
-    # Of who was assigned before only the id is told.
-    gone = before.text("assigneeId")
-    may_be_ours = gone and any("@" in one for one in options.assignees)
-    is_unassigned = bool(may_be_ours) or is_one((gone,), options.assignees)
-    return TrackerEvent(ask=Ask.STOP, only_if_labeled=not is_unassigned, **found)
+    # Linear gives only the id of the previous assignee, so a listed email may be the same person.
+    old_assignee = before.text("assigneeId")
+    may_be_ours = old_assignee and any("@" in name for name in options.assignees)
+    is_unassigned = bool(may_be_ours) or is_one((old_assignee,), options.assignees)
+    return TrackerEvent(ask=Ask.STOP, only_if_labeled=not is_unassigned, **fields)
 
 
 def _linear_comment(event: Fields, options: TrackerHook) -> TrackerEvent:
     comment = event.section("data")
     if event.get("action") != "create" or comment.get("botActor"):
         raise Unwanted("only new comments of people are taken")
-    found = _about(comment.section("issue"), comment.section("user"), comment.text("userId"))
-    found |= {"id": comment.text("id"), "at": _time(comment, "createdAt")}
-    found |= {"text": _said(comment.text("body"), options), "url": event.text("url")}
-    return TrackerEvent(ask=Ask.ANSWER, **found)
+    fields = _about(comment.section("issue"), comment.section("user"), comment.text("userId"))
+    fields |= {"id": comment.text("id"), "at": _time(comment, "createdAt")}
+    fields |= {"text": _addressed_text(comment.text("body"), options), "url": event.text("url")}
+    return TrackerEvent(ask=Ask.ANSWER, **fields)
 
 
 def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
-    """Return what an agent of Linear is asked for: it was given an issue, or was told something."""
+    """Return what a Linear agent session asks for: a person assigned an issue, or sent a prompt."""
     session, activity = event.section("agentSession"), event.section("agentActivity")
     issue, at = session.section("issue"), _time(event, "createdAt")
     if event.get("action") == "created":
@@ -179,26 +182,26 @@ def _session(event: Fields, _options: TrackerHook) -> TrackerEvent:
         return TrackerEvent(ask=Ask.STOP, at=at, **about)
     if event.get("action") != "prompted":
         raise Unwanted("only new prompts are taken")
-    # It was said to the agent, so that it need not be mentioned.
+    # The prompt is addressed to the agent, so it needs no mention.
     text = activity.section("content").text("body") or activity.text("body")
     return TrackerEvent(ask=Ask.ANSWER, at=at, text=_without_mark(text), **about)
 
 
-def _about(issue: Fields, who: Fields, user_id: str = "") -> dict[str, Any]:
+def _about(issue: Fields, user: Fields, user_id: str = "") -> dict[str, Any]:
     team = issue.section("team")
     places = (team.text("key"), team.text("id") or issue.text("teamId"))
     identifier = issue.text("identifier")
     if not identifier:
         raise Unwanted("it names no issue")
-    person = _names(who, "email", "id") or (user_id,)
+    person = _names(user, "email", "id") or (user_id,)
     return {"identifier": identifier, "places": tuple(filter(None, places)), "who": person}
 
 
-def _said(text: str, options: TrackerHook) -> str:
-    """Return what a comment says to the run.
+def _addressed_text(text: str, options: TrackerHook) -> str:
+    """Return the part of a comment that is for the run, without the mention.
 
     Raises:
-        Unwanted: it is the run's own, or not meant for it.
+        Unwanted: a run posted it, it is empty, or it does not start with the mention.
     """
     text = _without_mark(text)
     if options.mention is None:
@@ -213,17 +216,17 @@ def _without_mark(text: str) -> str:
     if OWN_MARK in text:
         raise Unwanted("a run posted it")
     lines = text.replace("\r\n", "\n").strip().split("\n")
-    # An answer by mail quotes what it answers.
-    kept = "\n".join(line for line in lines if not line.lstrip().startswith(">")).strip()
-    if not kept:
+    # A reply by mail quotes the comment it replies to.
+    reply = "\n".join(line for line in lines if not line.lstrip().startswith(">")).strip()
+    if not reply:
         raise Unwanted("the comment is empty")
-    return kept
+    return reply
 
 
 def decision(text: str) -> tuple[str, str]:
-    r"""Return which verb the first line of *text* is, if any, and what else it says.
+    r"""Return the verb in the first line of *text*, or "", and the rest of the text.
 
-    The line has to be that word alone, or the word, a colon and a note.
+    The line must be only that word, or the word, a colon and a note.
 
     >>> decision("Approve!\nwell done"), decision("approve: well done")
     (('approve', 'well done'), ('approve', 'well done'))
@@ -239,17 +242,17 @@ def decision(text: str) -> tuple[str, str]:
 
 
 def is_one(names: Collection[str] | Any, known: Collection[str]) -> bool:
-    """Return whether one of *names* is *known*, case aside.
+    """Return whether one of *names* is in *known*, ignoring case.
 
     >>> is_one(("Ann",), ("ann",)), is_one(("",), ("ann",)), is_one((), ())
     (True, False, False)
     """
-    folded = {one.casefold() for one in known}
+    folded = {name.casefold() for name in known}
     return any(name and name.casefold() in folded for name in names)
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Return whether *value* is a number as trackers count: from 1, in 64 bits.
+    """Return whether *value* is a number that a tracker may use: from 1, in 64 bits.
 
     >>> is_count(7), is_count(True), is_count(-1), is_count(10**400)
     (True, False, False, False)
@@ -258,16 +261,16 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def _names(person: Fields, *keys: str) -> tuple[str, ...]:
-    """Return by which names a list may know *person*; none that people choose for show."""
-    found = (person.get(key) for key in keys)
-    texts = (str(one) for one in found if isinstance(one, str) or is_count(one))
-    # A list has plain ASCII, and a few other letters become some of it without their case.
+    """Return the names that a list may have for *person*; display names do not count."""
+    values = (person.get(key) for key in keys)
+    texts = (str(value) for value in values if isinstance(value, str) or is_count(value))
+    # Lists are plain ASCII, and casefold turns a few other letters into ASCII ones.
     return tuple(text for text in texts if text and text.isascii())
 
 
 def _user(user: Fields) -> tuple[str, ...]:
-    """Return the names of a user of GitHub; a login may look like a number."""
-    return (*_names(user, "login"), *(f"id:{one}" for one in _names(user, "id")))
+    """Return the names of a GitHub user; ids get a prefix, as a login may look like a number."""
+    return (*_names(user, "login"), *(f"id:{number}" for number in _names(user, "id")))
 
 
 def _time(fields: Fields, name: str) -> datetime:

@@ -1,12 +1,12 @@
-"""``POST /hooks/github`` and ``/hooks/linear``: what is let in from outside.
+"""``POST /hooks/github`` and ``/hooks/linear``: checks a tracker's deliveries and stores them.
 
-The signature says who asks, so neither cookie nor Origin is asked for; it is checked over the
-bytes as they came, before anything looks into them. Who and where are checked next, and the
-delivery is kept on disk before its sender is told so. What it asks for is done by the clerk.
+The signature identifies the sender, so no cookie or Origin is required. It is checked on the raw
+bytes before they are parsed. Then the sender and the repository or team are checked, and the
+delivery is on disk before the sender gets its answer. The clerk does what the delivery asks for.
 
-A signed delivery that asks for nothing here is answered 200 with the reason: a tracker shows it
-beside the delivery, and switches off an address that answers with errors. Linear counts every
-other status as one.
+A signed delivery that asks for nothing here gets status 200 and the reason: a tracker shows the
+reason next to the delivery, and disables an address that answers with errors. Linear treats every
+other status as an error.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from sequencer.store.strictjson import parse_object
 
 ADDRESS = "/hooks/"
 LINEAR_S = 60.0
-"""Within which of our clock Linear has to have sent it: its own advice."""
+"""Largest difference between Linear's time of sending and our clock; Linear recommends it."""
 NOTHING = "nothing to do: "
 MOST_REFUSED = 20
-"""Kinds of refusals that are remembered for the page about health."""
+"""Kinds of refusals that the health page shows."""
 _HEADERS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 
 
 class Tracker(NamedTuple):
-    """Where a tracker says what."""
+    """The names of a tracker's headers."""
 
     signature: str
     prefix: str
@@ -60,27 +60,30 @@ TRACKERS: Mapping[str, Tracker] = {
 
 
 class Answered(Exception):
-    """The request is answered with a status and a text."""
+    """Ends a request with a status and a text for the sender."""
 
 
 class WebhookReceiver:
-    """Takes deliveries, and lets everything else through to the pages."""
+    """Takes deliveries and passes every other request on to the pages."""
 
     def __init__(self, app: ASGIApp, origins: Iterable[str], site: Site, say: Say) -> None:
-        """Stand before *app*, which has *origins*; the projects of *site* take what they may."""
+        """Wrap *app*, which has *origins*, and take deliveries for the projects of *site*.
+
+        *say* gets the messages for the person who started the server.
+        """
         self._app = app
-        self._hosts = frozenset(one.partition("://")[2].lower() for one in origins)
+        self._hosts = frozenset(origin.partition("://")[2].lower() for origin in origins)
         self._clerks = [Clerk(shown, say) for shown in site.projects.values()]
         self._refused = site.refused
         self._uploads = Uploads()
 
     def begin(self) -> None:
-        """Work on what earlier servers have left."""
+        """Act on the deliveries and runs that earlier servers left."""
         for clerk in self._clerks:
             clerk.begin()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or let the pages answer."""
+        """Answer a delivery; pass any other request on."""
         if scope["type"] != "http" or not scope["path"].startswith(ADDRESS):
             await self._app(scope, receive, send)
             return
@@ -92,7 +95,7 @@ class WebhookReceiver:
             status, text = answered.args
             if status >= 400 or text.startswith(NOTHING):  # noqa: PLR2004
                 self._remember(f"{status}, {text}" if name in TRACKERS else "404, another address")
-        # The body of a refused request was perhaps not read.
+        # A refused request's body may be unread, so the connection can't be used again.
         more = {"connection": "close"} if status >= 400 else {}  # noqa: PLR2004
         answer = JSONResponse({"sequencer": text}, status, {**_HEADERS, **more})
         await answer(scope, receive, send)
@@ -106,14 +109,15 @@ class WebhookReceiver:
     async def _take(self, request: Request, name: str) -> None:
         if is_two_lengths(request.headers):
             raise Answered(400, "its length is given twice, as Content-Length and as chunks")
-        told = request.headers.get("content-length")
-        if not (told or "0").isdecimal() or int((told or "0")[:20]) > MOST_BYTES:
+        length = request.headers.get("content-length")
+        # Twenty digits are enough to compare; more would only cost time.
+        if not (length or "0").isdecimal() or int((length or "0")[:20]) > MOST_BYTES:
             raise Answered(413, f"at most {MOST_BYTES} bytes")
         address = request.client.host if request.client else ""
-        size = int(told) if told else None if "transfer-encoding" in request.headers else 0
+        size = int(length) if length else None if "transfer-encoding" in request.headers else 0
         try:
             async with self._uploads.room(address, size) as upload:
-                # Before any other check: a refusal would not reach a tracker that still sends.
+                # Read first, then check: a tracker that is still sending would miss a refusal.
                 body = await _read(request, upload)
                 _ensure_delivery(request, name, self._hosts)
                 signed = await to_thread.run_sync(self._signed, name, request.headers, body)
@@ -125,16 +129,17 @@ class WebhookReceiver:
     def _signed(
         self, name: str, headers: Mapping[str, str], body: bytes
     ) -> list[tuple[Clerk, Project]]:
-        """Return the projects with whose secret *body* was signed, each with who works for it.
+        """Return each project whose secret signed *body*, with its clerk.
 
-        One that nobody trusts is none: it could name any variable, and take what is another's.
+        Only trusted projects count: another one could name any environment variable as its
+        secret, and so take deliveries for a different project.
 
         Raises:
-            Answered: there is none.
+            Answered: no project's secret matches.
         """
         tracker = TRACKERS[name]
         signature = headers[tracker.signature].removeprefix(tracker.prefix)
-        found = []
+        signed = []
         for clerk in self._clerks:
             try:
                 project = clerk.shown.acting()
@@ -144,24 +149,25 @@ class WebhookReceiver:
             if not options.places or options.lack(os.environ):
                 continue
             secret = os.environ[options.secret_env].encode()
-            made = hmac.new(secret, body, "sha256").hexdigest()
-            if hmac.compare_digest(made.encode(), signature.encode()):
-                found.append((clerk, project))
-        if not found:
+            expected = hmac.new(secret, body, "sha256").hexdigest()
+            if hmac.compare_digest(expected.encode(), signature.encode()):
+                signed.append((clerk, project))
+        if not signed:
             raise Answered(401, "the signature does not match any secret that is set here")
-        return found
+        return signed
 
 
 async def _read(request: Request, upload: Upload) -> bytes:
-    parts = bytearray()
+    body = bytearray()
     try:
         async with asyncio.timeout(BODY_S) as upload.arriving:
             async for part in request.stream():
-                parts += part
-                upload.received = len(parts)
-                if len(parts) > MOST_BYTES:
+                body += part
+                upload.received = len(body)
+                # The sender may have announced less, or no length.
+                if len(body) > MOST_BYTES:
                     raise Answered(413, f"at most {MOST_BYTES} bytes")
-        return bytes(parts)
+        return bytes(body)
     except TimeoutError:
         if upload.made_room:
             raise Answered(503, "too many deliveries at the same time") from None
@@ -173,15 +179,15 @@ async def _read(request: Request, upload: Upload) -> bytes:
 
 
 def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> None:
-    """Return if the headers of *request* are those of a delivery, its signature aside.
+    """Return if *request* has the headers of a delivery; the signature is not verified.
 
     Raises:
-        Answered: they are not.
+        Answered: a header is missing, wrong, or repeated.
     """
     headers, tracker = request.headers, TRACKERS.get(name)
-    for one in ("host", *(tracker or ())):
-        if len(headers.getlist(one)) > 1:
-            raise Answered(400, f"header {one} is there more than once")
+    for header in ("host", *(tracker or ())):
+        if len(headers.getlist(header)) > 1:
+            raise Answered(400, f"header {header} appears more than once")
     if headers.get("host", "").lower() not in hosts:
         raise Answered(421, "this is not the name of these pages; --name sets it")
     if tracker is None:
@@ -198,7 +204,7 @@ def _ensure_delivery(request: Request, name: str, hosts: Collection[str]) -> Non
 def _keep(
     name: str, headers: Mapping[str, str], body: bytes, signed: list[tuple[Clerk, Project]]
 ) -> None:
-    """Keep a delivery of those who *signed* it on disk, and let somebody work on it.
+    """Store a delivery for the first of the *signed* projects that accepts it; wake its clerk.
 
     Raises:
         Answered: it is refused, or asks for nothing here.
@@ -229,10 +235,10 @@ def _keep(
 
 
 def _document(name: str, body: bytes) -> dict[str, Any]:
-    """Return what the signed *body* of the tracker called *name* says.
+    """Return the JSON object in the signed *body* from the tracker called *name*.
 
     Raises:
-        Answered: it can't be read, or was sent long ago.
+        Answered: it can't be read, or Linear sent it more than `LINEAR_S` ago.
     """
     try:
         document = parse_object(body, MOST_BYTES)
