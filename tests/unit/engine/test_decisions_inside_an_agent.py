@@ -90,7 +90,7 @@ OF_THE_ENGINE = {"expire_waits"}
 LOOKS = {"ensure_may_begin", "ensure_may_decide", "kind", "nodes"}
 RUN_LOOKS = {
     *(
-        "control",
+        "commands",
         "definition",
         "detached",
         "dispatch",
@@ -100,7 +100,7 @@ RUN_LOOKS = {
         "history",
         "kind",
     ),
-    *("makers", "next", "standing", "standing_at", "stopped_by", "view", "workflow"),
+    *("makers", "next", "readiness", "readiness_at", "stopped_by", "view", "workflow"),
     "workflow_for",
 }
 RUN_OF_THE_ENGINE = {"turn", "work", "worker"}
