@@ -168,7 +168,7 @@ def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Diag
         for lock in stale(*folders):
             is_own_ref = "/refs/worktree/sequencer" in lock.path.as_posix()
             if not is_own_ref and not is_cut_off(lock.path):
-                message = f"a git lock is in the way: {lock.words}"
+                message = f"a git lock is in the way: {lock.description}"
                 yield Diagnostic(Level.WARNING, area, message, str(lock.path), lock.hint)
 
 

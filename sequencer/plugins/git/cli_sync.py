@@ -274,8 +274,8 @@ def report_of(
             "revision": sync_status.known.revision,
             "at": sync_status.known.at,
         },
-        "here": _facts(sync_status.here),
-        "branch": _facts(sync_status.there),
+        "here": _facts(sync_status.local_head),
+        "branch": _facts(sync_status.remote_head),
         "claims": [
             claim.model_dump(mode="json") | {"liveness": str(liveness), "quiet_s": quiet_s(claim)}
             for claim, liveness in (seen.holders if seen else ())

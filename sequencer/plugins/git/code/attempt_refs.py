@@ -190,7 +190,7 @@ class AttemptWorkspace(GitWorkspace):
             message = f"does not accept pushes: {pushed.reason}"
             raise RemoteUnreachable(message, where=remote, hint=hint, is_denied=True)
         if pushed.verdict is not PushVerdict.ACCEPTED:
-            said = f" ({pushed.said})" if pushed.said else ""
+            said = f" ({pushed.hook_output})" if pushed.hook_output else ""
             raise self._tree.refused(
                 f"{remote} refused {ref}: {self._hide(pushed.reason + said)}",
                 f"allow workers to create branches below {ATTEMPTS}/",

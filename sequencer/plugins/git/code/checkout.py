@@ -393,7 +393,7 @@ TRIES = 5
 _LOCKED = re.compile(r"Unable to create '(.+\.lock)': File exists")
 
 
-class PlaceResult(StrEnum):
+class FolderResult(StrEnum):
     """What became of an attempt's changes."""
 
     SHARED = "shared"
@@ -409,10 +409,10 @@ class PlaceResult(StrEnum):
     """Something in the worktree can't be committed; it stays."""
 
 
-class PlaceLeft(Struct, frozen=True):
+class ClosedFolder(Struct, frozen=True):
     """What an attempt has left."""
 
-    result: PlaceResult
+    result: FolderResult
     error: str | None = None
     """Not None: the attempt has failed, even if its agent was content."""
     hint: str | None = None
@@ -458,7 +458,7 @@ class Merge(NamedTuple):
     run: str | None
     """Of the worktree; None: the default run."""
 
-    def make(self, tip: str) -> PlaceLeft:
+    def make(self, tip: str) -> ClosedFolder:
         """Merge *tip*, which has all of the worktree; the caller holds the lock of merges.
 
         Raises:
@@ -470,7 +470,7 @@ class Merge(NamedTuple):
                 return merged
         return self.in_the_way("someone else keeps committing there")
 
-    def tried(self, tip: str) -> PlaceLeft | None:
+    def tried(self, tip: str) -> ClosedFolder | None:
         """Merge *tip* once; None: the checkout has another commit by now."""
         checkout = self.checkout
         checkout.ensure_in_place()
@@ -499,7 +499,7 @@ class Merge(NamedTuple):
             first = "wait for git there to finish, or remove its lock"
         return self.in_the_way(reason, files, first)
 
-    def elsewhere(self, head: str) -> PlaceLeft | None:
+    def elsewhere(self, head: str) -> ClosedFolder | None:
         """Return that the work was begun on something else than *head*; None: it was not.
 
         A merge would bring along what its branch has from there.
@@ -522,7 +522,7 @@ class Merge(NamedTuple):
         hint = f"{own} applies only the work; or bring that commit back"
         return self.in_the_way(reason, first=hint)
 
-    def made(self, head: str, tip: str) -> PlaceLeft:
+    def made(self, head: str, tip: str) -> ClosedFolder:
         """Return a merge of *tip* into *head*, which nobody but the worktree has yet."""
         git, worktree = self.git, self.worktree
         git.run("checkout", "--quiet", "--detach", head, settings=QUIET)
@@ -535,25 +535,25 @@ class Merge(NamedTuple):
             files = tuple(sorted({os.fsdecode(path) for path in told.split(b"\0") if path}))
             if not files:
                 return self.in_the_way(failed.reason)
-            return PlaceLeft(
-                PlaceResult.CONFLICT,
+            return ClosedFolder(
+                FolderResult.CONFLICT,
                 f"can't be merged: conflicts in {listed(files)}; {self.checkout.kept_on(worktree)}",
                 f"merge it by hand with {self.checkout.by_hand(worktree)}{self.then}",
                 files=files,
             )
         made = git.text("rev-parse", "HEAD")
         if made == head:  # git merges nothing where everything is there
-            return PlaceLeft(PlaceResult.UNCHANGED)
-        return PlaceLeft(PlaceResult.MERGED, commit=made)
+            return ClosedFolder(FolderResult.UNCHANGED)
+        return ClosedFolder(FolderResult.MERGED, commit=made)
 
-    def in_the_way(self, reason: str, files: tuple[str, ...] = (), first: str = "") -> PlaceLeft:
+    def in_the_way(self, reason: str, files: tuple[str, ...] = (), first: str = "") -> ClosedFolder:
         """Return that the checkout can't be moved, for *reason*; *first* is what to do about it."""
         checkout, worktree = self.checkout, self.worktree
         about = f": {listed(files)}" if files else ""
         first, reason = first or "commit or stash these changes", reason.rstrip(":")
         kept = checkout.kept_on(worktree)
-        return PlaceLeft(
-            PlaceResult.IN_THE_WAY,
+        return ClosedFolder(
+            FolderResult.IN_THE_WAY,
             f"{checkout.called} is in the way of the merge{about} ({reason}); {kept}",
             f"{first}, then {checkout.by_hand(worktree)}{self.then}",
             files=files,

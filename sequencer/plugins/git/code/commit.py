@@ -241,7 +241,7 @@ class _Index:
                     time.sleep(_PAUSE_S)
                     continue
                 lock = look(self._lock, self._tree.git_dir)
-                told, hint = (f": {lock.words}", lock.hint) if lock else ("", "start again")
+                told, hint = (f": {lock.description}", lock.hint) if lock else ("", "start again")
                 raise self._tree.refused(f"is locked by another git process{told}", hint) from None
             except OSError as error:
                 raise self._tree.refused(f"can't be written: {error.strerror}") from error

@@ -11,9 +11,9 @@ from sequencer.engine.workspace import Workspace
 from sequencer.errors import SequencerError, WorkTreeRefused
 from sequencer.plugins.git.code.checkout import Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
-from sequencer.plugins.git.code.places import TaskPlaces
 from sequencer.plugins.git.code.run_worktree import RunWorktree
 from sequencer.plugins.git.code.set_aside import forget
+from sequencer.plugins.git.code.task_folders import TaskFolders
 from sequencer.plugins.git.code.task_worktrees import TaskWorktrees
 from sequencer.plugins.git.code.unmerged import Unmerged
 from sequencer.plugins.git.code.workspace import folders_of
@@ -75,20 +75,20 @@ def task_worktrees(
     With *fails_on_write*, an attempt at a task that only reads fails if it has written.
     """
 
-    def made() -> TaskPlaces:
+    def made() -> TaskFolders:
         # Of a worktree of ours we know git's own files, whatever agents do to the others.
         checkout = outer.checkout if isinstance(outer, RunWorktree) else None
         if checkout is None:
             checkout = _checkout_of(project, run, outer.folder)
-        return TaskPlaces(checkout, run, project.redaction, fails_on_write=fails_on_write)
+        return TaskFolders(checkout, run, project.redaction, fails_on_write=fails_on_write)
 
     return TaskWorktrees(outer, made)
 
 
-def _task_places(project: Project, run: str | None) -> TaskPlaces:
+def _task_places(project: Project, run: str | None) -> TaskFolders:
     """Return what looks after the worktrees of the run called *run* in the project's folder."""
     checkout = _checkout_of(project, run, project.settings.project_dir)
-    return TaskPlaces(checkout, run, project.redaction)
+    return TaskFolders(checkout, run, project.redaction)
 
 
 def _checkout_of(project: Project, run: str | None, folder: Path) -> Checkout:

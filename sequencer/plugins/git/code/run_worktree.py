@@ -2,7 +2,7 @@
 
 Looked at before each attempt: git's two files have to lead from it to this repository and back,
 and what an agent has committed and went away from is kept on a branch. What becomes of its work is
-what becomes of a task's (`places`).
+what becomes of a task's (`task_folders`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.checkout import PATIENCE_S, Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
-from sequencer.plugins.git.code.places import OwnPlace, TaskPlaces
 from sequencer.plugins.git.code.set_aside import (
     AttemptFiles,
     Unkept,
@@ -35,6 +34,7 @@ from sequencer.plugins.git.code.set_aside import (
     attempts_of,
     complete,
 )
+from sequencer.plugins.git.code.task_folders import OwnTaskFolder, TaskFolders
 from sequencer.plugins.git.code.tree import TreeStatus
 from sequencer.plugins.git.code.unmerged import commits_of
 from sequencer.plugins.git.code.worktrees import (
@@ -67,7 +67,7 @@ class RunWorktree(InnerWorkspace):
     def __init__(
         self,
         outer: Workspace,
-        places: TaskPlaces,
+        places: TaskFolders,
         setup: Sequence[Sequence[str]],
         setup_timeout_s: float,
         *,
@@ -191,7 +191,7 @@ class RunWorktree(InnerWorkspace):
             if worktree is None:
                 self._refuse_again(head)
                 return
-            place = OwnPlace(self._trees, worktree)
+            place = OwnTaskFolder(self._trees, worktree)
             left = place.end(is_accepted=True, wait_for_turn=lambda: None)
             noted = None if left.error is None else notes.read(worktree.name)
             if noted is not None and noted.phase is Phase.LEFT:

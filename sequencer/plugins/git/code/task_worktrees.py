@@ -9,18 +9,18 @@ from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
-from sequencer.plugins.git.code.places import TaskPlaces
+from sequencer.plugins.git.code.task_folders import TaskFolders
 
 
 class TaskWorktrees(InnerWorkspace):
     """Opens folders for attempts at tasks; their work is merged into the outer workspace."""
 
-    def __init__(self, outer: Workspace, make: Callable[[], TaskPlaces]) -> None:
+    def __init__(self, outer: Workspace, make: Callable[[], TaskFolders]) -> None:
         """Merge into *outer*; *make* returns the folders of its tasks as *outer* is now."""
         super().__init__(outer)
         self._make = make
         self._guard = threading.Lock()
-        self._made: tuple[Path, TaskPlaces] | None = None
+        self._made: tuple[Path, TaskFolders] | None = None
 
     def open(self, attempt: Attempt) -> AttemptFolder:
         if (node := attempt.node) is None or node.task is None:
@@ -33,7 +33,7 @@ class TaskWorktrees(InnerWorkspace):
         return (*super().clean(live), *self._places.clean(live))
 
     @property
-    def _places(self) -> TaskPlaces:
+    def _places(self) -> TaskFolders:
         with self._guard:
             folder = self.outer.folder
             if self._made is None or self._made[0] != folder:

@@ -480,7 +480,7 @@ class WorkTree:
         folders = (self.git_dir, self.common_dir)
         lock = next(filter(None, (in_the_way(failed.stderr, one) for one in folders)), None)
         if lock is not None:
-            return Obstacle(f"{failed.reason}: {lock.words}", lock.hint)
+            return Obstacle(f"{failed.reason}: {lock.description}", lock.hint)
         if "index.lock" in failed.stderr:
             hint = "wait for the git process that works there"
         elif named:

@@ -34,9 +34,9 @@ from sequencer.plugins.git.code.checkout import (
     Checkout,
     CheckoutLook,
     CheckoutWatch,
+    ClosedFolder,
+    FolderResult,
     Merge,
-    PlaceLeft,
-    PlaceResult,
 )
 from sequencer.plugins.git.code.gathering import (
     Cleared,
@@ -56,7 +56,7 @@ _FAILURES = (GitFailed, SequencerError, OSError)
 """What git and the file system may have against something."""
 
 
-class SharedPlace(AttemptFolder):
+class SharedTaskFolder(AttemptFolder):
     """The folder of the workspace around the tasks, for one attempt at a task."""
 
     def __init__(
@@ -99,17 +99,19 @@ class SharedPlace(AttemptFolder):
         notices = (*left.notices, *after.notices)
         return replace(left, notices=notices, told=(*left.told, *after.told))
 
-    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
+    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> ClosedFolder:
         """Return what has changed, if nothing should have; there is nothing to merge."""
         del is_accepted, wait_for_turn
         writers = self._ended()
         if self._watch is None or self._before is None:
-            return PlaceLeft(PlaceResult.SHARED)
+            return ClosedFolder(FolderResult.SHARED)
         written = self._watch.changes_between(self._before, self._watch.look())
-        return PlaceLeft(PlaceResult.SHARED, written=written, writers=writers if written else ())
+        return ClosedFolder(
+            FolderResult.SHARED, written=written, writers=writers if written else ()
+        )
 
 
-class OwnPlace(AttemptFolder):
+class OwnTaskFolder(AttemptFolder):
     """A worktree, for one attempt at a task."""
 
     is_own = True
@@ -118,7 +120,7 @@ class OwnPlace(AttemptFolder):
         """Work in *worktree*, one of *trees*."""
         self._trees = trees
         self._worktree = worktree
-        self._left: PlaceLeft | None = None
+        self._left: ClosedFolder | None = None
         """What it has come to; it is closed once."""
         self.folder = trees.notes.folder(worktree)
         super().__init__(self.folder / trees.checkout.prefix)
@@ -129,7 +131,7 @@ class OwnPlace(AttemptFolder):
         left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
         return left.told(fails_on_write=False)
 
-    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
+    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> ClosedFolder:
         """Commit what was done; merge it if the attempt *is_accepted*, else keep it.
 
         *wait_for_turn* returns when the attempt may be merged, and is called only if there is
@@ -140,7 +142,7 @@ class OwnPlace(AttemptFolder):
             self._left = self._closed(wait_for_turn, is_accepted=is_accepted)
         return self._left
 
-    def _closed(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> PlaceLeft:
+    def _closed(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> ClosedFolder:
         try:
             self._trees.checkout.ensure_in_place()
             gathered = self._trees.gather(self._worktree)
@@ -158,14 +160,14 @@ class OwnPlace(AttemptFolder):
         try:
             wait_for_turn()
         except BaseException:
-            self._left = self._ended(gathered, PlaceLeft(PlaceResult.KEPT))
+            self._left = self._ended(gathered, ClosedFolder(FolderResult.KEPT))
             raise
         try:
             return self._merged(gathered)
         except _FAILURES as error:
             return self._merged_after_all(gathered, f"can't be merged: {_reason(error)}")
 
-    def _merged(self, gathered: Gathered) -> PlaceLeft:
+    def _merged(self, gathered: Gathered) -> ClosedFolder:
         with self._trees.checkout.merge_lock():
             worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
             self._worktree = worktree
@@ -174,27 +176,27 @@ class OwnPlace(AttemptFolder):
             merged = made.make(gathered.tip)
         return self._ended(gathered, merged)
 
-    def _merged_after_all(self, gathered: Gathered, message: str) -> PlaceLeft:
+    def _merged_after_all(self, gathered: Gathered, message: str) -> ClosedFolder:
         """Look what the checkout has, where something has failed on the way."""
         tip, contains = gathered.tip, self._trees.checkout.contains
         with contextlib.suppress(*_FAILURES):
             made = self._trees.git_of(self._worktree).text("rev-parse", "HEAD")
             head = self._trees.checkout.commit()
             if made != tip and head and contains(made, tip) and contains(head, made):
-                return self._ended(gathered, PlaceLeft(PlaceResult.MERGED, commit=made))
+                return self._ended(gathered, ClosedFolder(FolderResult.MERGED, commit=made))
         return self._stays(message)
 
-    def _not_merged(self, gathered: Gathered, *, is_accepted: bool) -> PlaceLeft | None:
+    def _not_merged(self, gathered: Gathered, *, is_accepted: bool) -> ClosedFolder | None:
         """Return what becomes of work that is not to be merged; None: it is."""
         if gathered.tip == self._worktree.base:
-            return PlaceLeft(PlaceResult.UNCHANGED)
+            return ClosedFolder(FolderResult.UNCHANGED)
         if not is_accepted:
-            return PlaceLeft(PlaceResult.KEPT)
+            return ClosedFolder(FolderResult.KEPT)
         refused = self._trees.with_keys(self._worktree, gathered)
         if not refused:
             return None
-        return PlaceLeft(
-            PlaceResult.KEPT,
+        return ClosedFolder(
+            FolderResult.KEPT,
             f"is not merged, because one of its commits adds a key: {reasons(refused)}; "
             + self._trees.checkout.kept_on(self._worktree),
             f"take the key out of these commits, then {self._by_hand}; "
@@ -202,14 +204,14 @@ class OwnPlace(AttemptFolder):
             files=tuple(one.path for one in refused),
         )
 
-    def _ended(self, gathered: Gathered, left: PlaceLeft) -> PlaceLeft:
+    def _ended(self, gathered: Gathered, left: ClosedFolder) -> ClosedFolder:
         """Remove the worktree, unless it holds what would be lost, and complete *left*."""
-        branch = None if left.result is PlaceResult.MERGED else self._worktree.branch
+        branch = None if left.result is FolderResult.MERGED else self._worktree.branch
         if others := self._trees.others_in(self._worktree, gathered):
             notices = (in_others(others), *gathered.notices, *self._trees.keep(self._worktree))
             return replace(left, branch=branch, folder=self.folder, notices=notices)
         # What is kept has a branch; of the rest the checkout has everything.
-        has_all = left.result in (PlaceResult.MERGED, PlaceResult.UNCHANGED)
+        has_all = left.result in (FolderResult.MERGED, FolderResult.UNCHANGED)
         try:
             cleared = self._trees.remove(self._worktree, gathered.tip if has_all else None)
         except _FAILURES as error:
@@ -218,13 +220,13 @@ class OwnPlace(AttemptFolder):
         notices = (*gathered.notices, *cleared.notices)
         return replace(left, branch=cleared.branch, notices=notices)
 
-    def _not_gathered(self, error: Exception) -> PlaceLeft:
+    def _not_gathered(self, error: Exception) -> ClosedFolder:
         """Leave what could not be committed to a person, if there is anything to look at."""
         if self.folder.is_dir():
             return self._stays(f"can't be committed: {_reason(error)}")
         branch = self._worktree.branch
-        return PlaceLeft(
-            PlaceResult.REFUSED,
+        return ClosedFolder(
+            FolderResult.REFUSED,
             f"its worktree, {self.folder}, was removed while it worked; "
             f"what it had committed is on branch {branch}",
             "have the task done again" if self._worktree.task else self._by_hand,
@@ -235,11 +237,11 @@ class OwnPlace(AttemptFolder):
     def _by_hand(self) -> str:
         return self._trees.checkout.by_hand(self._worktree)
 
-    def _stays(self, message: str) -> PlaceLeft:
+    def _stays(self, message: str) -> ClosedFolder:
         """Leave the worktree to a person."""
         look = typed_command("git", "-C", str(self.folder), "status")
-        return PlaceLeft(
-            PlaceResult.REFUSED,
+        return ClosedFolder(
+            FolderResult.REFUSED,
             f"{message}; its work is in {self.folder}, "
             f"and none of it is in {self._trees.checkout.called}",
             f"look there ({look}), and fix what is said, or take over by hand what you need",
@@ -263,7 +265,7 @@ LOOKED_BACK = 2000
 """Commits that are looked through for merges of earlier attempts."""
 
 
-class TaskPlaces:
+class TaskFolders:
     """The folders in which the tasks of one run work."""
 
     def __init__(
@@ -274,10 +276,10 @@ class TaskPlaces:
         *,
         fails_on_write: bool = False,
     ) -> None:
-        """Give tasks of *run* (None: the default run) places in *checkout*, or beside it.
+        """Give the tasks of *run* (None: the default run) worktrees next to its state, or *checkout*.
 
-        *redaction* knows what is never committed; *fails_on_write*: see `SharedPlace`. Nothing is
-        started or written before the first place is opened.
+        *redaction* decides what is never committed; *fails_on_write*: see `SharedTaskFolder`. No
+        process is started and nothing is written before the first folder is opened.
         """
         self._hide, self._run = redaction.hide_text, run
         self._checkout, self.trees = checkout, TaskTrees(checkout, run, redaction)
@@ -300,7 +302,7 @@ class TaskPlaces:
         shared: Callable[[], AttemptFolder],
         *,
         is_first: bool,
-    ) -> OwnPlace | SharedPlace:
+    ) -> OwnTaskFolder | SharedTaskFolder:
         """Return where the attempt with *token* at the task *node* works.
 
         *shared* opens the folder for one that gets no worktree. Where the attempt is not the
@@ -315,7 +317,7 @@ class TaskPlaces:
         if not traits.worktree:
             # One that only reads has nothing to isolate.
             return self._writing(task, token, shared())
-        made: OwnPlace | SharedPlace
+        made: OwnTaskFolder | SharedTaskFolder
         if isinstance(status := self.look(), TreeStatus):
             made = self._isolated(task, token, run_id, node.label, status)
         else:
@@ -329,10 +331,10 @@ class TaskPlaces:
 
     def _isolated(
         self, task: str, token: int, run_id: str, subject: str, status: TreeStatus
-    ) -> OwnPlace:
+    ) -> OwnTaskFolder:
         worktree = self.trees.add(task, token, run_id, status, subject)
         lacks = self._told_once(self.trees.notes.folder(worktree))
-        return OwnPlace(self.trees, worktree, (*self.uncommitted(status), *lacks))
+        return OwnTaskFolder(self.trees, worktree, (*self.uncommitted(status), *lacks))
 
     def _why_shared(self, obstacle: str) -> tuple[str, ...]:
         """Return that there are no worktrees, for the first attempt that would have one."""
@@ -341,7 +343,7 @@ class TaskPlaces:
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
         return (notice,) if is_first else ()
 
-    def _reading(self, token: int, shared: AttemptFolder) -> SharedPlace:
+    def _reading(self, token: int, shared: AttemptFolder) -> SharedTaskFolder:
         with self._guard:
             self._meanwhile[token] = dict(self._writers)
 
@@ -349,11 +351,13 @@ class TaskPlaces:
             with self._guard:
                 return tuple(sorted(set(self._meanwhile.pop(token, {}).values())))
 
-        return SharedPlace(shared, self._watch, fails_on_write=self._fails_on_write, ended=ended)
+        return SharedTaskFolder(
+            shared, self._watch, fails_on_write=self._fails_on_write, ended=ended
+        )
 
     def _writing(
         self, task: str, token: int, shared: AttemptFolder, notices: tuple[str, ...] = ()
-    ) -> SharedPlace:
+    ) -> SharedTaskFolder:
         with self._guard:
             self._writers[token] = task
             for seen in self._meanwhile.values():
@@ -364,7 +368,7 @@ class TaskPlaces:
                 self._writers.pop(token, None)
             return ()
 
-        return SharedPlace(shared, notices=notices, ended=ended)
+        return SharedTaskFolder(shared, notices=notices, ended=ended)
 
     def look(self) -> TreeStatus | str:
         """Return what the checkout has, or why there can be no worktrees."""
