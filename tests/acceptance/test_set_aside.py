@@ -373,7 +373,7 @@ def test_a_restoration_that_was_cut_off_is_not_completed_over_a_persons_change(
     attempt = Attempt(begun)
     attempt.keep()
     assert files_of(place) == before
-    assert f"stay: somebody has changed {path!r} meanwhile" in attempt.said[0]
+    assert f"stay: someone has changed {path!r} meanwhile" in attempt.said[0]
     assert json.loads(place.with_suffix(".json").read_text())["restoring"] == {}
 
 

@@ -122,7 +122,9 @@ def test_killed_before_the_push(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run = here.begin(head())
     lost = commit(here.folder, {"lost": "1"})
-    here.carrier._tenancy.plan(run.claims[0], "main", lost, refs(bare)["main"], has_more=False)
+    here.carrier._work_tree_lock.plan(
+        run.claims[0], "main", lost, refs(bare)["main"], has_more=False
+    )
     here.carrier.leave(None)
     run = there.step(run, "one")
     here.restart()

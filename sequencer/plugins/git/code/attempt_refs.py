@@ -222,7 +222,7 @@ class AttemptWorkspace(GitWorkspace):
             if isinstance(made, str):
                 self._ensure_taken(self._pushed([RefMove(ref, tips.get(ref), made)]), ref)
                 return Work.model_validate({"branch": work.branch, "commit": made, "ref": ref})
-            kept = self._tenancy.kept_name(claim)
+            kept = self._work_tree_lock.kept_name(claim)
             self._pushed([RefMove(f"refs/heads/{kept}", None, mine)])
             return (
                 f"its changes conflict with what was accepted meanwhile in "

@@ -1,11 +1,12 @@
-"""Where the attempts at a team's tasks work, or a whole run, and what becomes of their work.
+"""The folders in which attempts at a team's tasks work, and what becomes of their work.
 
-A worktree for each task that writes, or for the run, whose changes are committed, merged or kept
-on a branch; or the shared checkout, which is only looked at. Closing never loses work and leaves
-the checkout with all of an accepted attempt, or with nothing of it. Many threads and processes may
-open, close and clean at once. Where there is no repository, or no commit yet, tasks work in the
-shared checkout, and that is said once. Not promised: that tasks which write there keep out of each
-other's way.
+A task that writes gets its own worktree; its changes are committed, then merged or kept on a
+branch. A task that only reads gets the shared checkout, which is watched for changes. Closing a
+folder never loses work, and the checkout gets all of an accepted attempt or nothing of it. Many
+threads and processes may open, close and clean at the same time.
+
+Without a repository, or before its first commit, all tasks work in the shared checkout, and one
+notice says so. Not promised: that tasks which write there do not disturb each other.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from sequencer.plugins.git.code.gathering import (
     Cleared,
     Gathered,
     TaskTrees,
-    in_others,
-    told,
+    nested_text,
+    refusal_text,
 )
 from sequencer.plugins.git.code.lacking import Lacking, lacking
 from sequencer.plugins.git.code.merged_branches import remove_merged_branches
@@ -53,11 +54,11 @@ from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
 from sequencer.plugins.git.process import GitFailed
 
 _FAILURES = (GitFailed, SequencerError, OSError)
-"""What git and the file system may have against something."""
+"""Errors by which git or the file system refuse something."""
 
 
 class SharedTaskFolder(AttemptFolder):
-    """The folder of the workspace around the tasks, for one attempt at a task."""
+    """The shared folder of the outer workspace, for one attempt at a task."""
 
     def __init__(
         self,
@@ -68,10 +69,10 @@ class SharedTaskFolder(AttemptFolder):
         notices: tuple[str, ...] = (),
         ended: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
-        """Work in *outer*; with *watch* it is only read, and looked at before and after.
+        """Use *outer*; with *watch* the task only reads, and the folder is compared at the end.
 
-        *fails_on_write*: an attempt that has changed something all the same has failed. *ended* is
-        called at the end and returns the tasks that have worked there meanwhile.
+        *fails_on_write*: an attempt that changed something nevertheless has failed. *ended* is
+        called at the end and returns the tasks that wrote there in the meantime.
         """
         super().__init__(outer.cwd)
         self._outer = outer
@@ -86,21 +87,21 @@ class SharedTaskFolder(AttemptFolder):
         self.notes = outer.notes
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
-        """Close the place, then the outer folder.
+        """Close this folder, then the outer one.
 
-        The outer folder sees a failed attempt if the place reports an error, or if a task that only
-        reads has written.
+        The outer folder is closed as for a failed attempt if this one reports an error, or if a
+        task that only reads has written.
         """
-        found = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
-        left = found.told(fails_on_write=self._fails_on_write)
-        if left.error is not None or found.written:
+        closed = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
+        left = closed.leftovers(fails_on_write=self._fails_on_write)
+        if left.error is not None or closed.written:
             status = OutcomeStatus.FAILED
         after = self._outer.close(status, wait_for_turn)
         notices = (*left.notices, *after.notices)
         return replace(left, notices=notices, told=(*left.told, *after.told))
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> ClosedFolder:
-        """Return what has changed, if nothing should have; there is nothing to merge."""
+        """Return the changes of a task that only reads; there is nothing to merge."""
         del is_accepted, wait_for_turn
         writers = self._ended()
         if self._watch is None or self._before is None:
@@ -117,11 +118,11 @@ class OwnTaskFolder(AttemptFolder):
     is_own = True
 
     def __init__(self, trees: TaskTrees, worktree: Worktree, notices: tuple[str, ...] = ()) -> None:
-        """Work in *worktree*, one of *trees*."""
+        """Use *worktree*, one of *trees*."""
         self._trees = trees
         self._worktree = worktree
-        self._left: ClosedFolder | None = None
-        """What it has come to; it is closed once."""
+        self._closed: ClosedFolder | None = None
+        """The result of the first close, which later ones return again."""
         self.folder = trees.notes.folder(worktree)
         super().__init__(self.folder / trees.checkout.prefix)
         self.branch: str | None = worktree.branch
@@ -129,65 +130,65 @@ class OwnTaskFolder(AttemptFolder):
 
     def close(self, status: OutcomeStatus, wait_for_turn: Callable[[], None]) -> Leftovers:
         left = self.end(is_accepted=status is OutcomeStatus.OK, wait_for_turn=wait_for_turn)
-        return left.told(fails_on_write=False)
+        return left.leftovers(fails_on_write=False)
 
     def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> ClosedFolder:
-        """Commit what was done; merge it if the attempt *is_accepted*, else keep it.
+        """Commit the work; merge it if the attempt *is_accepted*, else keep it on a branch.
 
-        *wait_for_turn* returns when the attempt may be merged, and is called only if there is
-        something to merge. What it raises is raised, after the work was put on its branch.
-        Closed again, it says the same again.
+        *wait_for_turn* returns when the attempt may be merged; it is called only if there is
+        something to merge. If it raises, the work is put on its branch first. Another call
+        returns the same result.
         """
-        if self._left is None:
-            self._left = self._closed(wait_for_turn, is_accepted=is_accepted)
-        return self._left
+        if self._closed is None:
+            self._closed = self._close(wait_for_turn, is_accepted=is_accepted)
+        return self._closed
 
-    def _closed(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> ClosedFolder:
+    def _close(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> ClosedFolder:
         try:
             self._trees.checkout.ensure_in_place()
             gathered = self._trees.gather(self._worktree)
         except _FAILURES as error:
-            return self._not_gathered(error)
+            return self._leave_uncommitted(error)
         if gathered.refused:
-            files = tuple(one.path for one in gathered.refused)
-            return replace(self._stays(told(gathered)), files=files)
+            files = tuple(skipped.path for skipped in gathered.refused)
+            return replace(self._leave(refusal_text(gathered)), files=files)
         try:
-            left = self._not_merged(gathered, is_accepted=is_accepted)
+            unmerged = self._not_merged(gathered, is_accepted=is_accepted)
         except _FAILURES as error:
-            return self._stays(f"can't be merged: {_reason(error)}")
-        if left is not None:
-            return self._ended(gathered, left)
+            return self._leave(f"can't be merged: {_reason(error)}")
+        if unmerged is not None:
+            return self._remove(gathered, unmerged)
         try:
             wait_for_turn()
         except BaseException:
-            self._left = self._ended(gathered, ClosedFolder(FolderResult.KEPT))
+            self._closed = self._remove(gathered, ClosedFolder(FolderResult.KEPT))
             raise
         try:
-            return self._merged(gathered)
+            return self._merge(gathered)
         except _FAILURES as error:
-            return self._merged_after_all(gathered, f"can't be merged: {_reason(error)}")
+            return self._check_merge(gathered, f"can't be merged: {_reason(error)}")
 
-    def _merged(self, gathered: Gathered) -> ClosedFolder:
+    def _merge(self, gathered: Gathered) -> ClosedFolder:
         with self._trees.checkout.merge_lock():
             worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
             self._worktree = worktree
             git, message = self._trees.git_of(worktree), self._trees.notes.merge_message(worktree)
-            made = Merge(self._trees.checkout, git, worktree, message, self._trees.run)
-            merged = made.make(gathered.tip)
-        return self._ended(gathered, merged)
+            merge = Merge(self._trees.checkout, git, worktree, message, self._trees.run)
+            merged = merge.make(gathered.tip)
+        return self._remove(gathered, merged)
 
-    def _merged_after_all(self, gathered: Gathered, message: str) -> ClosedFolder:
-        """Look what the checkout has, where something has failed on the way."""
+    def _check_merge(self, gathered: Gathered, message: str) -> ClosedFolder:
+        """After an error, return MERGED if the checkout has the merge; else leave the worktree."""
         tip, contains = gathered.tip, self._trees.checkout.contains
         with contextlib.suppress(*_FAILURES):
-            made = self._trees.git_of(self._worktree).text("rev-parse", "HEAD")
+            merge = self._trees.git_of(self._worktree).text("rev-parse", "HEAD")
             head = self._trees.checkout.commit()
-            if made != tip and head and contains(made, tip) and contains(head, made):
-                return self._ended(gathered, ClosedFolder(FolderResult.MERGED, commit=made))
-        return self._stays(message)
+            if merge != tip and head and contains(merge, tip) and contains(head, merge):
+                return self._remove(gathered, ClosedFolder(FolderResult.MERGED, commit=merge))
+        return self._leave(message)
 
     def _not_merged(self, gathered: Gathered, *, is_accepted: bool) -> ClosedFolder | None:
-        """Return what becomes of work that is not to be merged; None: it is."""
+        """Return the result for work that must not be merged, or None if it may be merged."""
         if gathered.tip == self._worktree.base:
             return ClosedFolder(FolderResult.UNCHANGED)
         if not is_accepted:
@@ -198,53 +199,53 @@ class OwnTaskFolder(AttemptFolder):
         return ClosedFolder(
             FolderResult.KEPT,
             f"is not merged, because one of its commits adds a key: {reasons(refused)}; "
-            + self._trees.checkout.kept_on(self._worktree),
-            f"take the key out of these commits, then {self._by_hand}; "
+            + self._trees.checkout.where_kept(self._worktree),
+            f"take the key out of these commits, then {self._merge_command}; "
             "revoke a key that has left this machine",
-            files=tuple(one.path for one in refused),
+            files=tuple(skipped.path for skipped in refused),
         )
 
-    def _ended(self, gathered: Gathered, left: ClosedFolder) -> ClosedFolder:
-        """Remove the worktree, unless it holds what would be lost, and complete *left*."""
-        branch = None if left.result is FolderResult.MERGED else self._worktree.branch
-        if others := self._trees.others_in(self._worktree, gathered):
-            notices = (in_others(others), *gathered.notices, *self._trees.keep(self._worktree))
-            return replace(left, branch=branch, folder=self.folder, notices=notices)
-        # What is kept has a branch; of the rest the checkout has everything.
-        has_all = left.result in (FolderResult.MERGED, FolderResult.UNCHANGED)
+    def _remove(self, gathered: Gathered, closed: ClosedFolder) -> ClosedFolder:
+        """Remove the worktree unless something in it would be lost; return *closed*, completed."""
+        branch = None if closed.result is FolderResult.MERGED else self._worktree.branch
+        if nested := self._trees.nested_in(self._worktree, gathered):
+            notices = (nested_text(nested), *gathered.notices, *self._trees.keep(self._worktree))
+            return replace(closed, branch=branch, folder=self.folder, notices=notices)
+        # Only then may the branch be removed too.
+        has_all = closed.result in (FolderResult.MERGED, FolderResult.UNCHANGED)
         try:
             cleared = self._trees.remove(self._worktree, gathered.tip if has_all else None)
         except _FAILURES as error:
-            # What has become of the work stands all the same; who cleans up tries once more.
+            # The result holds nevertheless; the next cleanup tries again to remove the folder.
             cleared = Cleared(branch, (f"{self.folder} can't be removed: {_reason(error)}",))
         notices = (*gathered.notices, *cleared.notices)
-        return replace(left, branch=cleared.branch, notices=notices)
+        return replace(closed, branch=cleared.branch, notices=notices)
 
-    def _not_gathered(self, error: Exception) -> ClosedFolder:
-        """Leave what could not be committed to a person, if there is anything to look at."""
+    def _leave_uncommitted(self, error: Exception) -> ClosedFolder:
+        """Leave files that could not be committed to a person, if the folder still exists."""
         if self.folder.is_dir():
-            return self._stays(f"can't be committed: {_reason(error)}")
+            return self._leave(f"can't be committed: {_reason(error)}")
         branch = self._worktree.branch
         return ClosedFolder(
             FolderResult.REFUSED,
             f"its worktree, {self.folder}, was removed while it worked; "
             f"what it had committed is on branch {branch}",
-            "have the task done again" if self._worktree.task else self._by_hand,
+            "have the task done again" if self._worktree.task else self._merge_command,
             branch=branch,
         )
 
     @property
-    def _by_hand(self) -> str:
-        return self._trees.checkout.by_hand(self._worktree)
+    def _merge_command(self) -> str:
+        return self._trees.checkout.merge_command(self._worktree)
 
-    def _stays(self, message: str) -> ClosedFolder:
-        """Leave the worktree to a person."""
-        look = typed_command("git", "-C", str(self.folder), "status")
+    def _leave(self, message: str) -> ClosedFolder:
+        """Leave the worktree to a person, for the reason in *message*."""
+        status_command = typed_command("git", "-C", str(self.folder), "status")
         return ClosedFolder(
             FolderResult.REFUSED,
             f"{message}; its work is in {self.folder}, "
-            f"and none of it is in {self._trees.checkout.called}",
-            f"look there ({look}), and fix what is said, or take over by hand what you need",
+            f"and none of it is in {self._trees.checkout.label}",
+            f"look there ({status_command}) and fix the problem, or copy what you need by hand",
             branch=self._worktree.branch,
             folder=self.folder,
             notices=self._trees.keep(self._worktree),
@@ -260,9 +261,9 @@ def _reason(error: Exception) -> str:
 
 
 NEEDED = (2, 30)
-"""Of git."""
+"""The oldest version of git that works."""
 LOOKED_BACK = 2000
-"""Commits that are looked through for merges of earlier attempts."""
+"""How many commits are searched for merges of earlier attempts."""
 
 
 class TaskFolders:
@@ -276,7 +277,7 @@ class TaskFolders:
         *,
         fails_on_write: bool = False,
     ) -> None:
-        """Give the tasks of *run* (None: the default run) worktrees next to its state, or *checkout*.
+        """Open folders for tasks of *run* (None: the default run): worktrees, or *checkout*.
 
         *redaction* decides what is never committed; *fails_on_write*: see `SharedTaskFolder`. No
         process is started and nothing is written before the first folder is opened.
@@ -286,11 +287,11 @@ class TaskFolders:
         self._watch = CheckoutWatch(self._checkout)
         self._fails_on_write = fails_on_write
         self._guard = threading.Lock()
-        self._has_told = self._has_looked = False
+        self._has_reported = self._has_looked = False
         self._writers: dict[int, str] = {}
-        """Tasks that write in the shared checkout at present, by their tokens."""
+        """Token -> task, for tasks that write in the shared checkout now."""
         self._meanwhile: dict[int, dict[int, str]] = {}
-        """Those that have, while the task with the token was there to read."""
+        """Token of a task that only reads -> the tasks that wrote there while it was open."""
 
     # --- opening -------------------------------------------------------------------
 
@@ -303,43 +304,42 @@ class TaskFolders:
         *,
         is_first: bool,
     ) -> OwnTaskFolder | SharedTaskFolder:
-        """Return where the attempt with *token* at the task *node* works.
+        """Open the folder for the attempt with *token* at the task of *node*.
 
-        *shared* opens the folder for one that gets no worktree. Where the attempt is not the
-        first, its notices say whether an earlier one's work is there.
+        *shared* opens the shared folder, for an attempt that gets no worktree. If it is not the
+        first attempt, its notices say whether an earlier attempt's work is merged already.
 
         Raises:
-            SequencerError: there is no such place.
+            SequencerError: no folder can be opened.
         """
         traits, task = node.task or TaskTraits(), node.id
         if not traits.writes:
             return self._reading(token, shared())
         if not traits.worktree:
-            # One that only reads has nothing to isolate.
             return self._writing(task, token, shared())
-        made: OwnTaskFolder | SharedTaskFolder
+        folder: OwnTaskFolder | SharedTaskFolder
         if isinstance(status := self.look(), TreeStatus):
-            made = self._isolated(task, token, run_id, node.label, status)
+            folder = self._isolated(task, token, run_id, node.label, status)
         else:
-            made = self._writing(task, token, shared(), self._why_shared(status))
+            folder = self._writing(task, token, shared(), self._why_shared(status))
         if not is_first and self.merged(task, run_id):
-            # Its process ended between the merge and the record of it.
-            made.notices += (
-                f"the work of an earlier attempt at {task} is already in {self._checkout.called}",
+            # The earlier process ended after the merge and before it was recorded.
+            folder.notices += (
+                f"the work of an earlier attempt at {task} is already in {self._checkout.label}",
             )
-        return made
+        return folder
 
     def _isolated(
         self, task: str, token: int, run_id: str, subject: str, status: TreeStatus
     ) -> OwnTaskFolder:
         worktree = self.trees.add(task, token, run_id, status, subject)
-        lacks = self._told_once(self.trees.notes.folder(worktree))
+        lacks = self._first_lacks(self.trees.notes.folder(worktree))
         return OwnTaskFolder(self.trees, worktree, (*self.uncommitted(status), *lacks))
 
     def _why_shared(self, obstacle: str) -> tuple[str, ...]:
-        """Return that there are no worktrees, for the first attempt that would have one."""
+        """Return a notice that there are no worktrees; only the first attempt gets it."""
         with self._guard:
-            is_first, self._has_told = not self._has_told, True
+            is_first, self._has_reported = not self._has_reported, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
         return (notice,) if is_first else ()
 
@@ -360,8 +360,8 @@ class TaskFolders:
     ) -> SharedTaskFolder:
         with self._guard:
             self._writers[token] = task
-            for seen in self._meanwhile.values():
-                seen[token] = task
+            for writers in self._meanwhile.values():
+                writers[token] = task
 
         def ended() -> tuple[str, ...]:
             with self._guard:
@@ -371,18 +371,18 @@ class TaskFolders:
         return SharedTaskFolder(shared, notices=notices, ended=ended)
 
     def look(self) -> TreeStatus | str:
-        """Return what the checkout has, or why there can be no worktrees."""
+        """Return the status of the checkout's tracked files, or why there can be no worktrees."""
         checkout = self._checkout
         try:
             prefix = checkout.prefix
             status = checkout.tracked_changes()
             if status.commit is None:
                 return "the repository has no commit yet"
-            named = f"HEAD:{prefix}"
-            if prefix and checkout.git.run("cat-file", "-e", named, accepts=(0, 1, 128)).code:
+            folder = f"HEAD:{prefix}"
+            if prefix and checkout.git.run("cat-file", "-e", folder, accepts=(0, 1, 128)).code:
                 return "no commit has the project's folder"
         except SequencerError as error:
-            # What git itself says about it helps nobody here.
+            # Git's own words after the colon help no one here.
             reason = error.message.partition(": ")[0]
             return f"{error.where} {reason}" if error.where else reason
         except GitFailed as failed:
@@ -390,49 +390,50 @@ class TaskFolders:
         return status
 
     def uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
-        """Return what of *status* is in no worktree, for a person."""
+        """Return a notice about uncommitted changes in *status*: no worktree has them."""
         dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
         if not dirty:
             return ()
-        which = "uncommitted changes"
+        changes = "uncommitted changes"
         if self._checkout.elsewhere:
-            which += f" of {self._checkout.called}"
-        return (f"{which} are not in the worktree: {self._hide(listed(dirty))}",)
+            changes += f" of {self._checkout.label}"
+        return (f"{changes} are not in the worktree: {self._hide(listed(dirty))}",)
 
     def lacking(self, fresh: Path | None = None) -> Lacking:
-        """Return what the worktree with the top *fresh* lacks of what the checkout has.
+        """Return what the checkout has and the worktree in *fresh* does not have.
 
-        None: what any new one would.
+        *fresh* is its top folder; None: any new worktree.
         """
         try:
-            top, own = Path(os.path.realpath(self._checkout.top)), self._checkout.folders
+            top, folders = Path(os.path.realpath(self._checkout.top)), self._checkout.folders
         except SequencerError:
             return Lacking()
-        written = [os.path.realpath(path) for path in (own.state_file, own.logs, *own.others)]
+        run_paths = (folders.state_file, folders.logs, *folders.others)
+        resolved = [os.path.realpath(path) for path in run_paths]
 
         def is_own(path: str) -> bool:
-            # Named by git is the whole folder, of which the run's may be a part.
-            is_above = any(Path(one).is_relative_to(top / path) for one in written)
+            # Git may name a whole folder, of which the run's files are only a part.
+            is_above = any(Path(run_path).is_relative_to(top / path) for run_path in resolved)
             return is_above or self._checkout.is_own(path)
 
         return lacking(self._checkout.project_git, top, is_own, fresh)
 
-    def _told_once(self, fresh: Path) -> tuple[str, ...]:
-        """Return what *fresh*, the first worktree of a task, lacks; the others are like it."""
+    def _first_lacks(self, fresh: Path) -> tuple[str, ...]:
+        """Return notices about what *fresh* lacks, for the first worktree only: all are alike."""
         with self._guard:
             is_first, self._has_looked = not self._has_looked, True
-        found = self.lacking(fresh) if is_first else Lacking()
-        told = found.told(in_team=True)
-        return tuple(self._hide(f"{message}; {hint}") for _, message, hint in told)
+        lacks = self.lacking(fresh) if is_first else Lacking()
+        messages = lacks.messages(in_team=True)
+        return tuple(self._hide(f"{message}; {hint}") for _, message, hint in messages)
 
     # --- afterwards ----------------------------------------------------------------
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """Remove what dead processes have left, of attempts whose tokens are not in *live*.
+        """Remove worktrees of dead processes, for attempts whose tokens are not in *live*.
 
-        Their work is kept on branches; returned is what a person should know. Several
-        processes may clean at once; nothing of a process that may be alive is touched.
-        Branches go that are in the checkout by now, whoever has merged them.
+        Their work is kept on branches; branches that the checkout contains by now are removed.
+        Returns notices for people. Several processes may clean at the same time; nothing of a
+        process that may be alive is touched.
         """
         if not self.trees.notes.path.is_dir():
             return ()
@@ -443,30 +444,33 @@ class TaskFolders:
     def merged(self, task: str, run_id: str) -> frozenset[int]:
         """Return the tokens of attempts at *task* whose work is in the checkout already.
 
-        After a kill between the merge and the record of an attempt the next one can know.
+        The merge commits say so, even if a kill came before the attempt was recorded.
         """
         try:
-            line = self._checkout.line_of("HEAD", LOOKED_BACK)
+            log = self._checkout.first_parent_log("HEAD", LOOKED_BACK)
         except (GitFailed, SequencerError):
             return frozenset()
         wanted = self.trees.notes.trailers(run_id, task)
-        tokens = (token_in(message, wanted) for parents, message in line if len(parents) > 1)
+        tokens = (token_in(message, wanted) for parents, message in log if len(parents) > 1)
         return frozenset(token for token in tokens if token is not None)
 
     def foreign(self) -> Iterator[tuple[SequencerError, bool]]:
-        """Yield which worktrees of the run are not this repository's, for a check.
+        """Yield an error for each worktree of the run that does not lead to this repository.
 
-        And whether the next start mends that by itself.
+        With it: whether the next start fixes that by itself. For ``sequencer check``.
         """
         notes = self.trees.notes
         for worktree in filter(None, map(notes.read, notes.names())):
             if worktree.phase is not Phase.ADDING and notes.folder(worktree).is_dir():
                 with contextlib.suppress(GitFailed, SequencerError):
-                    if (found := self.trees.link_refusal(worktree)) is not None:
-                        yield found
+                    if (refusal := self.trees.link_refusal(worktree)) is not None:
+                        yield refusal
 
     def problems(self) -> tuple[SequencerError, ...]:
-        """Return why tasks would not get worktrees, or could not be merged, for a check."""
+        """Return why tasks would get no worktrees or could not be merged.
+
+        For ``sequencer check``.
+        """
         checkout = self._checkout
         project = checkout.folders.project
         if (unusable := self._checkout.project_git.unusable(NEEDED)) is not None:
@@ -478,7 +482,7 @@ class TaskFolders:
         if isinstance(obstacle, str):
             hint = "tasks share the project's folder; a repository with a commit keeps them apart"
             return (WorkTreeRefused(f"no worktrees: {obstacle}", where=str(project), hint=hint),)
-        if begun := checkout.under_way():
+        if operation := checkout.under_way():
             hint = "finish it or abort it; until then no task's work can be merged"
-            return (checkout.refused(f"{begun} is under way", hint),)
+            return (checkout.refused(f"{operation} is under way", hint),)
         return ()

@@ -68,7 +68,7 @@ class GitWorkspace(Workspace):
         self._tolerated = tree.patterns(work.tolerated)
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
-        self._tenancy = WorkTreeLock(tree, run, state, self._committer)
+        self._work_tree_lock = WorkTreeLock(tree, run, state, self._committer)
         self.cargo: RefMove | None = None
         """What is to move with what was collected last; None: the remote has the code already."""
         self._left: set[str] = set()
@@ -124,12 +124,12 @@ class GitWorkspace(Workspace):
         self._settle()
         status = self._tree.status()
         commit = self._ensure_branch(status, head)
-        note = self._tenancy.note()
-        self._tenancy.ensure_free(note, head)
-        has_changed = self._tenancy.ensure_work_tree_free(note)
+        note = self._work_tree_lock.note()
+        self._work_tree_lock.ensure_free(note, head)
+        has_changed = self._work_tree_lock.ensure_work_tree_free(note)
         if self._has_taken_back(note, head) or has_changed:
             # What its agents have left they had not left before.
-            status, note = self._tree.status(), self._tenancy.note()
+            status, note = self._tree.status(), self._work_tree_lock.note()
             commit = self._ensure_branch(status, head)
         self._ensure_clean(status, head, note)
         self._seen = note
@@ -143,21 +143,21 @@ class GitWorkspace(Workspace):
 
     def _has_taken_back(self, note: Note | None, head: Head) -> bool:
         """Take back what was not accepted before *head*; return whether there was something."""
-        theirs = self._tenancy.accepted(head, self._theirs(head))
-        if self._tenancy.is_occupied or self._tenancy.due_back(note, theirs) is None:
+        theirs = self._work_tree_lock.accepted(head, self._theirs(head))
+        if self._work_tree_lock.is_occupied or self._work_tree_lock.due_back(note, theirs) is None:
             return False
         # Another run's state may have accepted it; the remote says so in any case.
         self._remote.fetch(self.refs)
-        theirs = self._tenancy.accepted(head, self._theirs(head))
-        with self._tenancy.locked() as newest:
-            if told := self._tenancy.take_back(newest, theirs):
+        theirs = self._work_tree_lock.accepted(head, self._theirs(head))
+        with self._work_tree_lock.locked() as newest:
+            if told := self._work_tree_lock.take_back(newest, theirs):
                 self._tell(told)
         return True
 
     def _settle(self) -> None:
         """End a commit that a kill has cut off: its files would seem to be staged by somebody."""
         if self._committer.is_cut_off():
-            with self._tenancy.locked():
+            with self._work_tree_lock.locked():
                 self._committer.settle()
 
     def _ensure_clean(self, status: TreeStatus, head: Head, note: Note | None) -> None:
@@ -228,25 +228,25 @@ class GitWorkspace(Workspace):
         """
         if head.work is not None:
             return head.work.branch
-        note = self._tenancy.note()
+        note = self._work_tree_lock.note()
         return note.branch if note is not None and note.run_id == head.run_id else None
 
     def enter(self, head: Head) -> None:
-        was_occupied = self._tenancy.is_occupied
+        was_occupied = self._work_tree_lock.is_occupied
         try:
-            with self._tenancy.locked() as note:
-                self._tenancy.ensure_free(note, head)
-                self._tenancy.occupy(note)
+            with self._work_tree_lock.locked() as note:
+                self._work_tree_lock.ensure_free(note, head)
+                self._work_tree_lock.occupy(note)
                 if note != self._seen:
                     # Somebody has worked here since it was found to be ready.
                     self._ensure_clean(self._tree.status(), head, note)
-                self._seen = self._tenancy.begin(head, self.branch)
+                self._seen = self._work_tree_lock.begin(head, self.branch)
             self._bring(head)
             if not was_occupied:
-                self._tenancy.base = self._tree.resolve("HEAD")
+                self._work_tree_lock.base = self._tree.resolve("HEAD")
         except BaseException:
             if not was_occupied:
-                self._tenancy.vacate()
+                self._work_tree_lock.vacate()
             raise
 
     def _bring(self, head: Head) -> None:
@@ -305,7 +305,7 @@ class GitWorkspace(Workspace):
                 )
             selection = self._selector.select(status)
             more, branch = bool(selection.chosen), str(self.branch)
-            self._tenancy.plan(claim, branch, commit, theirs, has_more=more)
+            self._work_tree_lock.plan(claim, branch, commit, theirs, has_more=more)
             try:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
@@ -330,7 +330,7 @@ class GitWorkspace(Workspace):
     def obstacle(self, head: Head) -> SequencerError | None:
         """Return why the next step of *head* can't start here; the remote is not asked."""
         try:
-            self._ensure_clean(self._tree.status(), head, self._tenancy.note())
+            self._ensure_clean(self._tree.status(), head, self._work_tree_lock.note())
         except SequencerError as error:
             return error
         return None
@@ -340,26 +340,26 @@ class GitWorkspace(Workspace):
 
     def leave(self, head: Head | None) -> None:
         """Release the folder, and note what the step left there if it is still the current one."""
-        if not self._tenancy.is_occupied:
+        if not self._work_tree_lock.is_occupied:
             return
         try:
-            note = self._tenancy.note()
+            note = self._work_tree_lock.note()
             is_its_own = note is not None and note.owner.nonce == this_process().nonce
             # Where nobody knows how it ended, who comes next finds out.
             if (
                 head is not None
                 and is_its_own
-                and self._tenancy.take_back(note, self._tenancy.accepted(head, None))
+                and self._work_tree_lock.take_back(note, self._work_tree_lock.accepted(head, None))
             ):
-                note = self._tenancy.note()
+                note = self._work_tree_lock.note()
             if note is not None and is_its_own and (head is None or note.is_of_step(head)):
                 dirt = self._tree.dirt(self._tree.status(), self._tolerated)
-                self._tenancy.end(note, [entry.path for entry in dirt])
+                self._work_tree_lock.end(note, [entry.path for entry in dirt])
         except SequencerError as error:
             # Then nobody can tell it from what comes later, and its next attempt goes on with all.
             self._tell(f"can't record what the step left: {error.message}")
         finally:
-            self._tenancy.vacate()
+            self._work_tree_lock.vacate()
 
     def _committed(
         self, selection: Selection, status: TreeStatus, commit: str, claim: Claim, step: str
@@ -448,8 +448,8 @@ class GitWorkspace(Workspace):
         before = self._theirs(head)
         if not selection.chosen and (before is None or self._tree.contains(before, commit)):
             return None
-        base = self._tenancy.kept_name(claim)
-        name = self._tenancy.kept(base, commit, selection, self._message(claim, step))
+        base = self._work_tree_lock.kept_name(claim)
+        name = self._work_tree_lock.kept(base, commit, selection, self._message(claim, step))
         ref = f"refs/heads/{name}"
         kept = self._tree.resolve(ref)
         try:
