@@ -45,7 +45,7 @@ from sequencer.plugins.git.state.sync_status import (
     compare,
     runs_elsewhere,
 )
-from sequencer.plugins.git.state.sync_status import take_theirs as theirs_taken
+from sequencer.plugins.git.state.sync_status import take_theirs as set_aside_and_take
 from sequencer.project.diagnostics import place_of
 from sequencer.project.extras import extra_hint
 from sequencer.project.project import Project
@@ -100,22 +100,22 @@ def sync(
         return
     invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
-    sync_status = compare(store) if invocation.acts else as_known(store)
-    others = _elsewhere(invocation, run, store, sync_status)
+    status = compare(store) if invocation.acts else as_known(store)
+    others = _elsewhere(invocation, run, store, status)
     aside: Path | None = None
     if take_theirs:
-        aside, sync_status = theirs_taken(store, sync_status)
-    report = report_of(invocation.project(), run, store, sync_status, others)
+        aside, status = set_aside_and_take(store, status)
+    report = report_of(invocation.project(), run, store, status, others)
     if invocation.is_json:
-        kept = None if aside is None else str(aside)
-        invocation.print_json(report.facts | {"set_aside": kept})
+        path = None if aside is None else str(aside)
+        invocation.print_json(report.facts | {"set_aside": path})
     else:
         invocation.echo(text(report, invocation.room))
     if aside is not None:
         invocation.say(f"the files from here are now in {aside}")
     invocation.notices(report.snapshot.notices if report.snapshot else ())
-    if sync_status.problem is not None:
-        raise sync_status.problem
+    if status.problem is not None:
+        raise status.problem
 
 
 def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> None:
@@ -148,9 +148,9 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
             "this run needs worktrees on one machine, which Temporal can't provide",
             hint="keep it in files or in git",
         )
-    sync_status = moves.Side(source.store, origin), moves.Side(target.store, to)
-    head = moves.move(*sync_status)
-    where = sync_status[1].words
+    sides = moves.Side(source.store, origin), moves.Side(target.store, to)
+    head = moves.move(*sides)
+    where = sides[1].words
     if invocation.is_json:
         facts = {"run": name, "from": origin, "to": to, "where": where}
         invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
@@ -192,11 +192,12 @@ def _elsewhere(
     if is_silent or (run.name is not None and not is_lost):
         return []
     project = invocation.project()
-    here = project.run_names()
-    others = runs_elsewhere(store.branch, project.settings.store.branch, set(map(slug, here)))
+    local_names = project.run_names()
+    folders = set(map(slug, local_names))
+    others = runs_elsewhere(store.branch, project.settings.store.branch, folders)
     if is_lost:
-        names = {one.name for one in others if one.name is not None}
-        raise UnknownName("run", str(run.name), names.union(here), where="--run")
+        names = {other.name for other in others if other.name is not None}
+        raise UnknownName("run", str(run.name), names.union(local_names), where="--run")
     return others
 
 
@@ -223,7 +224,7 @@ _UNASKED_WORDS = _WORDS | {
     Relation.EQUAL: "this folder matches the branch as last seen",
     Relation.UNKNOWN: "the last known state of the branch is no longer in this repository",
 }
-"""The same from what this clone knows, without asking the remote."""
+"""The same texts if the remote was not asked."""
 
 
 class Report(Struct, frozen=True):
@@ -240,7 +241,7 @@ class Report(Struct, frozen=True):
 def report_of(
     project: Project, run: Run, store: GitStore, sync_status: SyncStatus, others: list[OtherRun]
 ) -> Report:
-    """Return the report about *run* after *sync_status* were compared."""
+    """Return the report about *run* with *sync_status*, the result of the comparison."""
     seen = None
     if sync_status.relation.is_sound or sync_status.relation is Relation.UNKNOWN:
         try:
@@ -284,7 +285,8 @@ def report_of(
         "next": None if seen is None else seen.next,
         "then": _advice(run.name, sync_status, seen, refusal),
         "elsewhere": [
-            {"run": one.name, "branch": one.branch, **(_facts(one.head) or {})} for one in others
+            {"run": other.name, "branch": other.branch, **(_facts(other.head) or {})}
+            for other in others
         ],
     }
     return Report(facts, seen, sync_status, refusal)
@@ -293,20 +295,20 @@ def report_of(
 def _advice(
     name: str | None, sync_status: SyncStatus, seen: Snapshot | None, refusal: SequencerError | None
 ) -> str:
-    """Return what can be done in this clone next."""
+    """Return what a person can do next in this clone."""
     if sync_status.relation is Relation.DAMAGED:
         return (
             f"{command(name, 'sync --take-theirs')} sets them aside and takes those of the branch"
         )
     if (error := sync_status.problem or refusal) is not None:
         return error.hint or ""
-    here = None if seen is None else seen.readiness
-    if here is not None and here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
-        return here.message
+    readiness = None if seen is None else seen.readiness
+    if readiness is not None and readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
+        return readiness.message
     is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
-    if here is not None and here.kind is ReadinessKind.HELD and is_held:
+    if readiness is not None and readiness.kind is ReadinessKind.HELD and is_held:
         return f"{command(name, 'run --mode sync')} waits for its turn here"
-    return f"{command(name, 'run')} {'starts it' if here is None else 'continues'} here"
+    return f"{command(name, 'run')} {'starts it' if readiness is None else 'continues'} here"
 
 
 def text(report: Report, room: int | None = None) -> str:
@@ -314,22 +316,23 @@ def text(report: Report, room: int | None = None) -> str:
     facts, sync_status = report.facts, report.sync_status
     remote = facts["remote"]["name"]
     at = "-" if sync_status.known is None else sync_status.known.at
-    there = (*_cells(facts["branch"]), "just now" if sync_status.is_asked else at)
+    remote_cells = (*_cells(facts["branch"]), "just now" if sync_status.is_asked else at)
     if facts["remote"]["reachable"] is False:
-        there = ("?", "?", "?", "no answer")
+        remote_cells = ("?", "?", "?", "no answer")
     parts = []
     if facts["here"] or facts["branch"]:
         heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
-        rows = [("this clone", *_cells(facts["here"]), at), (remote, *there)]
+        rows = [("this clone", *_cells(facts["here"]), at), (remote, *remote_cells)]
         parts = [columns(heads, rows, right={1, 2}, room=room), ""]
     parts += [f"{label:<{LABEL_WIDTH}}  {one_line(v)}" for label, v in _rows(report) if v]
     if others := facts["elsewhere"]:
         heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
         rows = [
-            (one_line(one["run"] or "?"), *_cells(one), one_line(one["branch"])) for one in others
+            (one_line(other["run"] or "?"), *_cells(other), one_line(other["branch"]))
+            for other in others
         ]
         parts += ["", columns(heads, rows, right={1, 2}, room=room)]
-        named = [one["run"] for one in others if one["run"] is not None]
+        named = [other["run"] for other in others if other["run"] is not None]
         parts += [f"{command(name, 'sync --fetch')} brings one of them here" for name in named[:1]]
     return "\n".join(parts)
 
@@ -344,8 +347,8 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "sides", (_WORDS if sync_status.is_asked else _UNASKED_WORDS)[sync_status.relation]
     if seen is not None:
         yield "next step", seen.next_words()
-        for (claim, liveness), told in zip(seen.holders, facts["claims"], strict=True):
-            quiet_s = told["quiet_s"]
+        for (claim, liveness), claim_facts in zip(seen.holders, facts["claims"], strict=True):
+            quiet_s = claim_facts["quiet_s"]
             quiet = "" if quiet_s is None else f"; last sign of life {duration(quiet_s)} ago"
             yield "held by", holder_words([claim], liveness) + quiet
     if facts["work"] is not None:
@@ -372,10 +375,10 @@ def without_credentials(url: str) -> str:
     ('git@example.org:x.git', 'ssh://git@example.org/x')
     """
     is_ssh = url.startswith(("ssh://", "git+ssh://"))
-    found = _USER.search(url)
-    if found is None or (is_ssh and ":" not in found[0]):
+    match = _USER.search(url)
+    if match is None or (is_ssh and ":" not in match[0]):
         return url
-    return url[: found.start()] + url[found.end() :]
+    return url[: match.start()] + url[match.end() :]
 
 
 def _facts(head: Head | None) -> dict[str, Any] | None:
@@ -401,7 +404,7 @@ def _code(
     if settings.store.work.branch == NONE:
         return None, None
     tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
-    carrier = GitWorkspace(
+    workspace = GitWorkspace(
         tree,
         branch.remote,
         store.state_path,
@@ -413,9 +416,9 @@ def _code(
     )
     refusal: SequencerError | None = None
     if head is not None and project.acts:
-        # If a process was killed, this finishes what it had started.
+        # If a process was killed, this completes its work.
         try:
-            carrier.ready(head)
+            workspace.ready(head)
         except WorkTreeRefused as error:
             refusal = error
         except (RemoteUnreachable, WorkTreeBusy):
@@ -430,9 +433,9 @@ def _code(
 
 
 def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
-    """Return what is checked out, and how it compares to the code that belongs to the state.
+    """Return the checked-out code, and how it compares to the code that belongs to the state.
 
-    Without ``ahead`` and ``behind`` the commit is not here yet: it comes when a step starts.
+    ``ahead`` and ``behind`` are None if that commit is not here yet; the next step fetches it.
     """
     status = tree.status()
     work = None if head is None else head.work
@@ -453,16 +456,17 @@ def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
 def _code_words(code: dict[str, Any]) -> str:
     if code["head"] is None and code["checked_out"] is None:
         return ""
-    there = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
-    here = f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]}"
+    state_code = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
+    local_code = f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]}"
     if code["commit"] is None:
-        moved = "no step has changed the code yet"
+        distance = "no step has changed the code yet"
     elif code["behind"] is None:
-        moved = f"the next step brings {there}"
+        distance = f"the next step brings {state_code}"
     elif (code["ahead"], code["behind"]) == (0, 0):
-        moved = "same code as the state"
+        distance = "same code as the state"
     else:
-        moved = f"{code['ahead']} ahead of the state's code ({there}) and {code['behind']} missing"
+        ahead, behind = code["ahead"], code["behind"]
+        distance = f"{ahead} ahead of the state's code ({state_code}) and {behind} missing"
     dirty = code["dirty"]
     changed = f"{plural(len(dirty), 'path')} changed" if dirty else "clean"
-    return f"{here} is here, {moved}, {changed}"
+    return f"{local_code} is here, {distance}, {changed}"
