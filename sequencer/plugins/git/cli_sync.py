@@ -441,7 +441,7 @@ def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
     work = None if head is None else head.work
     ahead = behind = None
     if work is not None and status.commit is not None and tree.resolve(work.commit):
-        ahead, behind = tree.apart(status.commit, work.commit)
+        ahead, behind = tree.divergence(status.commit, work.commit)
     return {
         "branch": None if work is None else work.branch,
         "commit": None if work is None else work.commit,

@@ -422,7 +422,7 @@ def test_a_failure_before_anything_has_moved_is_refused(
     def fails(*_: object) -> None:
         raise GitFailed(("merge",), 128, "fatal: out of memory")
 
-    monkeypatch.setattr(merging.Merge, "made", fails)
+    monkeypatch.setattr(merging.Merge, "merge_commit", fails)
     left = closed(place)
     assert (left.result, left.folder, left.branch) == (FolderResult.REFUSED, place.folder, BRANCH)
     assert left.error is not None

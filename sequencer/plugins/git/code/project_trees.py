@@ -110,7 +110,7 @@ def diagnostics(project: Project) -> Iterator[Diagnostic]:
         for problem in _task_folders(project, None).problems():
             error = WorkTreeRefused(problem.message, where=problem.where, hint=hint)
             yield from of_error(Area.CONFIGURATION, error)
-        yield from _check_lacking(project)
+        yield from _check_missing_files(project)
     for work in project.unmerged():
         yield Diagnostic(Level.WARNING, Area.FILES, work.words, None, work.hint)
     for name in (None, *project.run_names()):
@@ -119,12 +119,12 @@ def diagnostics(project: Project) -> Iterator[Diagnostic]:
             yield from of_error(Area.STATE, refusal, level)
 
 
-def _check_lacking(project: Project, *, in_team: bool = False) -> Iterator[Diagnostic]:
+def _check_missing_files(project: Project, *, in_team: bool = False) -> Iterator[Diagnostic]:
     """Yield what a new worktree would lack and no setup command seems to bring."""
-    lacks = _task_folders(project, None).lacking()
+    missing = _task_folders(project, None).missing_files()
     if not in_team:
-        lacks = lacks.without(project.settings.setup)
-    for is_sure, message, hint in lacks.messages(in_team=in_team):
+        missing = missing.without(project.settings.setup)
+    for is_sure, message, hint in missing.messages(in_team=in_team):
         yield Diagnostic(
             Level.WARNING if is_sure else Level.NOTICE, Area.FILES, message, None, hint
         )
@@ -137,7 +137,7 @@ def graph_findings(project: Project, flow: GraphFile) -> Iterator[Diagnostic]:
         return  # `diagnostics` reports about the run's own worktree
     for problem in _task_folders(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
-    yield from _check_lacking(project, in_team=True)
+    yield from _check_missing_files(project, in_team=True)
     store = project.settings.store
     if project.settings.store_kind.carries_code and store.work.branch == NONE:
         message = "each machine merges its tasks' work only locally: store.work.branch is 'none'"

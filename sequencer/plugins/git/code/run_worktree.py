@@ -244,7 +244,7 @@ class RunWorktree(InnerWorkspace):
         """Set up the new *worktree*, and report what it lacks."""
         notes = self._trees.notes
         self._set_up(worktree, stop)
-        for _, message, hint in self._folders.lacking(notes.folder(worktree)).messages():
+        for _, message, hint in self._folders.missing_files(notes.folder(worktree)).messages():
             self._tell(f"{message}; {hint}")
         return notes.write(worktree.replace(phase=Phase.WORKING))
 

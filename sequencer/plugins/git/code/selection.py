@@ -249,7 +249,9 @@ class Selector:
             left_bytes -= choice.size
             chosen.append(choice)
         selection = Selection(tuple(chosen), tuple(skipped))
-        reason = "can't be committed beside a file that would be where its folder is, or in it"
+        reason = (
+            "can't be committed: a tracked file that stays is where its folder would be, or in it"
+        )
         while clashing := list(_clashing(selection, status)):
             selection = selection.without(clashing, reason)
         return selection

@@ -46,8 +46,8 @@ from sequencer.plugins.git.code.gathering import (
     nested_text,
     refusal_text,
 )
-from sequencer.plugins.git.code.lacking import Lacking, lacking
 from sequencer.plugins.git.code.merged_branches import remove_merged_branches
+from sequencer.plugins.git.code.missing_files import MissingFiles, missing_files
 from sequencer.plugins.git.code.selection import reasons
 from sequencer.plugins.git.code.tree import TreeStatus, listed
 from sequencer.plugins.git.code.worktrees import Phase, Worktree, token_in
@@ -333,8 +333,8 @@ class TaskFolders:
         self, task: str, token: int, run_id: str, subject: str, status: TreeStatus
     ) -> OwnTaskFolder:
         worktree = self.trees.add(task, token, run_id, status, subject)
-        lacks = self._first_lacks(self.trees.notes.folder(worktree))
-        return OwnTaskFolder(self.trees, worktree, (*self.uncommitted(status), *lacks))
+        missing = self._missing_notices(self.trees.notes.folder(worktree))
+        return OwnTaskFolder(self.trees, worktree, (*self.uncommitted(status), *missing))
 
     def _why_shared(self, obstacle: str) -> tuple[str, ...]:
         """Return a notice that there are no worktrees; only the first attempt gets it."""
@@ -399,7 +399,7 @@ class TaskFolders:
             changes += f" of {self._checkout.label}"
         return (f"{changes} are not in the worktree: {self._hide(listed(dirty))}",)
 
-    def lacking(self, fresh: Path | None = None) -> Lacking:
+    def missing_files(self, fresh: Path | None = None) -> MissingFiles:
         """Return what the checkout has and the worktree in *fresh* does not have.
 
         *fresh* is its top folder; None: any new worktree.
@@ -407,7 +407,7 @@ class TaskFolders:
         try:
             top, folders = Path(os.path.realpath(self._checkout.top)), self._checkout.folders
         except SequencerError:
-            return Lacking()
+            return MissingFiles()
         run_paths = (folders.state_file, folders.logs, *folders.others)
         resolved = [os.path.realpath(path) for path in run_paths]
 
@@ -416,14 +416,14 @@ class TaskFolders:
             is_above = any(Path(run_path).is_relative_to(top / path) for run_path in resolved)
             return is_above or self._checkout.is_own(path)
 
-        return lacking(self._checkout.project_git, top, is_own, fresh)
+        return missing_files(self._checkout.project_git, top, is_own, fresh)
 
-    def _first_lacks(self, fresh: Path) -> tuple[str, ...]:
+    def _missing_notices(self, fresh: Path) -> tuple[str, ...]:
         """Return notices about what *fresh* lacks, for the first worktree only: all are alike."""
         with self._guard:
             is_first, self._has_looked = not self._has_looked, True
-        lacks = self.lacking(fresh) if is_first else Lacking()
-        messages = lacks.messages(in_team=True)
+        missing = self.missing_files(fresh) if is_first else MissingFiles()
+        messages = missing.messages(in_team=True)
         return tuple(self._hide(f"{message}; {hint}") for _, message, hint in messages)
 
     # --- afterwards ----------------------------------------------------------------

@@ -223,7 +223,7 @@ _WALKED = 256
 _PARENT = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
 
 
-class Apart(NamedTuple):
+class Divergence(NamedTuple):
     """How many commits each of two histories has that the other does not."""
 
     ahead: int
@@ -428,14 +428,14 @@ class WorkTree:
         """Return whether this clone has only the newest part of the history."""
         return (self.common_dir / "shallow").exists()
 
-    def apart(self, commit: str, other: str) -> Apart:
+    def divergence(self, commit: str, other: str) -> Divergence:
         """Return how far *commit* is from *other*."""
         try:
             counts = self.git.text("rev-list", "--left-right", "--count", f"{commit}...{other}")
             ahead, behind = map(int, counts.split())
         except (GitFailed, ValueError) as failed:
             raise self.refused(f"histories can't be compared: {failed}") from failed
-        return Apart(ahead, behind)
+        return Divergence(ahead, behind)
 
     def is_whole(self, commit: str) -> bool:
         """Return whether all objects of *commit* that HEAD does not have are in the repository.

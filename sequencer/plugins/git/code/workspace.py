@@ -408,11 +408,11 @@ class GitWorkspace(Workspace):
         """Return the error for a branch that has diverged: *commit* here, *theirs* there."""
         if self._tree.is_shallow:
             return self._cut_short(theirs)
-        remote, apart = self._remote.name, self._tree.apart(commit, theirs)
+        remote, divergence = self._remote.name, self._tree.divergence(commit, theirs)
         remote_branch = quote(f"{remote}/{self.branch}")
         return self._tree.refused(
-            f"branch {self.branch} has diverged: {apart.ahead} commits are only here, "
-            f"{apart.behind} only on {remote!r}",
+            f"branch {self.branch} has diverged: {divergence.ahead} commits are only here, "
+            f"{divergence.behind} only on {remote!r}",
             f"bring both together ('git fetch {remote}', then 'git rebase {remote_branch}'), "
             f"or set yours aside ('git branch mine', then 'git reset --keep {remote_branch}')",
         )

@@ -40,7 +40,7 @@ _GENERATED = (
 """Names of ignored files that no one misses: programs that need them create them."""
 
 
-class Lacking(Struct, frozen=True):
+class MissingFiles(Struct, frozen=True):
     """Paths that a new worktree lacks, relative to the top of the work tree."""
 
     submodules: tuple[str, ...] = ()
@@ -58,22 +58,22 @@ class Lacking(Struct, frozen=True):
                 message = f"{problem} in a new worktree: {listed(paths)}"
                 yield is_sure, message, BY_AGENTS if in_team else hint
 
-    def without(self, setup: Sequence[Sequence[str]]) -> Lacking:
+    def without(self, setup: Sequence[Sequence[str]]) -> MissingFiles:
         """Return what is probably still missing after the commands of *setup*."""
         if not setup:
             return self
         brings = any("submodule" in word for argv in setup for word in argv)
         # What else they bring is known only after they have run.
-        return Lacking(submodules=() if brings else self.submodules)
+        return MissingFiles(submodules=() if brings else self.submodules)
 
 
-def lacking(
+def missing_files(
     git: Git, top: Path, is_own: Callable[[str], bool], fresh: Path | None = None
-) -> Lacking:
+) -> MissingFiles:
     """Return what the work tree *top* has and the worktree in *fresh* does not have.
 
     With *fresh* None, the answer is for any new worktree. *is_own* is true for files of the run,
-    which do not count. If git fails, nothing counts as lacking.
+    which do not count. If git fails, nothing counts as missing.
     """
     git = git.at(top, timeout_s=LOOK_S)
 
@@ -90,7 +90,7 @@ def lacking(
             results.append(tuple(look()))
         except (GitFailed, OSError):
             results.append(())
-    return Lacking(*results)
+    return MissingFiles(*results)
 
 
 def _submodules(git: Git, top: Path) -> Iterator[str]:
