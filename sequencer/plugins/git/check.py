@@ -158,8 +158,8 @@ def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Diag
 
     Locks on this program's own refs and commits are left out: they are removed automatically.
     """
-    own, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
-    folders_of_area = [(Area.FILES, (own, common) if own != common else (own,))]
+    git_dir, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
+    folders_of_area = [(Area.FILES, (git_dir, common) if git_dir != common else (git_dir,))]
     if settings.store.work.branch == NONE:
         folders_of_area.clear()  # no files of the user are written
     if (remote := remote_folder(git, store.branch.remote.name)) is not None:

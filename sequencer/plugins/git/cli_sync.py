@@ -123,7 +123,7 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
     invocation.acts, invocation.changes = True, to is not None
     project = invocation.project()
     project.ensure_may_act()
-    own, name = project.settings.store.kind, invocation.run_name
+    configured, name = project.settings.store.kind, invocation.run_name
     try:
         from sequencer.plugins.temporal import client, export, moves  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -133,13 +133,13 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
         run = invocation.run()
         if copy is None or not isinstance(run.store, client.FleetStore):
             raise UsageRefused(
-                f"--copy works only with a run on Temporal; the store of this run is {own}"
+                f"--copy works only with a run on Temporal; the store of this run is {configured}"
             )
         head = export.write_copy(run.store, copy.absolute())
         invocation.say(f"the files of revision {head.revision} are in {copy}")
         return
-    origin = own if own != to else "temporal"
-    if own == to == "temporal":
+    origin = configured if configured != to else "temporal"
+    if configured == to == "temporal":
         is_git = (state_path_of(project.settings, name).parent / REMOTE).exists()
         origin = "git" if is_git else "file"
     source, target = project.kept_in(origin).run(name), project.kept_in(to).run(name)
@@ -156,7 +156,7 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
         invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
         return
     invocation.echo(f"the run is now in {where}, at step_index {head.step_index}")
-    if own != to:
+    if configured != to:
         invocation.say(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
 
 

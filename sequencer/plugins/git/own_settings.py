@@ -95,8 +95,8 @@ class RepositoryPlace(NamedTuple):
     @property
     def files(self) -> tuple[Path, ...]:
         """Return the files that decide its own settings, without the files that they include."""
-        own = (self.top / ".git", self.git_dir / "commondir", self.git_dir / "config.worktree")
-        return (*own, self.common / "config")
+        paths = (self.top / ".git", self.git_dir / "commondir", self.git_dir / "config.worktree")
+        return (*paths, self.common / "config")
 
 
 class GitOverrides(Struct, frozen=True):
@@ -173,10 +173,10 @@ class Configuration(Struct, frozen=True):
             yield key, values[-1] if values else _NEUTRAL.get(key, _NEUTRAL.get(last, ""))
 
     def _helpers(self, allowed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        own = self.acting(None)
+        acting = self.acting(None)
         for line in self.lines:
             is_helper = line.key.startswith("credential.") and line.key.endswith(".helper")
-            if is_helper and (not line.is_own or allowed.get(line.key) == own.get(line.key)):
+            if is_helper and (not line.is_own or allowed.get(line.key) == acting.get(line.key)):
                 yield line.key, line.value
 
     def addresses(self, remote: str) -> Iterator[str]:

@@ -222,11 +222,11 @@ class AttemptWorkspace(GitWorkspace):
             if isinstance(merge, str):
                 self._ensure_accepted(self._push([RefMove(ref, tips.get(ref), merge)]), ref)
                 return Work.model_validate({"branch": work.branch, "commit": merge, "ref": ref})
-            kept = self._work_tree_lock.kept_name(claim)
-            self._push([RefMove(f"refs/heads/{kept}", None, commit)])
+            branch = self._work_tree_lock.kept_name(claim)
+            self._push([RefMove(f"refs/heads/{branch}", None, commit)])
             return (
                 f"its changes conflict with what was accepted meanwhile in "
-                f"{listed(merge, self._hide)}; they are on branch {kept} of {self._remote.name!r}"
+                f"{listed(merge, self._hide)}; they are on branch {branch} of {self._remote.name!r}"
             )
         finally:
             with contextlib.suppress(GitFailed):

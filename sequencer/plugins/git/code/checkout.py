@@ -290,8 +290,8 @@ class CheckoutWatch:
     def _walk(self, folder: Path) -> Iterator[str]:
         folders = self._checkout.folders
         state = folders.state_file.parent
-        own = {folders.logs, *folders.others, *([state] if state != folders.project else [])}
-        left_out = {os.path.abspath(path) for path in (*own, state / FOLDER)}  # noqa: PTH100
+        run_paths = {folders.logs, *folders.others, *([state] if state != folders.project else [])}
+        left_out = {os.path.abspath(path) for path in (*run_paths, state / FOLDER)}  # noqa: PTH100
         name = folders.state_file.name
         is_same_folder = state == folders.project
         run_files = Patterns((*RUN_FILES, name, f"{name}.*") if is_same_folder else ())

@@ -425,8 +425,10 @@ class TaskTrees:
                 tips = [
                     commit for commit in lost if not self._is_unfinished_merge(commit, worktree)
                 ]
-                kept = keep(git, worktree.branch, tips, known)
-                notices = tuple(f"{work.description}; {work.unmerged_work().hint}" for work in kept)
+                stranded_work = keep(git, worktree.branch, tips, known)
+                notices = tuple(
+                    f"{work.description}; {work.unmerged_work().hint}" for work in stranded_work
+                )
             notices += self._follow_agent(worktree)
         except GitFailed:
             return worktree, ()
@@ -482,9 +484,9 @@ class TaskTrees:
             self.notes.forget(worktree)
         else:
             # The note stays, so that the branch is reported until it is merged.
-            why = f"is not merged: {self.checkout.where_kept(worktree)}"
+            reason = f"is not merged: {self.checkout.where_kept(worktree)}"
             hint = self.checkout.merge_command(worktree)
-            self.notes.write(worktree.replace(phase=Phase.LEFT, why=why, hint=hint))
+            self.notes.write(worktree.replace(phase=Phase.LEFT, why=reason, hint=hint))
         return Cleared(branch)
 
     def _drop_branch_at(self, worktree: Worktree, merged: str | None) -> str | None:
@@ -577,8 +579,8 @@ class TaskTrees:
                 return (nested_text(nested), *gathered.notices, *self.keep(worktree))
             notices = gathered.notices
         cleared = self._remove_locked(worktree, lambda: self._drop_empty_branch(worktree))
-        kept = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
-        return (*notices, *kept, *cleared.notices)
+        where = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
+        return (*notices, *where, *cleared.notices)
 
     def _unlock(self, worktree: Worktree) -> None:
         """Remove the locks that a killed git left in *worktree*, which no process uses any more."""

@@ -60,8 +60,8 @@ def unmerged_in(project: Project) -> tuple[UnmergedWork, ...]:
             return True  # not known; other code reports what is wrong with the run
         return head is not None and head.run_id == run_id and head.status != "complete"
 
-    found = Unmerged(git, trees, is_under_way).find()
-    return tuple(stranded.unmerged_work() for stranded in found)
+    unmerged = Unmerged(git, trees, is_under_way).find()
+    return tuple(stranded.unmerged_work() for stranded in unmerged)
 
 
 def forget_attempts(project: Project, run: str | None) -> None:

@@ -303,8 +303,10 @@ class WorkTreeLock:
         if base is not None and theirs is not None and self._tree.contains(theirs, base):
             base = theirs
         if base is not None and (has_more or commit != base):
-            ref, kept = f"refs/heads/{branch}", self.kept_name(claim)
-            plan = Collecting(base=base, commit=commit, ref=ref, kept=kept, token=claim.token)
+            ref, kept_branch = f"refs/heads/{branch}", self.kept_name(claim)
+            plan = Collecting(
+                base=base, commit=commit, ref=ref, kept=kept_branch, token=claim.token
+            )
             self.collect(plan)
 
     def due_back(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
