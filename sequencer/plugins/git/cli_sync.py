@@ -284,10 +284,7 @@ def report_of(
         "work": work,
         "next": None if seen is None else seen.next,
         "then": _advice(run.name, sync_status, seen, refusal),
-        "elsewhere": [
-            {"run": other.name, "branch": other.branch, **(_facts(other.head) or {})}
-            for other in others
-        ],
+        "elsewhere": [_facts_elsewhere(other) for other in others],
     }
     return Report(facts, seen, sync_status, refusal)
 
@@ -384,6 +381,10 @@ def without_credentials(url: str) -> str:
 def _facts(head: Head | None) -> dict[str, Any] | None:
     names = ("revision", "step_index", "status", "last_update")
     return None if head is None else {name: getattr(head, name) for name in names}
+
+
+def _facts_elsewhere(other: OtherRun) -> dict[str, Any]:
+    return {"run": other.name, "branch": other.branch, **(_facts(other.head) or {})}
 
 
 def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:

@@ -374,7 +374,7 @@ def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> No
     some: dict[str, object] = {"paths": ["was file/*", "was folde?", "was folder/a"]}
     assert taken(folder, **some) == ["was folder/a"]
     for clashing in ("was folder", "was file/a"):
-        assert "where its folder is" in reasons(folder, **some)[clashing]
+        assert "where its folder would be" in reasons(folder, **some)[clashing]
 
 
 def test_the_answer_is_the_same_every_time(tmp_path: Path) -> None:

@@ -137,8 +137,7 @@ class GitStore:
     ) -> None:
         """Prepare the store; neither the folder nor the remote is touched before it is needed.
 
-        *allowed*: see `Git`; None opens the run for reading only, and the remote is never asked.
-        *mark*, *redact*: see `FileStore`.
+        *allowed*: see `Git`; None: only read, and never ask the remote. Others: see `FileStore`.
         """
         git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
         remote, refs = Remote(git, options.remote), refs_of(options, run)
