@@ -288,8 +288,8 @@ def test_nothing_is_restored_where_a_person_has_changed_it_meanwhile(
     monkeypatch.undo()
     after = files_of(place)
     told = {
-        "file": "somebody has changed files there meanwhile; refs/sequencer/attempts/default/2",
-        "commit": "somebody has committed there meanwhile; refs/sequencer/attempts/default/2",
+        "file": "someone has changed files there meanwhile; refs/sequencer/attempts/default/2",
+        "commit": "someone has committed there meanwhile; refs/sequencer/attempts/default/2",
         "git": "another git is at work there",
     }
     assert f"the changes of this attempt stay: {told[what]}" in attempt.said[-1]
@@ -373,7 +373,7 @@ def test_a_restoration_that_was_cut_off_is_not_completed_over_a_persons_change(
     attempt = Attempt(begun)
     attempt.keep()
     assert files_of(place) == before
-    assert f"stay: somebody has changed {path!r} meanwhile" in attempt.said[0]
+    assert f"stay: someone has changed {path!r} meanwhile" in attempt.said[0]
     assert json.loads(place.with_suffix(".json").read_text())["restoring"] == {}
 
 

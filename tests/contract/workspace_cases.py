@@ -18,8 +18,8 @@ from sequencer.model.head import Claim, Head, Status
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.attempt_refs import AttemptWorkspace
 from sequencer.plugins.git.code.checkout import Checkout
-from sequencer.plugins.git.code.places import TaskPlaces
 from sequencer.plugins.git.code.run_worktree import RunWorktree
+from sequencer.plugins.git.code.task_folders import TaskFolders
 from sequencer.plugins.git.code.task_worktrees import TaskWorktrees
 from sequencer.plugins.git.process import Git
 from sequencer.plugins.git.state.remote import PushVerdict
@@ -141,14 +141,14 @@ def _checkout(home: Path) -> Checkout:
 
 
 def _run_worktree(outer: Workspace) -> RunWorktree:
-    places = TaskPlaces(_checkout(outer.folder), None, Redaction([]))
+    places = TaskFolders(_checkout(outer.folder), None, Redaction([]))
     return RunWorktree(outer, places, [], 60.0, vet=lambda _: None, tell=lambda _: None)
 
 
 def _task_worktrees(outer: Workspace, home: Path) -> Workspace:
-    def made() -> TaskPlaces:
+    def made() -> TaskFolders:
         checkout = outer.checkout if isinstance(outer, RunWorktree) else None
-        return TaskPlaces(checkout or _checkout(home), None, Redaction([]))
+        return TaskFolders(checkout or _checkout(home), None, Redaction([]))
 
     return TaskWorktrees(outer, made)
 

@@ -1,11 +1,11 @@
-"""What is wrong with sharing a run through git, found before anything is pushed.
+"""Checks whether a run can be shared through git, before anything is pushed.
 
-Where it may be asked, the remote says where its branches are, which names are taken, and whether
-it would take a push (which is not made). One that does not answer is a warning: work may begin
-when it is back.
+If the remote may be asked, it shows its branches, which names are taken, and whether it would
+accept a push (none is made). If it does not answer, that is a warning: work may start when it is
+back.
 
-Not promised: that a push will be taken. What hooks of the server and rules about the names of
-branches say is only known when something is pushed.
+Not promised: that a push will be accepted. Hooks of the server and rules for branch names are known
+only when something is pushed.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from sequencer.store.head import read_head
 
 GIT_TIMEOUT_S = 10.0
 NEEDED = (2, 29)
-"""Of git, for `fetch --no-write-fetch-head`."""
+"""The oldest version of git that works: it has `fetch --no-write-fetch-head`."""
 SHOWN_PATHS = 5
 POLLS_IN_A_LEASE = 4
-"""Looks that an observer should have before a lease has run out."""
+"""How many looks an observer should have before a lease expires."""
 _NOWHERE = re.compile("does not appear to be|not found|404")
 _DURABLE = ("core.fsync", "core.fsyncObjectFiles")
-"""Of git 2.36 and newer, and of older ones; whoever has set one has thought of it."""
+"""Settings of git since 2.36, and of older versions; if one is set, there is no warning."""
 _HEADS = "refs/heads/"
 _MARKERS = (".gitignore", ".gitkeep")
 
 
 def check_store(request: CheckRequest) -> Iterator[Diagnostic]:
-    """Yield what stands in the way of sharing a run through git, most basic first."""
+    """Yield the problems with sharing a run through git, the most basic first."""
     settings, store = request.settings, request.store
-    assert isinstance(store, GitStore)  # noqa: S101 - of whose kind this is a part
+    assert isinstance(store, GitStore)  # noqa: S101 - this check belongs to the git store kind
     yield from _check_configuration(settings, store)
     git = Git(settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=store.branch.git.allowed)
     if (yield from _any(_check_repository(settings, git))):
@@ -68,16 +68,16 @@ def check_store(request: CheckRequest) -> Iterator[Diagnostic]:
 
 def _any(diagnostics: Iterator[Diagnostic]) -> Generator[Diagnostic, None, bool]:
     """Yield *diagnostics*; return whether there were any."""
-    found = list(diagnostics)
-    yield from found
-    return bool(found)
+    problems = list(diagnostics)
+    yield from problems
+    return bool(problems)
 
 
 def _error(message: str, where: str | None, hint: str) -> Diagnostic:
     return Diagnostic(Level.ERROR, Area.REMOTE, message, where, hint)
 
 
-# --- here ------------------------------------------------------------------------------
+# --- this clone ------------------------------------------------------------------------
 
 
 def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
@@ -87,14 +87,14 @@ def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Diagno
             f"a lease of {store.ttl_s:g} s is too short if this clone looks every {slow_s:g} s"
         )
         hint = (
-            "somebody could take over a step whose holder is alive: set store.ttl_s to "
+            "another clone could take over a step whose holder is alive: set store.ttl_s to "
             f"{POLLS_IN_A_LEASE * slow_s:g} or more, or lower store.poll.slow_s"
         )
         yield Diagnostic(Level.WARNING, Area.CONFIGURATION, message, where, hint)
 
 
 def _check_repository(settings: Settings, git: Git) -> Iterator[Diagnostic]:
-    """Yield why there is no git here to work with."""
+    """Yield why git or the repository can't be used."""
     folder = str(settings.project_dir)
     if (unusable := git.unusable(NEEDED)) is not None:
         yield from of_error(Area.REMOTE, unusable)
@@ -107,7 +107,7 @@ def _check_repository(settings: Settings, git: Git) -> Iterator[Diagnostic]:
 
 
 def _check_known(settings: Settings, git: Git) -> Iterator[Diagnostic]:
-    """Yield that the remote's name is nobody's."""
+    """Yield an error if the remote is not configured."""
     name, names = settings.store.remote, git.text("remote").split()
     if name in names or ":" in name or "/" in name or Path(git.folder, name).exists():
         return
@@ -117,7 +117,7 @@ def _check_known(settings: Settings, git: Git) -> Iterator[Diagnostic]:
 
 
 def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[Diagnostic]:
-    """Yield that state and code would be on one branch, or that no code can be moved."""
+    """Yield an error if state and code would share a branch, or if no code can move."""
     work = settings.store.work.branch
     if work == NONE:
         return
@@ -126,13 +126,13 @@ def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[D
         checked_out = git.text("symbolic-ref", "--short", "--quiet", "HEAD")
     except GitFailed:
         checked_out = ""
-    name = (_branch_begun_on(store) or checked_out) if work == CURRENT else work
+    name = (_code_branch(store) or checked_out) if work == CURRENT else work
     state = store.branch.refs
     if name in (state.branch, state.beats.removeprefix("refs/heads/")):
         message = f"branch {name!r} holds the run's state; code needs another branch"
         yield _error(message, place_of(settings, "store", "branch"), "set store.branch")
-    if begun := under_way_in(Path(git.folder, git.text("rev-parse", "--git-dir"))):
-        yield _error(f"{begun} is under way", where, "finish it or abort it")
+    if operation := under_way_in(Path(git.folder, git.text("rev-parse", "--git-dir"))):
+        yield _error(f"{operation} is under way", where, "finish it or abort it")
     elif not checked_out:
         hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
         yield _error("HEAD is detached, so no branch of code can move", where, hint)
@@ -141,10 +141,10 @@ def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[D
         yield _error(f"{checked_out!r} is checked out, but code is on {name!r}", where, hint)
 
 
-def _branch_begun_on(store: GitStore) -> str | None:
-    """Return which branch the run's code is on, as the file here has it; the remote is not asked.
+def _code_branch(store: GitStore) -> str | None:
+    """Return the branch of the run's code from the local state file, without asking the remote.
 
-    What is wrong with the file is told by whoever looks at the state.
+    None: not known. Problems with that file are reported by the check of the state.
     """
     with suppress(StateRefused, OSError):
         work = (read_head(store.state_path).content or {}).get("work")
@@ -154,26 +154,26 @@ def _branch_begun_on(store: GitStore) -> str | None:
 
 
 def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Diagnostic]:
-    """Yield the locks that a git has left, here and where the remote is a folder of this machine.
+    """Yield old git locks in this clone, and on the remote if that is a folder of this machine.
 
-    Those of this program's own refs and commits go by themselves.
+    Locks on this program's own refs and commits are left out: they are removed automatically.
     """
-    own, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
-    where = [(Area.FILES, (own, common) if own != common else (own,))]
+    git_dir, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
+    folders_of_area = [(Area.FILES, (git_dir, common) if git_dir != common else (git_dir,))]
     if settings.store.work.branch == NONE:
-        where.clear()  # no file of the user's is written
-    if (there := remote_folder(git, store.branch.remote.name)) is not None:
-        where.append((Area.REMOTE, (there,)))
-    for area, folders in where:
+        folders_of_area.clear()  # no files of the user are written
+    if (remote := remote_folder(git, store.branch.remote.name)) is not None:
+        folders_of_area.append((Area.REMOTE, (remote,)))
+    for area, folders in folders_of_area:
         for lock in stale(*folders):
             is_own_ref = "/refs/worktree/sequencer" in lock.path.as_posix()
             if not is_own_ref and not is_cut_off(lock.path):
-                message = f"a git lock is in the way: {lock.words}"
+                message = f"a git lock is in the way: {lock.description}"
                 yield Diagnostic(Level.WARNING, area, message, str(lock.path), lock.hint)
 
 
 def _check_tracked(settings: Settings, git: Git) -> Iterator[Diagnostic]:
-    """Yield that git keeps files which every step writes."""
+    """Yield an error if git tracks files that every step writes."""
     top = Path(git.text("rev-parse", "--show-toplevel"))
     state, logs = settings.state_file.parent, settings.logs_dir
     for folder, key in ((state, "state_file"), (logs, "logs_dir")):
@@ -188,17 +188,17 @@ def _check_tracked(settings: Settings, git: Git) -> Iterator[Diagnostic]:
 
 
 def _check_large_files(settings: Settings, git: Git) -> Iterator[Diagnostic]:
-    """Yield that files are kept by git-lfs, whose contents a push of ours does not upload."""
+    """Yield a warning if git-lfs keeps files: a step's push does not upload their contents."""
     if settings.store.work.branch == NONE:
         return
     pattern = "^[^#]*[[:space:]]filter=lfs"
     argv = ("grep", "--untracked", "-l", "-z", "-I", "-e", pattern)
     where = (":(top,glob)**/.gitattributes",)
     try:
-        told = git.run(*argv, "--", *where, accepts=(0, 1)).stdout
+        output = git.run(*argv, "--", *where, accepts=(0, 1)).stdout
     except GitFailed:
         return
-    names = [name for name in told.decode("utf-8", "replace").split("\0") if name]
+    names = [name for name in output.decode("utf-8", "replace").split("\0") if name]
     if names:
         message = (
             "files are kept by git-lfs, and a step's push does not upload their contents: "
@@ -223,7 +223,7 @@ def _tracked(key: str, path: str, names: list[str]) -> Diagnostic:
 
 
 def check_project(project: Project, run: str | None, *, looks: bool) -> Iterator[Diagnostic]:
-    """Yield what git would do to the files of *project*, whatever its store."""
+    """Yield problems that git would make with the files of *project*, for any store."""
     del run, looks
     settings = project.settings
     yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
@@ -234,25 +234,25 @@ def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator
     is_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
     if not is_repository or not state.is_relative_to(folder):
         return
-    # -z with stdin: the path is data, whatever it begins with.
+    # -z with stdin: git never takes the path for an option or a pattern.
     argv = ("check-ignore", "--quiet", "--no-index", "-z", "--stdin")
     try:
-        asked = Git(folder, env, timeout_s=GIT_TIMEOUT_S).run(
+        result = Git(folder, env, timeout_s=GIT_TIMEOUT_S).run(
             *argv, stdin=os.fsencode(state), accepts=(0, 1, 128)
         )
     except (GitFailed, ConfigurationError):
         return
-    if asked.code == 1:
+    if result.code == 1:
         hint = f"put '*' into {state.parent / '.gitignore'}; 'sequencer init' does it"
         message = "git does not ignore it, so an agent that commits everything commits it too"
         yield Diagnostic(Level.WARNING, Area.FILES, message, str(state), hint)
 
 
-# --- there -----------------------------------------------------------------------------
+# --- the remote ------------------------------------------------------------------------
 
 
 def _check_remote(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
-    """Yield what the remote says, with the run brought here where that can be done."""
+    """Yield the problems of the remote; bring the run here if possible."""
     where = place_of(settings, "store", "remote")
     try:
         store.bring()
@@ -263,32 +263,32 @@ def _check_remote(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
         return
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
-    yield from _check_there(settings, store)
+    yield from _check_remote_folder(settings, store)
     yield from _check_names(settings, store)
     yield from _check_push(settings, store, where)
 
 
-def _check_there(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
-    """Yield what is wrong with a remote that is a folder of this machine.
+def _check_remote_folder(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
+    """Yield the problems of a remote that is a folder on this machine.
 
-    It is somebody's clone, with the branch that is to move checked out; or git, as it is
-    configured there, may lose with the power what it has taken.
+    It may be a clone with the branch that should move checked out, or git may be configured there
+    so that a power cut can lose accepted pushes.
     """
     folder = remote_folder(store.branch.git, store.branch.remote.name)
     if folder is None:
         return
-    there = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
+    remote_git = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
     work = settings.store.work.branch
     try:
-        if there.text("rev-parse", "--is-bare-repository") != "true":
-            rule = there.text("config", "--default", "refuse", "receive.denyCurrentBranch")
-            branch = there.text("symbolic-ref", "--short", "HEAD")
+        if remote_git.text("rev-parse", "--is-bare-repository") != "true":
+            rule = remote_git.text("config", "--default", "refuse", "receive.denyCurrentBranch")
+            branch = remote_git.text("symbolic-ref", "--short", "HEAD")
             is_refused = rule not in ("ignore", "warn", "updateInstead", "false")
             if is_refused and work != NONE and work in (CURRENT, branch):
                 message = f"branch {branch} is checked out there, so it accepts no push"
                 hint = "use a bare repository as the remote: 'git clone --bare'"
                 yield _error(message, str(folder), hint)
-        elif not any(there.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
+        elif not any(remote_git.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
             message = "git writes branches there without fsync: a power cut may lose accepted steps"
             hint = f"git -C {shlex.quote(str(folder))} config core.fsync all"
             yield Diagnostic(Level.WARNING, Area.REMOTE, message, str(folder), hint)
@@ -297,7 +297,7 @@ def _check_there(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
 
 
 def _check_names(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
-    """Yield that a branch would be below another one, which git has no room for."""
+    """Yield an error if a branch would be below another one, which git does not allow."""
     branch, work = store.branch, settings.store.work.branch
     needed = [branch.refs.state, branch.refs.beats]
     try:
@@ -306,26 +306,26 @@ def _check_names(settings: Settings, store: GitStore) -> Iterator[Diagnostic]:
         elif work != NONE:
             needed.append(f"{_HEADS}{work}")
         above = {
-            ref[:at] for ref in needed for at in range(len(_HEADS), len(ref)) if ref[at] == "/"
+            ref[:end] for ref in needed for end in range(len(_HEADS), len(ref)) if ref[end] == "/"
         }
         patterns = (*sorted(above), *(f"{ref}/*" for ref in needed))
-        told = branch.git.text("ls-remote", "--refs", "--", branch.remote.name, *patterns)
+        output = branch.git.text("ls-remote", "--refs", "--", branch.remote.name, *patterns)
     except GitFailed:
         return
-    there = {line.partition("\t")[2] for line in told.splitlines()}
+    remote_refs = {line.partition("\t")[2] for line in output.splitlines()}
     for ref in needed:
-        for other in sorted({*there, *needed}):
+        for other in sorted({*remote_refs, *needed}):
             is_above = other not in needed and ref.startswith(f"{other}/")
             if not is_above and not other.startswith(f"{ref}/"):
                 continue
-            one, two = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
-            message = f"branches {one} and {two} can't both exist: one is below the other"
+            upper, lower = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
+            message = f"branches {upper} and {lower} can't both exist: one is below the other"
             hint = "rename the one that is not the run's, or set store.branch"
             yield _error(message, place_of(settings, "store", "branch"), hint)
 
 
 def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Diagnostic]:
-    """Yield why the remote would not take a push, as far as it says so before one is made."""
+    """Yield why the remote would refuse a push, as far as a dry run shows it."""
     branch, refs = store.branch, store.branch.refs
     tip = branch.tip()
     commit = tip or branch.objects.resolve("HEAD^{commit}")
@@ -346,7 +346,7 @@ def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Dia
             yield _error(message, where, hint)
         return
     folder = remote_folder(branch.git, branch.remote.name)
-    # Git asks nobody before it writes to a folder.
+    # A dry run does not check whether git may write to the folder.
     locked = [n for n in ("objects", "refs") if folder and not os.access(folder / n, os.W_OK)]
     if folder is not None and locked:
         yield _error(f"can't be written to: {', '.join(locked)}", str(folder), WHO_MAY_PUSH)

@@ -20,8 +20,8 @@ NOT_COMMITTED = "-"
 def plan_commit(invocation: Invocation) -> None:
     """Show which changes in the work tree a step would commit now.
 
-    Steps commit on their own if `commit` in orchestration.yaml declares what, and if the run
-    is kept in git.
+    Steps commit by themselves if `commit` in orchestration.yaml declares paths and the run is kept
+    in git.
     """
     project = invocation.project()
     branch, selection = _selected(project)
@@ -29,7 +29,7 @@ def plan_commit(invocation: Invocation) -> None:
     if invocation.is_json:
         invocation.print_json(facts)
         return
-    _tell(invocation, facts)
+    _print(invocation, facts)
     if not facts["open"]:
         invocation.say(
             "nothing is declared: name what steps may commit, for example in 'commit.paths'"
@@ -51,26 +51,31 @@ def _facts(project: Project, branch: str | None, selection: Selection) -> dict[s
     return {
         "branch": branch,
         "open": project.settings.commit.is_open,
-        "bytes": sum(one.size for one in selection.chosen),
+        "bytes": sum(chosen.size for chosen in selection.chosen),
         "committed": [
-            {"path": hide(one.path), "change": str(one.change), "key": one.key, "bytes": one.size}
-            for one in selection.chosen
+            {
+                "path": hide(chosen.path),
+                "change": str(chosen.change),
+                "key": chosen.key,
+                "bytes": chosen.size,
+            }
+            for chosen in selection.chosen
         ],
         "skipped": [
-            {"path": hide(one.path), "reason": one.reason, "declared": one.is_declared}
-            for one in selection.skipped
+            {"path": hide(skipped.path), "reason": skipped.reason, "declared": skipped.is_declared}
+            for skipped in selection.skipped
         ],
     }
 
 
-def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
+def _print(invocation: Invocation, facts: dict[str, Any]) -> None:
     rows = [
-        (one["change"], str(one["bytes"]), one_line(one["path"]), f"commit.{one['key']}")
-        for one in facts["committed"]
+        (file["change"], str(file["bytes"]), one_line(file["path"]), f"commit.{file['key']}")
+        for file in facts["committed"]
     ]
     rows += [
-        (NOT_COMMITTED, "", one_line(one["path"]), one_line(one["reason"]))
-        for one in facts["skipped"]
+        (NOT_COMMITTED, "", one_line(file["path"]), one_line(file["reason"]))
+        for file in facts["skipped"]
     ]
     if not rows:
         invocation.echo("nothing changed in the work tree")

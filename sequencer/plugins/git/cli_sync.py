@@ -45,7 +45,7 @@ from sequencer.plugins.git.state.sync_status import (
     compare,
     runs_elsewhere,
 )
-from sequencer.plugins.git.state.sync_status import take_theirs as theirs_taken
+from sequencer.plugins.git.state.sync_status import take_theirs as set_aside_and_take
 from sequencer.project.diagnostics import place_of
 from sequencer.project.extras import extra_hint
 from sequencer.project.project import Project
@@ -100,22 +100,22 @@ def sync(
         return
     invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
-    sync_status = compare(store) if invocation.acts else as_known(store)
-    others = _elsewhere(invocation, run, store, sync_status)
+    status = compare(store) if invocation.acts else as_known(store)
+    others = _elsewhere(invocation, run, store, status)
     aside: Path | None = None
     if take_theirs:
-        aside, sync_status = theirs_taken(store, sync_status)
-    report = report_of(invocation.project(), run, store, sync_status, others)
+        aside, status = set_aside_and_take(store, status)
+    report = report_of(invocation.project(), run, store, status, others)
     if invocation.is_json:
-        kept = None if aside is None else str(aside)
-        invocation.print_json(report.facts | {"set_aside": kept})
+        path = None if aside is None else str(aside)
+        invocation.print_json(report.facts | {"set_aside": path})
     else:
         invocation.echo(text(report, invocation.room))
     if aside is not None:
         invocation.say(f"the files from here are now in {aside}")
     invocation.notices(report.snapshot.notices if report.snapshot else ())
-    if sync_status.problem is not None:
-        raise sync_status.problem
+    if status.problem is not None:
+        raise status.problem
 
 
 def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> None:
@@ -123,7 +123,7 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
     invocation.acts, invocation.changes = True, to is not None
     project = invocation.project()
     project.ensure_may_act()
-    own, name = project.settings.store.kind, invocation.run_name
+    configured, name = project.settings.store.kind, invocation.run_name
     try:
         from sequencer.plugins.temporal import client, export, moves  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -133,13 +133,13 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
         run = invocation.run()
         if copy is None or not isinstance(run.store, client.FleetStore):
             raise UsageRefused(
-                f"--copy works only with a run on Temporal; the store of this run is {own}"
+                f"--copy works only with a run on Temporal; the store of this run is {configured}"
             )
         head = export.write_copy(run.store, copy.absolute())
         invocation.say(f"the files of revision {head.revision} are in {copy}")
         return
-    origin = own if own != to else "temporal"
-    if own == to == "temporal":
+    origin = configured if configured != to else "temporal"
+    if configured == to == "temporal":
         is_git = (state_path_of(project.settings, name).parent / REMOTE).exists()
         origin = "git" if is_git else "file"
     source, target = project.kept_in(origin).run(name), project.kept_in(to).run(name)
@@ -148,15 +148,15 @@ def _beyond_git(invocation: Invocation, to: str | None, copy: Path | None) -> No
             "this run needs worktrees on one machine, which Temporal can't provide",
             hint="keep it in files or in git",
         )
-    sync_status = moves.Side(source.store, origin), moves.Side(target.store, to)
-    head = moves.move(*sync_status)
-    where = sync_status[1].words
+    sides = moves.Side(source.store, origin), moves.Side(target.store, to)
+    head = moves.move(*sides)
+    where = sides[1].words
     if invocation.is_json:
         facts = {"run": name, "from": origin, "to": to, "where": where}
         invocation.print_json({**facts, "revision": head.revision, "step_index": head.step_index})
         return
     invocation.echo(f"the run is now in {where}, at step_index {head.step_index}")
-    if own != to:
+    if configured != to:
         invocation.say(f"set 'store: {{kind: {to}}}' in orchestration.yaml to work on it there")
 
 
@@ -192,11 +192,12 @@ def _elsewhere(
     if is_silent or (run.name is not None and not is_lost):
         return []
     project = invocation.project()
-    here = project.run_names()
-    others = runs_elsewhere(store.branch, project.settings.store.branch, set(map(slug, here)))
+    local_names = project.run_names()
+    folders = set(map(slug, local_names))
+    others = runs_elsewhere(store.branch, project.settings.store.branch, folders)
     if is_lost:
-        names = {one.name for one in others if one.name is not None}
-        raise UnknownName("run", str(run.name), names.union(here), where="--run")
+        names = {other.name for other in others if other.name is not None}
+        raise UnknownName("run", str(run.name), names.union(local_names), where="--run")
     return others
 
 
@@ -223,7 +224,7 @@ _UNASKED_WORDS = _WORDS | {
     Relation.EQUAL: "this folder matches the branch as last seen",
     Relation.UNKNOWN: "the last known state of the branch is no longer in this repository",
 }
-"""The same from what this clone knows, without asking the remote."""
+"""The same texts if the remote was not asked."""
 
 
 class Report(Struct, frozen=True):
@@ -240,7 +241,7 @@ class Report(Struct, frozen=True):
 def report_of(
     project: Project, run: Run, store: GitStore, sync_status: SyncStatus, others: list[OtherRun]
 ) -> Report:
-    """Return the report about *run* after *sync_status* were compared."""
+    """Return the report about *run* with *sync_status*, the result of the comparison."""
     seen = None
     if sync_status.relation.is_sound or sync_status.relation is Relation.UNKNOWN:
         try:
@@ -274,8 +275,8 @@ def report_of(
             "revision": sync_status.known.revision,
             "at": sync_status.known.at,
         },
-        "here": _facts(sync_status.here),
-        "branch": _facts(sync_status.there),
+        "here": _facts(sync_status.local_head),
+        "branch": _facts(sync_status.remote_head),
         "claims": [
             claim.model_dump(mode="json") | {"liveness": str(liveness), "quiet_s": quiet_s(claim)}
             for claim, liveness in (seen.holders if seen else ())
@@ -283,9 +284,7 @@ def report_of(
         "work": work,
         "next": None if seen is None else seen.next,
         "then": _advice(run.name, sync_status, seen, refusal),
-        "elsewhere": [
-            {"run": one.name, "branch": one.branch, **(_facts(one.head) or {})} for one in others
-        ],
+        "elsewhere": [_facts_elsewhere(other) for other in others],
     }
     return Report(facts, seen, sync_status, refusal)
 
@@ -293,20 +292,20 @@ def report_of(
 def _advice(
     name: str | None, sync_status: SyncStatus, seen: Snapshot | None, refusal: SequencerError | None
 ) -> str:
-    """Return what can be done in this clone next."""
+    """Return what a person can do next in this clone."""
     if sync_status.relation is Relation.DAMAGED:
         return (
             f"{command(name, 'sync --take-theirs')} sets them aside and takes those of the branch"
         )
     if (error := sync_status.problem or refusal) is not None:
         return error.hint or ""
-    here = None if seen is None else seen.readiness
-    if here is not None and here.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
-        return here.message
+    readiness = None if seen is None else seen.readiness
+    if readiness is not None and readiness.kind not in (ReadinessKind.READY, ReadinessKind.HELD):
+        return readiness.message
     is_held = not any(live.allows_take_over for _, live in (seen.holders if seen else ()))
-    if here is not None and here.kind is ReadinessKind.HELD and is_held:
+    if readiness is not None and readiness.kind is ReadinessKind.HELD and is_held:
         return f"{command(name, 'run --mode sync')} waits for its turn here"
-    return f"{command(name, 'run')} {'starts it' if here is None else 'continues'} here"
+    return f"{command(name, 'run')} {'starts it' if readiness is None else 'continues'} here"
 
 
 def text(report: Report, room: int | None = None) -> str:
@@ -314,22 +313,23 @@ def text(report: Report, room: int | None = None) -> str:
     facts, sync_status = report.facts, report.sync_status
     remote = facts["remote"]["name"]
     at = "-" if sync_status.known is None else sync_status.known.at
-    there = (*_cells(facts["branch"]), "just now" if sync_status.is_asked else at)
+    remote_cells = (*_cells(facts["branch"]), "just now" if sync_status.is_asked else at)
     if facts["remote"]["reachable"] is False:
-        there = ("?", "?", "?", "no answer")
+        remote_cells = ("?", "?", "?", "no answer")
     parts = []
     if facts["here"] or facts["branch"]:
         heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
-        rows = [("this clone", *_cells(facts["here"]), at), (remote, *there)]
+        rows = [("this clone", *_cells(facts["here"]), at), (remote, *remote_cells)]
         parts = [columns(heads, rows, right={1, 2}, room=room), ""]
     parts += [f"{label:<{LABEL_WIDTH}}  {one_line(v)}" for label, v in _rows(report) if v]
     if others := facts["elsewhere"]:
         heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
         rows = [
-            (one_line(one["run"] or "?"), *_cells(one), one_line(one["branch"])) for one in others
+            (one_line(other["run"] or "?"), *_cells(other), one_line(other["branch"]))
+            for other in others
         ]
         parts += ["", columns(heads, rows, right={1, 2}, room=room)]
-        named = [one["run"] for one in others if one["run"] is not None]
+        named = [other["run"] for other in others if other["run"] is not None]
         parts += [f"{command(name, 'sync --fetch')} brings one of them here" for name in named[:1]]
     return "\n".join(parts)
 
@@ -344,8 +344,8 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "sides", (_WORDS if sync_status.is_asked else _UNASKED_WORDS)[sync_status.relation]
     if seen is not None:
         yield "next step", seen.next_words()
-        for (claim, liveness), told in zip(seen.holders, facts["claims"], strict=True):
-            quiet_s = told["quiet_s"]
+        for (claim, liveness), claim_facts in zip(seen.holders, facts["claims"], strict=True):
+            quiet_s = claim_facts["quiet_s"]
             quiet = "" if quiet_s is None else f"; last sign of life {duration(quiet_s)} ago"
             yield "held by", holder_words([claim], liveness) + quiet
     if facts["work"] is not None:
@@ -372,15 +372,19 @@ def without_credentials(url: str) -> str:
     ('git@example.org:x.git', 'ssh://git@example.org/x')
     """
     is_ssh = url.startswith(("ssh://", "git+ssh://"))
-    found = _USER.search(url)
-    if found is None or (is_ssh and ":" not in found[0]):
+    match = _USER.search(url)
+    if match is None or (is_ssh and ":" not in match[0]):
         return url
-    return url[: found.start()] + url[found.end() :]
+    return url[: match.start()] + url[match.end() :]
 
 
 def _facts(head: Head | None) -> dict[str, Any] | None:
     names = ("revision", "step_index", "status", "last_update")
     return None if head is None else {name: getattr(head, name) for name in names}
+
+
+def _facts_elsewhere(other: OtherRun) -> dict[str, Any]:
+    return {"run": other.name, "branch": other.branch, **(_facts(other.head) or {})}
 
 
 def _cells(facts: dict[str, Any] | None) -> tuple[str, str, str]:
@@ -401,7 +405,7 @@ def _code(
     if settings.store.work.branch == NONE:
         return None, None
     tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
-    carrier = GitWorkspace(
+    workspace = GitWorkspace(
         tree,
         branch.remote,
         store.state_path,
@@ -413,9 +417,9 @@ def _code(
     )
     refusal: SequencerError | None = None
     if head is not None and project.acts:
-        # If a process was killed, this finishes what it had started.
+        # If a process was killed, this completes its work.
         try:
-            carrier.ready(head)
+            workspace.ready(head)
         except WorkTreeRefused as error:
             refusal = error
         except (RemoteUnreachable, WorkTreeBusy):
@@ -430,15 +434,15 @@ def _code(
 
 
 def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
-    """Return what is checked out, and how it compares to the code that belongs to the state.
+    """Return the checked-out code, and how it compares to the code that belongs to the state.
 
-    Without ``ahead`` and ``behind`` the commit is not here yet: it comes when a step starts.
+    ``ahead`` and ``behind`` are None if that commit is not here yet; the next step fetches it.
     """
     status = tree.status()
     work = None if head is None else head.work
     ahead = behind = None
     if work is not None and status.commit is not None and tree.resolve(work.commit):
-        ahead, behind = tree.apart(status.commit, work.commit)
+        ahead, behind = tree.divergence(status.commit, work.commit)
     return {
         "branch": None if work is None else work.branch,
         "commit": None if work is None else work.commit,
@@ -453,16 +457,17 @@ def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
 def _code_words(code: dict[str, Any]) -> str:
     if code["head"] is None and code["checked_out"] is None:
         return ""
-    there = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
-    here = f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]}"
+    state_code = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
+    local_code = f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]}"
     if code["commit"] is None:
-        moved = "no step has changed the code yet"
+        distance = "no step has changed the code yet"
     elif code["behind"] is None:
-        moved = f"the next step brings {there}"
+        distance = f"the next step brings {state_code}"
     elif (code["ahead"], code["behind"]) == (0, 0):
-        moved = "same code as the state"
+        distance = "same code as the state"
     else:
-        moved = f"{code['ahead']} ahead of the state's code ({there}) and {code['behind']} missing"
+        ahead, behind = code["ahead"], code["behind"]
+        distance = f"{ahead} ahead of the state's code ({state_code}) and {behind} missing"
     dirty = code["dirty"]
     changed = f"{plural(len(dirty), 'path')} changed" if dirty else "clean"
-    return f"{here} is here, {moved}, {changed}"
+    return f"{local_code} is here, {distance}, {changed}"

@@ -1,4 +1,4 @@
-"""What git adds to commands; importing this runs no git."""
+"""The options that git adds to commands; importing this runs no git."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What a repository's own configuration could run or send elsewhere, and how git is kept from it.
+"""Finds settings in a repository's own configuration that act, and keeps git from using them.
 
-Git obeys `.git/config`, and what that includes, as if its user had written it. A person's own
-settings (global, system, environment) count as ever; those of the repository only if they were
-allowed with the value that they still have. Not promised: anything against who changes the
-file between this look and git's own.
+To act is to run a program or to send data elsewhere. Git obeys `.git/config`, and the files that it
+includes, as if the user had written them. The user's settings (global, system, environment) count
+as usual; the repository's count only if they were allowed with their present value. Not promised:
+protection against a change of the file between this check and git's own read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from sequencer.files.textfile import expand_home
 from sequencer.project.store_requests import EVERYTHING
 
 TRANSPORTS = ("file", "git", "http", "https", "ssh")
-"""All that anything is ever sent by."""
+"""The only protocols that git may use."""
 NO_TRANSPORT = "none"
 _MAX_KNOWN = 64
 _KNOWN: dict[object, Configuration] = {}
-"""What was read of each repository, by where it is and whose settings count."""
+"""Cache of configurations, by repository and by the user's environment."""
 _ACTING = re.compile(
     r"core\.(sshcommand|gitproxy|attributesfile|excludesfile|worktree|alternaterefscommand"
     r"|protectntfs|protecthfs)"
@@ -38,9 +38,9 @@ _ACTING = re.compile(
     r"|url\..*\.(insteadof|pushinsteadof)",
     re.DOTALL,
 )
-"""Keys that run a program, read another file as rules, or send something elsewhere.
+"""Keys that run a program, read rules from another file, or send data elsewhere.
 
-Hooks, fsmonitor, pagers, editors, askpass, gpg and external diffs are off whoever asks for them.
+Hooks, fsmonitor, pagers, editors, askpass, gpg and external diffs are always off.
 """
 _OF_REMOTE = re.compile(
     r"remote\.(?P<name>.*)\.(url|pushurl|uploadpack|receivepack|vcs|proxy|proxyauthmethod)",
@@ -49,14 +49,14 @@ _OF_REMOTE = re.compile(
 _UNAVOIDABLE = re.compile(
     r"url\..*|remote\..*\.(url|pushurl|vcs|uploadpack|receivepack)|core\.gitproxy", re.DOTALL
 )
-"""What no later value takes back, since git adds it or takes the first one: with one that is
-not allowed, nothing is sent at all."""
+"""Keys that a later value can't override, because git adds values or uses the first one. If such a
+setting is not allowed, nothing is sent."""
 _NEUTRAL = {
     "core.sshcommand": "ssh",
     "core.alternaterefscommand": "true",
     "core.protectntfs": "true",
     "driver": "false",
-    # Hooks that newer versions of git take from their configuration.
+    # For hooks that newer versions of git read from their configuration.
     "command": "true",
     "enabled": "false",
     "required": "false",
@@ -64,13 +64,13 @@ _NEUTRAL = {
     "schannelcheckrevoke": "true",
     "followredirects": "initial",
 }
-"""What takes the place of a value where the user has none: by key, or by its last part."""
+"""Values that replace the repository's if the user has none; by key, or by its last part."""
 _LISTS = ("extraheader", "curloptresolve", "pushoption")
-"""Last parts of keys that add up; an empty value begins them again."""
+"""Last parts of keys whose values form a list; an empty value clears the list."""
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HELPER = re.compile(r"([A-Za-z0-9][A-Za-z0-9+.-]*)::")
 _HOST = re.compile(r"[^/]*:")
-"""host:path; a path with a colon has a slash before it."""
+"""host:path; a local path with a colon has a slash before the colon."""
 _OWN_SCOPES = ("local", "worktree")
 _MAX_POINTER = 4096
 
@@ -81,107 +81,109 @@ class SettingLine(NamedTuple):
     key: str
     value: str
     is_own: bool
-    """The repository says so, not the user."""
+    """Whether it is from the repository and not from the user."""
 
 
 class RepositoryPlace(NamedTuple):
-    """Where git finds a repository."""
+    """The folders of a repository."""
 
     top: Path
-    """The folder that holds ``.git``, or is called so."""
+    """The folder that contains ``.git``; for a named `git_dir`, the folder of its files."""
     git_dir: Path
     common: Path
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Return the files that say what its own settings are, but for what they include."""
-        own = (self.top / ".git", self.git_dir / "commondir", self.git_dir / "config.worktree")
-        return (*own, self.common / "config")
+        """Return the files that decide its own settings, without the files that they include."""
+        paths = (self.top / ".git", self.git_dir / "commondir", self.git_dir / "config.worktree")
+        return (*paths, self.common / "config")
 
 
 class GitOverrides(Struct, frozen=True):
-    """What keeps git from settings that are not allowed."""
+    """The overrides that keep git from settings that are not allowed."""
 
     pairs: tuple[tuple[str, str], ...] = ()
     is_placed: bool = False
-    """Its work tree is where ``.git`` is, whatever it says."""
+    """Whether the work tree must be set to the folder with ``.git``, against ``core.worktree``."""
     refused: tuple[tuple[str, str], ...] = ()
-    """Nothing may be sent or fetched with these."""
+    """Settings that can't be overridden; with them, nothing may be sent or fetched."""
 
 
 class Configuration(Struct, frozen=True):
-    """All that git would go by in one repository, the last word last."""
+    """All settings that git would use in one repository, in git's order: the last one counts."""
 
     lines: tuple[SettingLine, ...] = ()
     marks: tuple[object, ...] = ()
-    """What the files were like that it was read from."""
+    """The fingerprints of `files` at the time of the read; see `mark_of`."""
     files: tuple[Path, ...] = ()
 
     def acting(self, remote: str | None) -> dict[str, str]:
-        """Return the repository's own settings that could act; of remotes those of *remote*.
+        """Return the repository's own settings that act.
 
-        And those of remotes that git fetches from by itself, in a partial clone.
+        Settings of remotes count only for *remote* and for those from which a partial clone
+        fetches by itself.
         """
         remotes = {remote, *self.promisors()}
-        found: dict[str, str] = {}
+        settings: dict[str, str] = {}
         for line in self.lines:
             if line.is_own and _is_acting(line.key, remotes):
-                before = found.get(line.key)
-                found[line.key] = line.value if before is None else f"{before}\n{line.value}"
-        return found
+                before = settings.get(line.key)
+                settings[line.key] = line.value if before is None else f"{before}\n{line.value}"
+        return settings
 
     def promisors(self) -> set[str]:
-        """Return the remotes from which git fetches what a partial clone has left there."""
-        found = {line.value for line in self.lines if line.key == "extensions.partialclone"}
+        """Return the remotes from which git fetches the missing objects of a partial clone."""
+        remotes = {line.value for line in self.lines if line.key == "extensions.partialclone"}
         for line in self.lines:
             if line.key.startswith("remote.") and line.key.endswith(".promisor"):
-                found.add(line.key[len("remote.") : -len(".promisor")])
-        return found
+                remotes.add(line.key[len("remote.") : -len(".promisor")])
+        return remotes
 
     def overrides(self, allowed: Mapping[str, str], remote: str | None) -> GitOverrides:
-        """Return what keeps git, on its way to *remote*, from all but what is *allowed*."""
+        """Return the overrides for a command that contacts *remote*, with *allowed* settings."""
         acting = self.acting(remote)
-        found = [pair for pair in acting.items() if allowed.get(pair[0]) != pair[1]]
+        unwanted = [pair for pair in acting.items() if allowed.get(pair[0]) != pair[1]]
         pairs: list[tuple[str, str]] = []
-        for key, _ in found:
+        for key, _ in unwanted:
             if key != "core.worktree" and not _UNAVOIDABLE.fullmatch(key):
-                pairs += self._instead(key)
-        if any(key.startswith("credential.") for key, _ in found):
-            # One that is empty ends the list for every address.
+                pairs += self._replacement(key)
+        if any(key.startswith("credential.") for key, _ in unwanted):
+            # An empty helper clears the list for every address, so allowed ones are added again.
             pairs += [("credential.helper", ""), *self._helpers(allowed)]
         return GitOverrides(
             tuple(pairs),
-            is_placed=any(key == "core.worktree" for key, _ in found),
-            refused=tuple(pair for pair in found if _UNAVOIDABLE.fullmatch(pair[0])),
+            is_placed=any(key == "core.worktree" for key, _ in unwanted),
+            refused=tuple(pair for pair in unwanted if _UNAVOIDABLE.fullmatch(pair[0])),
         )
 
-    def _instead(self, key: str) -> Iterator[tuple[str, str]]:
+    def _replacement(self, key: str) -> Iterator[tuple[str, str]]:
+        """Yield the settings that restore the user's value of *key*, or a neutral one."""
         last = key.rpartition(".")[2]
         if key.startswith("credential."):
             return
-        users = [line.value for line in self.lines if line.key == key and not line.is_own]
-        if not users and key.startswith("http."):
-            users = [
+        values = [line.value for line in self.lines if line.key == key and not line.is_own]
+        if not values and key.startswith("http."):
+            values = [
                 line.value for line in self.lines if line.key == f"http.{last}" and not line.is_own
             ]
         if last in _LISTS:
             yield key, ""
-            yield from ((key, value) for value in users)
+            yield from ((key, value) for value in values)
         else:
-            yield key, users[-1] if users else _NEUTRAL.get(key, _NEUTRAL.get(last, ""))
+            yield key, values[-1] if values else _NEUTRAL.get(key, _NEUTRAL.get(last, ""))
 
     def _helpers(self, allowed: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-        own = self.acting(None)
+        acting = self.acting(None)
         for line in self.lines:
             is_helper = line.key.startswith("credential.") and line.key.endswith(".helper")
-            if is_helper and (not line.is_own or allowed.get(line.key) == own.get(line.key)):
+            if is_helper and (not line.is_own or allowed.get(line.key) == acting.get(line.key)):
                 yield line.key, line.value
 
     def addresses(self, remote: str) -> Iterator[str]:
-        """Yield every address that *remote* may lead to, as rewritten by any rule there is."""
+        """Yield every address that *remote* may mean, also after any rewrite rule."""
         keys = (f"remote.{remote}.url", f"remote.{remote}.pushurl")
-        found = [line.value for line in self.lines if line.key in keys] or [remote]
-        for address in found:
+        addresses = [line.value for line in self.lines if line.key in keys] or [remote]
+        for address in addresses:
             yield address
             for line in self.lines:
                 is_rule = _UNAVOIDABLE.fullmatch(line.key) and line.key.startswith("url.")
@@ -191,17 +193,19 @@ class Configuration(Struct, frozen=True):
 
 
 def _is_acting(key: str, remotes: Iterable[str | None]) -> bool:
-    found = _OF_REMOTE.fullmatch(key)
-    return found["name"] in remotes if found else _ACTING.fullmatch(key) is not None
+    match = _OF_REMOTE.fullmatch(key)
+    return match["name"] in remotes if match else _ACTING.fullmatch(key) is not None
 
 
 def place_of(folder: str) -> RepositoryPlace | None:
-    """Return the repository that git would find from the real path *folder* up; None: none.
+    """Return the repository that git would find in *folder* or above it; None: none.
+
+    *folder* must be a real path, without links.
 
     Raises:
-        OSError: what is there can't be read.
-        PermissionError: a folder on the way is a repository without a work tree, which may
-            have come with files of somebody else's.
+        OSError: git's files can't be read.
+        PermissionError: a folder on the way is a bare repository, which may have come with
+            another person's files.
     """
     while True:
         dot = os.path.join(folder, ".git")  # noqa: PTH118 (before every git process)
@@ -218,13 +222,19 @@ def place_of(folder: str) -> RepositoryPlace | None:
 
 
 def common_of(git_dir: Path) -> Path:
-    """Return where *git_dir* has its settings: in that of the repository it is a work tree of."""
+    """Return the folder with the settings of *git_dir*: the repository's, for a linked tree."""
     pointer = git_dir / "commondir"
     return named(pointer, "") if pointer.is_file() else git_dir
 
 
 def named(pointer: Path, prefix: str) -> Path:
-    """Return the folder that a file with one line names, relative to its own."""
+    """Return the folder named by *pointer*, a one-line file whose line starts with *prefix*.
+
+    A relative name starts from the folder of *pointer*.
+
+    Raises:
+        OSError: the file can't be read or does not start with *prefix*.
+    """
     fd = os.open(pointer, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
         line = os.fsdecode(file.read(_MAX_POINTER)).rstrip("\r\n")
@@ -234,24 +244,27 @@ def named(pointer: Path, prefix: str) -> Path:
 
 
 def mark_of(files: Iterable[Path]) -> tuple[object, ...]:
-    """Return what changes when one of *files* does."""
-    found: list[object] = []
+    """Return a fingerprint that changes when one of *files* changes."""
+    marks: list[object] = []
     for path in files:
         try:
-            there = os.stat(path)  # noqa: PTH116 (before every git process)
+            info = os.stat(path)  # noqa: PTH116 (before every git process)
         except OSError:
-            found.append(None)
+            marks.append(None)
         else:
-            # What comes and goes in a folder says nothing.
-            is_folder = stat.S_ISDIR(there.st_mode)
-            times = () if is_folder else (there.st_mtime_ns, there.st_ctime_ns, there.st_size)
-            found.append((there.st_ino, there.st_mode, *times))
-    return tuple(found)
+            # The times of a folder change with its entries, which do not matter here.
+            is_folder = stat.S_ISDIR(info.st_mode)
+            times = () if is_folder else (info.st_mtime_ns, info.st_ctime_ns, info.st_size)
+            marks.append((info.st_ino, info.st_mode, *times))
+    return tuple(marks)
 
 
-def parse(told: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
-    """Return what ``git config --list -z --show-scope --show-origin`` has *told*, run in *cwd*."""
-    fields = os.fsdecode(told).split("\0")
+def parse(output: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
+    """Return the settings in *output* of ``git config --list -z --show-scope --show-origin``.
+
+    Git ran in *cwd*, to which the paths in the output are relative.
+    """
+    fields = os.fsdecode(output).split("\0")
     lines, files = [], {*place.files}
     for scope, origin, text in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
         key, _, value = text.partition("\n")
@@ -269,18 +282,18 @@ def parse(told: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
 
 
 class SettingsKeeper(Struct, frozen=True):
-    """Keeps the git processes of one place from what their repository is not allowed."""
+    """Keeps git processes of one repository from settings that are not allowed."""
 
     folder: Path
     environment: Mapping[str, str]
     allowed: Mapping[str, str] | None
-    """The repository's own settings that may act; None: nothing may, and no remote is reached."""
+    """The repository's own settings that may act; None: none, and no remote is contacted."""
     git_dir: Path | None
     ask: Callable[[Mapping[str, str]], bytes]
-    """Lists git's settings."""
+    """Lists git's settings; gets environment variables for that call."""
 
     def acting(self, remote: str | None) -> Mapping[str, str]:
-        """Return what the repository has that could act; empty where there is none."""
+        """Return the repository's settings that act; empty if there is no repository."""
         try:
             place = self._place()
         except OSError:
@@ -288,20 +301,20 @@ class SettingsKeeper(Struct, frozen=True):
         return {} if place is None else self._configuration(place).acting(remote)
 
     def variables(self, remote: str | None) -> dict[str, str]:
-        """Return the variables with which a git process does nothing that is not allowed.
+        """Return environment variables that turn off all settings that are not allowed.
 
-        *remote* is what it will reach, None: nothing.
+        *remote* is the remote that git will contact; None: none.
 
         Raises:
-            OSError: the repository can't be read, or may have come with somebody's files.
-            ConfigurationError: that remote is not to be reached.
+            OSError: the repository can't be read, or is a bare one of another person.
+            ConfigurationError: that remote must not be contacted.
         """
         place = self._place()
         if place is None:
             return {}
-        found = self._pinned(place)
+        variables = self._pinned(place)
         if self.allowed is EVERYTHING and remote is None:
-            return found
+            return variables
         configuration = self._configuration(place)
         overrides = GitOverrides()
         if self.allowed is not EVERYTHING:
@@ -309,11 +322,11 @@ class SettingsKeeper(Struct, frozen=True):
         if remote is not None:
             self._ensure_reachable(remote, configuration, overrides, place)
         if self.allowed is None or overrides.refused:
-            # A partial clone fetches what it lacks from wherever it is told to.
-            found |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": NO_TRANSPORT}
+            # A partial clone would fetch missing objects from any address in its configuration.
+            variables |= {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": NO_TRANSPORT}
         if overrides.is_placed and self.git_dir is None:
-            found["GIT_WORK_TREE"] = str(place.top)
-        return found | self._as_variables(overrides.pairs)
+            variables["GIT_WORK_TREE"] = str(place.top)
+        return variables | self._as_variables(overrides.pairs)
 
     def _place(self) -> RepositoryPlace | None:
         if self.git_dir is not None:
@@ -321,34 +334,34 @@ class SettingsKeeper(Struct, frozen=True):
         return place_of(os.path.realpath(self.folder))
 
     def _pinned(self, place: RepositoryPlace) -> dict[str, str]:
-        """Return what keeps git from another repository above that of *place*."""
+        """Return a variable that keeps git from repositories above *place*."""
         if self.git_dir is not None:
             return {}
-        users, above = self.environment.get("GIT_CEILING_DIRECTORIES"), str(place.top.parent)
-        return {"GIT_CEILING_DIRECTORIES": f"{users}:{above}" if users else above}
+        ceilings, above = self.environment.get("GIT_CEILING_DIRECTORIES"), str(place.top.parent)
+        return {"GIT_CEILING_DIRECTORIES": f"{ceilings}:{above}" if ceilings else above}
 
     def _as_variables(self, pairs: Sequence[tuple[str, str]]) -> dict[str, str]:
-        """Return *pairs* as git takes them from the environment, after those of the user."""
-        before = self.environment.get("GIT_CONFIG_COUNT", "")
-        first = int(before) if before.isdecimal() else 0
-        found = {"GIT_CONFIG_COUNT": str(first + len(pairs))} if pairs else {}
+        """Return *pairs* as environment variables for git, after those of the user."""
+        count = self.environment.get("GIT_CONFIG_COUNT", "")
+        first = int(count) if count.isdecimal() else 0
+        variables = {"GIT_CONFIG_COUNT": str(first + len(pairs))} if pairs else {}
         for number, (key, value) in enumerate(pairs, first):
-            found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-        return found
+            variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+        return variables
 
     def _configuration(self, place: RepositoryPlace) -> Configuration:
-        """Return all that git goes by in *place*; asked of git again when a file has changed."""
-        of_user = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG")
-        whose = [pair for pair in self.environment.items() if pair[0].startswith(of_user)]
-        key = (place, tuple(sorted(whose)))
+        """Return all settings of *place*; git is asked again only if a file has changed."""
+        prefixes = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG")
+        user_variables = [pair for pair in self.environment.items() if pair[0].startswith(prefixes)]
+        key = (place, tuple(sorted(user_variables)))
         known = _KNOWN.get(key)
         if known is not None and mark_of(known.files) == known.marks:
             return known
-        found = parse(self.ask(self._pinned(place)), self.folder, place)
+        configuration = parse(self.ask(self._pinned(place)), self.folder, place)
         if len(_KNOWN) >= _MAX_KNOWN:
             _KNOWN.clear()
-        _KNOWN[key] = found
-        return found
+        _KNOWN[key] = configuration
+        return configuration
 
     def _ensure_reachable(
         self,
@@ -358,10 +371,10 @@ class SettingsKeeper(Struct, frozen=True):
         place: RepositoryPlace,
     ) -> None:
         for address in configuration.addresses(remote):
-            why = refusal(address, place.top)
-            if why is not None:
+            reason = refusal(address, place.top)
+            if reason is not None:
                 raise ConfigurationError(
-                    why,
+                    reason,
                     where=f"remote {remote!r}",
                     hint="use a bare repository outside of the project, or the address of a "
                     f"server: {typed_command('git', 'remote', 'set-url', remote, 'ADDRESS')}",
@@ -376,7 +389,7 @@ class SettingsKeeper(Struct, frozen=True):
 
 
 def refusal(address: str, top: Path) -> str | None:
-    """Return why nothing is ever sent to *address* from the work tree *top*; None: it may be."""
+    """Return why git may never contact *address* from the work tree *top*; None: it may."""
     helper, scheme = _HELPER.match(address), _SCHEME.match(address)
     if helper is not None:
         return f"{address!r} runs the program 'git-remote-{helper[1]}', which is not allowed"
@@ -393,7 +406,7 @@ def refusal(address: str, top: Path) -> str | None:
     elif _HOST.match(address):
         return None
     real, inside = os.path.realpath(top / expand_home(path)), os.path.realpath(top)
-    is_there = any(os.path.lexists(f"{real}{suffix}") for suffix in ("", ".git"))
-    if is_there and (real == inside or real.startswith(f"{inside}/")):
+    exists = any(os.path.lexists(f"{real}{suffix}") for suffix in ("", ".git"))
+    if exists and (real == inside or real.startswith(f"{inside}/")):
         return f"{address!r} is inside the project itself, so its hooks would run at each push"
     return None

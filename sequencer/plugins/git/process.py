@@ -1,9 +1,9 @@
-"""One git process: with a clean environment, no questions, a time limit, and killed whole.
+"""Runs git processes: with a clean environment, no prompts, and a time limit.
 
-Every git process of the program starts here. Hooks, fsmonitor, pagers, editors and submodules
-have no part in it, whoever asks for them; of the repository's own configuration only what is
-allowed may run a program or send something elsewhere (see `own_settings`). Whoever only looks
-reaches no remote.
+Every git process of the program starts here, and is killed with all its children. Hooks, fsmonitor,
+pagers, editors and submodules are always off. From the repository's own configuration, only allowed
+settings may run a program or send data elsewhere (see `own_settings`). A process that only reads
+never contacts a remote.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from sequencer.plugins.git.own_settings import NO_TRANSPORT, TRANSPORTS, Setting
 from sequencer.project.store_requests import RepositoryInspector
 
 SLICE_S = 0.2
-"""How long nobody looks whether a process has ended or is not waited for any more."""
+"""How often a waiting process checks for the end of git and for a stop."""
 LATE_S = 0.5
-"""How long after a process its pipes are read, if a child of it still holds them open."""
+"""How long the pipes are still read after git's end, if a child of it holds them open."""
 
 
 def never() -> bool:
-    """Return that nobody has been told to stop."""
+    """Return False: there is no request to stop."""
     return False
 
 
 def unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Return what *start* starts; Ctrl-C comes when that is known, and ends it with the rest.
+    """Return the process that *start* starts; delay Ctrl-C until then, and kill it in that case.
 
-    In the middle of a start it would leave a process behind that nobody knows.
+    Without the delay, Ctrl-C during the start would leave a process that no one ends.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         return start()
-    came: list[FrameType | None] = []
+    frames: list[FrameType | None] = []
     process = None
     try:
-        signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+        signal.signal(signal.SIGINT, lambda _, frame: frames.append(frame))
         try:
             process = start()
         finally:
             signal.signal(signal.SIGINT, handler)
-            if came:
-                handler(signal.SIGINT, came[0])
+            if frames:
+                handler(signal.SIGINT, frames[0])
     except BaseException:
         if process is not None:
             end(process)
@@ -64,26 +64,26 @@ def unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[b
 
 
 class GitProcess(Struct):
-    """A process that is waited for, and killed when its time is over."""
+    """A git process that is killed when its time is over."""
 
     process: subprocess.Popen[bytes]
     argv: Sequence[str]
     ends: float
-    """On the monotonic clock."""
+    """The end of its time, on the monotonic clock."""
     stopped: Callable[[], bool] = never
-    """Whether it has been told to stop; then it has *stopped_s* at most."""
+    """Whether the caller should stop; then the process gets at most *stopped_s* more."""
     stopped_s: float = 0.0
     is_cut: bool = False
 
     def left_s(self) -> float:
-        """Return how many seconds are left; less once it has been told to stop."""
+        """Return the seconds that are left; fewer once the caller should stop."""
         now = time.monotonic()
         if not self.is_cut and self.stopped():
             self.is_cut, self.ends = True, min(self.ends, now + self.stopped_s)
         return self.ends - now
 
     def done(self, stdin: bytes, accepts: Sequence[int]) -> Done:
-        """Return how it has ended.
+        """Wait for the end of the process; return its exit code and output.
 
         Raises:
             GitFailed: its exit code is not in *accepts*, or its time was over.
@@ -96,36 +96,36 @@ class GitProcess(Struct):
         except BaseException:
             end(self.process)
             raise
-        told, code = stderr.decode("utf-8", "replace"), self.process.returncode
+        message, code = stderr.decode("utf-8", "replace"), self.process.returncode
         if code not in accepts:
-            raise GitFailed(self.argv, code, told)
-        return Done(code, stdout, told)
+            raise GitFailed(self.argv, code, message)
+        return Done(code, stdout, message)
 
     def _answer(self, stdin: bytes) -> tuple[bytes, bytes]:
-        """Return what it has printed until it ended, or closed both pipes and ended.
+        """Return stdout and stderr up to the end of the process.
 
-        Not until the pipes are closed: what ssh leaves behind for the next connection may hold
-        them for minutes.
+        Does not wait until the pipes are closed: the process that ssh keeps for the next
+        connection may hold them open for minutes.
         """
         if stdin:
-            # Only what works here is given something, and leaves nobody behind.
+            # Only local commands get input, and they leave no child processes.
             return self.process.communicate(stdin, timeout=self.left_s())
-        while (left := self.left_s()) > 0:
+        while (left_s := self.left_s()) > 0:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                return self.process.communicate(timeout=min(left, SLICE_S))
+                return self.process.communicate(timeout=min(left_s, SLICE_S))
             if self.process.poll() is None:
                 continue
             try:
                 return self.process.communicate(timeout=LATE_S)
             except subprocess.TimeoutExpired as late:
                 _close_pipes(self.process)
-                # Both are bytes or nothing, whatever the type says.
+                # The type hints are wrong here: both are bytes or None.
                 return bytes(late.stdout or b""), bytes(late.stderr or b"")
-        raise subprocess.TimeoutExpired(self.argv, left)
+        raise subprocess.TimeoutExpired(self.argv, left_s)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill *process* with everything that it has started."""
+    """Kill *process* and all its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
@@ -156,20 +156,20 @@ _SETTINGS = (
     "fetch.recurseSubmodules=no",
     "credential.interactive=false",
 )
-"""What a user or a repository may have configured that must not happen beside a turn."""
+"""Turns off settings of a user or a repository that must have no effect here."""
 _FLAGS = {
-    # A submodule's own configuration would count as soon as git looks into it.
+    # If git looked into a submodule, that submodule's configuration would count too.
     "status": ("--ignore-submodules=dirty",),
     "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"),
 }
-"""What is said to a command whoever calls it."""
+"""Flags that a git command always gets."""
 _LISTED = ("config", "--list", "-z", "--show-scope", "--show-origin", "--includes")
-"""What is asked before anything else, to know what has to be kept from git."""
+"""The first command in a repository; it shows which settings have to be turned off."""
 _REPOSITORY = re.compile(
     "GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|OBJECT_DIRECTORY|CONFIG"
     "|ALTERNATE_OBJECT_DIRECTORIES|PREFIX|QUARANTINE_PATH|TRACE.*|EDITOR|SEQUENCE_EDITOR)"
 )
-"""Variables with which git would work on something else, or print what nobody asked for."""
+"""Variables that would make git use other files, or print more than it was asked for."""
 _LOCAL_TIMEOUT_S = 60.0
 DENIED = re.compile(
     r"Authentication failed|could not read (Username|Password)|Permission denied"
@@ -183,26 +183,26 @@ _BEFORE = re.compile(
     r"|Authentication failed|could not read (Username|Password))",
     re.MULTILINE,
 )
-"""What git says when the remote has ended it before it said where its refs are."""
-_BEGUN = re.compile(r"RPC failed|hung up unexpectedly|unexpected disconnect")
+"""Git's messages if the remote ended the connection before it listed its refs."""
+_STARTED = re.compile(r"RPC failed|hung up unexpectedly|unexpected disconnect")
 _OWN_LOCK = re.compile(
     r"Unable to create '([^']*/refs/worktree/sequencer(?:-work)?/[^']*\.lock)': File exists"
 )
 LOCK_S = 3.0
-"""Older than this is a lock of one of our own refs only if its git was killed."""
+"""A lock on one of the program's refs that is older is from a git that was killed."""
 _NETWORK = ("push", "fetch", "ls-remote")
 STOPPED_S = 7.0
-"""What reaches a remote may take so much longer when its caller has been told to stop."""
+"""How much longer a command may contact a remote once the caller should stop."""
 HANGING_S = 1.0
-"""The same for what comes next, if that was not enough."""
+"""The same for later commands, if the remote did not answer in `STOPPED_S`."""
 _RACING = ("fetch", "fast-import")
 _RACE_ATTEMPTS = 8
-"""Times that another process of this clone may be in the way."""
+"""How often a command is tried if another process of this clone is in the way."""
 _RACE_PAUSE_S = 0.05
 _LOCAL_RACE = re.compile(
     r"^(?!remote:).*(cannot lock ref|unable to update local ref|\.lock': File exists)", re.MULTILINE
 )
-"""What git says when two processes of a clone want the same at once."""
+"""Git's messages if two processes of a clone change the same ref at the same time."""
 UNWRITABLE = re.compile(
     r"^(?!remote:).*(cannot lock ref|unable to update local ref|unable to create temporary file"
     r"|No space left on device|Disk quota exceeded|Read-only file system|unable to write"
@@ -213,7 +213,7 @@ FULL = {
     errno.ENOSPC: re.compile(r"^(?!remote:).*No space left on device", re.MULTILINE),
     errno.EDQUOT: re.compile(r"^(?!remote:).*Disk quota exceeded", re.MULTILINE),
 }
-"""What git says on a full disk of this machine."""
+"""Git's messages if a disk of this machine is full."""
 INCOMPLETE = re.compile(
     r"^(?!remote:).*(unresolved deltas|did not send all necessary objects"
     r"|(missing|bad|unable to read) (blob|tree|commit|object)|unable to read sha1 file"
@@ -221,7 +221,7 @@ INCOMPLETE = re.compile(
     r"|loose object .* is corrupt|unable to unpack [0-9a-f]{40})",
     re.MULTILINE | re.IGNORECASE,
 )
-"""What git says when something that its refs lead to is missing in this repository, or damaged."""
+"""Git's messages if an object that its refs need is missing or damaged in this repository."""
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 NOWHERE = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
@@ -230,47 +230,49 @@ NOWHERE = re.compile(
 
 
 class GitFailed(Exception):
-    """A git process ended otherwise than it should; inside this package only."""
+    """A git process failed; never leaves this package."""
 
     def __init__(self, argv: Sequence[str], code: int | None, stderr: str) -> None:
-        """Keep what was run, how it ended (None: it was killed for its time) and its words."""
+        """Keep the command, its exit code (None: killed at its time limit) and its stderr."""
         self.argv = tuple(argv)
         self.code = code
         self.stderr = stderr.strip()
         super().__init__(f"git {argv[0]} ended with {code}: {self.reason}")
-        if found := next((one for one in FULL if self.says(FULL[one])), 0):
-            # So that `out_of_resources` knows it: git tells no number.
-            self.__cause__ = OSError(found, os.strerror(found))
+        if number := next((key for key in FULL if self.says(FULL[key])), 0):
+            # Git reports no error number, but `out_of_resources` needs one.
+            self.__cause__ = OSError(number, os.strerror(number))
 
     @property
     def reason(self) -> str:
-        """Return what git said, in one line for people."""
+        """Return git's error message, in one line for people."""
         if self.code is None:
             return "no answer in time"
         lines = [line for line in self.stderr.splitlines() if line.strip()]
-        told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))]
-        # Of ssh's failures git only says that there was one.
+        errors = [
+            line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))
+        ]
+        # First ssh's own line: git only says that ssh failed, not why.
         denied = [line for line in lines if DENIED.search(line)]
-        chosen = next(iter(denied or told or lines), f"exit code {self.code}")
+        chosen = next(iter(denied or errors or lines), f"exit code {self.code}")
         return re.sub(r"^(fatal|error): ", "", chosen).strip()
 
-    def says(self, what: re.Pattern[str]) -> bool:
-        """Return whether git has said *what*: `DENIED`, `UNWRITABLE`, `INCOMPLETE` or `NOWHERE`."""
-        return what.search(self.stderr) is not None
+    def says(self, pattern: re.Pattern[str]) -> bool:
+        """Return whether git's stderr matches *pattern*, for example `DENIED` or `NOWHERE`."""
+        return pattern.search(self.stderr) is not None
 
     @property
     def is_turned_away(self) -> bool:
-        """Return whether the remote has denied it before anything was sent there."""
-        return self.says(DENIED) and self.says(_BEFORE) and not self.says(_BEGUN)
+        """Return whether the remote denied access before anything was sent."""
+        return self.says(DENIED) and self.says(_BEFORE) and not self.says(_STARTED)
 
     @property
     def is_race(self) -> bool:
-        """Return whether another process of this clone was in the way, so that it may go now."""
+        """Return whether another process of this clone was in the way, so a retry may work."""
         return self.argv[0] in _RACING and self.says(_LOCAL_RACE)
 
 
 class Done(Struct, frozen=True):
-    """How a git process ended."""
+    """The result of a git process."""
 
     code: int
     stdout: bytes
@@ -290,22 +292,22 @@ class Git:
         git_dir: Path | None = None,
         work_tree: Path | None = None,
     ) -> None:
-        """Work in the repository that *folder* is in; *timeout_s* is for what reaches a remote.
+        """Run git in *folder*; *timeout_s* is the time limit of commands that contact a remote.
 
-        What works here has a minute, or that time if it is longer. *allowed* are settings of
-        the repository's own that may act, as `acting_settings` tells them; None: it is only
-        looked at, and no remote is reached. *git_dir* is where the repository is, if git is
-        not to look for it: a bare one has to be named. *work_tree* are its files then.
+        Local commands have a minute, or *timeout_s* if that is longer. *allowed* are the
+        repository's own settings that may act, as `acting_settings` returns them; None: only
+        read, and contact no remote. *git_dir* names the repository so that git does not search
+        for it, which a bare one needs; its files are then in *work_tree*.
         """
         self.folder = folder
         self.allowed = allowed
         self.timeout_s = timeout_s
         self.started = 0
-        """Processes since the beginning, for whoever measures."""
+        """How many processes were started, for measurements."""
         self.stopped: Callable[[], bool] = never
-        """Whether whoever waits for a remote has been told to stop."""
+        """Whether the caller should stop waiting for a remote."""
         self._hangs = False
-        """Whether the remote has not answered in the time that was left then."""
+        """Whether the remote did not answer in `STOPPED_S` after a request to stop."""
         self._environment = _clean(os.environ if environment is None else environment)
         self._environment["GIT_ALLOW_PROTOCOL"] = NO_TRANSPORT
         if allowed is not None:
@@ -319,7 +321,7 @@ class Git:
     def at(
         self, folder: Path, *, timeout_s: float = _LOCAL_TIMEOUT_S, git_dir: Path | None = None
     ) -> Git:
-        """Return what runs git in *folder* in the same way; with *git_dir* those are its files."""
+        """Return a `Git` with the same rules for *folder*, the work tree of *git_dir* if given."""
         return Git(
             folder,
             self._environment,
@@ -340,12 +342,12 @@ class Git:
     ) -> Done:
         """Run ``git ARGV`` and return how it ended.
 
-        *extra* is added to the environment, *settings* are ``key=value`` of git's; *timeout_s*
-        is the time that it has, if that is less than usual.
+        *extra* is added to the environment; *settings* are git settings as ``key=value``;
+        *timeout_s* counts if it is less than the usual limit.
 
         Raises:
             GitFailed: its exit code is not in *accepts*, or its time was over.
-            ConfigurationError: there is no git.
+            ConfigurationError: git is not installed.
         """
         is_remote = argv[0] in _NETWORK
         limit_s = self.timeout_s if is_remote else max(self.timeout_s, _LOCAL_TIMEOUT_S)
@@ -375,17 +377,17 @@ class Git:
         return once()
 
     def _has_freed(self, stderr: str) -> bool:
-        """Remove the lock that was in git's way, if it is our own and nobody's any more.
+        """Remove the lock in *stderr* if it is on one of the program's refs and is abandoned.
 
-        Returns whether the way is free.
+        Returns whether there was such a lock, so that git can be tried again.
         """
-        found = _OWN_LOCK.search(stderr)
-        if found is None:
+        match = _OWN_LOCK.search(stderr)
+        if match is None:
             return False
-        path = self.folder / found[1]
+        path = self.folder / match[1]
         with contextlib.suppress(OSError):
-            while 0.0 <= (left := path.stat().st_mtime + LOCK_S - time.time()) <= LOCK_S:
-                time.sleep(min(left, 0.05) + 0.01)
+            while 0.0 <= (left_s := path.stat().st_mtime + LOCK_S - time.time()) <= LOCK_S:
+                time.sleep(min(left_s, 0.05) + 0.01)
             path.unlink()
         return True
 
@@ -396,11 +398,11 @@ class Git:
         settings: Sequence[str] = (),
         stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
-        """Start ``git ARGV`` with three pipes, in a session of its own: Ctrl-C is not for it.
+        """Start ``git ARGV`` with three pipes, in a new session, so that Ctrl-C does not reach it.
 
         Raises:
-            GitFailed: the repository can't be read, or a remote is asked for by who only looks.
-            ConfigurationError: there is no git, or it would reach a remote that is not allowed.
+            GitFailed: the repository can't be read, or a `Git` that only reads needs a remote.
+            ConfigurationError: git is not installed, or the remote is not allowed.
         """
         argv = (argv[0], *_FLAGS.get(argv[0], ()), *argv[1:])
         variables = {**self._environment, **self._variables(argv), **(extra or {})}
@@ -427,11 +429,11 @@ class Git:
             ) from error
 
     def acting_settings(self, remote: str | None = None) -> Mapping[str, str]:
-        """See the function of this name."""
+        """Return the repository's settings that act; see the function of this name."""
         return self._keeper.acting(remote)
 
     def _variables(self, argv: tuple[str, ...]) -> dict[str, str]:
-        """Return the variables that keep git from what is not allowed; see `start`."""
+        """Return the variables that turn off settings that are not allowed; see `start`."""
         if argv[0] == "version" or argv == _LISTED:
             return {}
         is_remote = argv[0] in _NETWORK and "--get-url" not in argv
@@ -443,78 +445,79 @@ class Git:
             raise GitFailed(argv, 128, f"fatal: {error}") from error
 
     def _settings(self, variables: Mapping[str, str]) -> bytes:
-        """Return all settings that count in the repository, for `own_settings`."""
-        done = self.run(*_LISTED, extra=variables, accepts=(0, 128))
-        return b"" if done.code else done.stdout
+        """Return all settings that git would use in the repository, for `own_settings`."""
+        result = self.run(*_LISTED, extra=variables, accepts=(0, 128))
+        return b"" if result.code else result.stdout
 
     def unusable(self, needed: tuple[int, int]) -> ConfigurationError | None:
-        """Return why this git can't be used: there is none, or none that is as new as *needed*."""
+        """Return why git can't be used: it is missing, does not run, or is older than *needed*."""
         try:
             version = self.text("version")
         except ConfigurationError as error:
             return error
         except GitFailed as failed:
-            told = f"git does not run: {failed.reason}"
-            return ConfigurationError(told, hint="try 'git version'")
-        found = _VERSION.match(version)
-        if found is None or (int(found[1]), int(found[2])) >= needed:
+            message = f"git does not run: {failed.reason}"
+            return ConfigurationError(message, hint="try 'git version'")
+        match = _VERSION.match(version)
+        if match is None or (int(match[1]), int(match[2])) >= needed:
             return None
         hint = f"install git {'.'.join(map(str, needed))} or newer"
         return ConfigurationError(f"{version} is too old", hint=hint)
 
     def text(self, *argv: str, accepts: Sequence[int] = (0,)) -> str:
-        """Return what ``git ARGV`` prints, without the white space around; see `run`."""
+        """Return the output of ``git ARGV`` without surrounding white space; see `run`."""
         return self.run(*argv, accepts=accepts).stdout.decode("utf-8", "surrogateescape").strip()
 
 
 def acting_settings(
     repository: Path, remote: str | None = None, environment: Mapping[str, str] | None = None
 ) -> Mapping[str, str]:
-    """Return what *repository*'s own configuration has that runs programs, or sends elsewhere.
+    """Return the settings of *repository* itself that run programs or send data elsewhere.
 
-    Key -> value, several values by lines. Of remotes only those of *remote* count, and of those
-    from which a partial clone fetches by itself. Empty where there is no repository.
+    Key -> value; several values of a key are separate lines. Settings of remotes count only for
+    *remote* and for those from which a partial clone fetches by itself. Empty if there is no
+    repository.
     """
     return Git(repository, environment).acting_settings(remote)
 
 
 def taken_out(names: Collection[str], tree: Path, project: Path) -> list[str]:
-    """Return which of *names* git has brought to the work tree *tree* and are missing there.
+    """Return the *names* that were removed from the work tree *tree* after git put them there.
 
-    They are those that *project* tracks at present and that a commit of the tree's branch had.
+    These are missing files that *project* tracks now and that a commit of the tree's branch had.
     The paths are relative to both folders.
 
     Raises:
-        GitFailed: git can't say.
+        GitFailed: git failed.
     """
     extra = {"GIT_LITERAL_PATHSPECS": "1"}
-    told = Git(project).run("ls-files", "-z", "--", *names, extra=extra).stdout
-    tracked = {*told.decode("utf-8", "surrogateescape").split("\0")}
-    looked = Git(tree)
+    output = Git(project).run("ls-files", "-z", "--", *names, extra=extra).stdout
+    tracked = {*output.decode("utf-8", "surrogateescape").split("\0")}
+    tree_git = Git(tree)
     return [
         name
         for name in names
         if name in tracked
         and not os.path.lexists(tree / name)
-        and looked.run("rev-list", "-1", "HEAD", "--", name, extra=extra).stdout.strip()
+        and tree_git.run("rev-list", "-1", "HEAD", "--", name, extra=extra).stdout.strip()
     ]
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: text for name, text in environment.items() if not _REPOSITORY.fullmatch(name)}
-    kept.update(
+    clean = {name: text for name, text in environment.items() if not _REPOSITORY.fullmatch(name)}
+    clean.update(
         LC_ALL="C",
         GIT_TERMINAL_PROMPT="0",
         GIT_OPTIONAL_LOCKS="0",
         GIT_EDITOR=":",
         GIT_SEQUENCE_EDITOR=":",
-        GIT_ASKPASS=kept.get("GIT_ASKPASS", "true"),
+        GIT_ASKPASS=clean.get("GIT_ASKPASS", "true"),
         SSH_ASKPASS_REQUIRE="never",
         GCM_INTERACTIVE="never",
     )
-    # ssh asks on the terminal, and in a session of its own it has none.
-    return kept
+    # Nothing for ssh itself: it asks on the terminal, and in a new session it has none.
+    return clean
 
 
 INSPECTOR = RepositoryInspector(acting_settings, taken_out)
-"""How trust looks at the repository of a project."""
+"""The functions by which trust inspects the repository of a project."""

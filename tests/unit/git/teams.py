@@ -12,8 +12,8 @@ from sequencer.engine.workspace import AttemptFolder
 from sequencer.executors.redaction import Redaction
 from sequencer.model.graph.graph import Node, NodeKind
 from sequencer.model.graph.task import TaskTraits
-from sequencer.plugins.git.code.checkout import Checkout, PlaceLeft
-from sequencer.plugins.git.code.places import OwnPlace, SharedPlace, TaskPlaces
+from sequencer.plugins.git.code.checkout import Checkout, ClosedFolder
+from sequencer.plugins.git.code.task_folders import OwnTaskFolder, SharedTaskFolder, TaskFolders
 from sequencer.plugins.git.code.tree import Folders
 from sequencer.plugins.git.process import Git
 from sequencer.project.store_requests import EVERYTHING
@@ -33,10 +33,12 @@ def folders(folder: Path, below: str = "") -> Folders:
     return Folders(home, home / "sync" / "state.json", home / "logs")
 
 
-def workplaces(folder: Path, run: str | None = None, below: str = "", **options: Any) -> TaskPlaces:
+def workplaces(
+    folder: Path, run: str | None = None, below: str = "", **options: Any
+) -> TaskFolders:
     git = options.pop("git", None) or Git(folder, ENVIRONMENT, allowed=EVERYTHING)
     redaction = Redaction(["hunter2-hunter2"])
-    return TaskPlaces(Checkout(folders(folder, below), git), run, redaction, **options)
+    return TaskFolders(Checkout(folders(folder, below), git), run, redaction, **options)
 
 
 def checkout_at(folder: Path) -> Checkout:
@@ -44,8 +46,8 @@ def checkout_at(folder: Path) -> Checkout:
 
 
 def placed(
-    places: TaskPlaces, task: str, token: int, subject: str = "", **traits: bool
-) -> OwnPlace | SharedPlace:
+    places: TaskFolders, task: str, token: int, subject: str = "", **traits: bool
+) -> OwnTaskFolder | SharedTaskFolder:
     """Return where *task* works; it writes in a worktree unless *traits* say something else."""
     chosen = TaskTraits.model_validate({"worktree": True} | traits)
     node = Node.model_construct(id=task, kind=NodeKind.AGENT, label=subject, task=chosen)
@@ -54,15 +56,15 @@ def placed(
 
 
 def opened(
-    places: TaskPlaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
-) -> OwnPlace:
+    places: TaskFolders, task: str = "implement", token: int = 1, subject: str = "Add the thing"
+) -> OwnTaskFolder:
     """Return a worktree for *task*."""
     place = placed(places, task, token, subject=subject)
-    assert isinstance(place, OwnPlace)
+    assert isinstance(place, OwnTaskFolder)
     return place
 
 
-def closed(place: OwnPlace, *, is_accepted: bool = True) -> PlaceLeft:
+def closed(place: OwnTaskFolder, *, is_accepted: bool = True) -> ClosedFolder:
     return place.end(is_accepted=is_accepted, wait_for_turn=at_once)
 
 
@@ -71,8 +73,8 @@ def at_once() -> None:
 
 
 def worked(
-    places: TaskPlaces, work: Callable[[Path], object], task: str = "implement", token: int = 1
-) -> PlaceLeft:
+    places: TaskFolders, work: Callable[[Path], object], task: str = "implement", token: int = 1
+) -> ClosedFolder:
     """Let *work* be done in a worktree, and be accepted."""
     place = opened(places, task, token)
     work(place.cwd)

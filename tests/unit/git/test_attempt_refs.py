@@ -122,7 +122,9 @@ def test_killed_before_the_push(tmp_path: Path) -> None:
     bare, here, there = machines(tmp_path)
     run = here.begin(head())
     lost = commit(here.folder, {"lost": "1"})
-    here.carrier._tenancy.plan(run.claims[0], "main", lost, refs(bare)["main"], has_more=False)
+    here.carrier._work_tree_lock.plan(
+        run.claims[0], "main", lost, refs(bare)["main"], has_more=False
+    )
     here.carrier.leave(None)
     run = there.step(run, "one")
     here.restart()
@@ -196,7 +198,7 @@ def test_commits_of_people_beside_it_are_told_and_not_overwritten(tmp_path: Path
     git(there.folder, "push", "-q", "origin", "main")
     here.carrier.publish(run)
     (told,) = here.told
-    assert f"somebody has moved branch main of 'origin' to {theirs[:12]}" in told
+    assert f"someone has moved branch main of 'origin' to {theirs[:12]}" in told
     with pytest.raises(WorkTreeRefused) as refused:
         here.begin(run)
     assert refs(bare)["main"] == theirs
@@ -344,7 +346,7 @@ def test_a_push_of_somebody_in_between_wins(
     here.carrier.publish(run)
     assert refs(bare)["main"] == theirs
     (told,) = here.told
-    assert "somebody has moved branch main" in told
+    assert "someone has moved branch main" in told
 
 
 def test_what_others_have_pushed_and_not_told_yet_stays(tmp_path: Path) -> None:

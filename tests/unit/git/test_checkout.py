@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.plugins.git.code import checkout as readonly
-from sequencer.plugins.git.code.checkout import CheckoutWatch, PlaceResult
-from sequencer.plugins.git.code.places import SharedPlace, TaskPlaces
+from sequencer.plugins.git.code.checkout import CheckoutWatch, FolderResult
+from sequencer.plugins.git.code.task_folders import SharedTaskFolder, TaskFolders
 from tests.unit.git.clones import commit, git, said, write
 from tests.unit.git.teams import at_once, checkout_at, placed, project, worked, workplaces
 
@@ -187,9 +187,9 @@ def test_a_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 # --- as a workplace ------------------------------------------------------------------------
 
 
-def reading(places: TaskPlaces, token: int = 1) -> SharedPlace:
+def reading(places: TaskFolders, token: int = 1) -> SharedTaskFolder:
     place = placed(places, "research", token, writes=False)
-    assert isinstance(place, SharedPlace)
+    assert isinstance(place, SharedTaskFolder)
     return place
 
 
@@ -204,4 +204,4 @@ def test_who_else_works_in_the_checkout_is_named_with_a_write(site: Path) -> Non
     write(site, {"a": "written"})
     assert place.end(is_accepted=True, wait_for_turn=at_once).writers == ("earlier", "later")
     left = earlier.end(is_accepted=True, wait_for_turn=at_once)
-    assert (left.result, left.written) == (PlaceResult.SHARED, ())
+    assert (left.result, left.written) == (FolderResult.SHARED, ())

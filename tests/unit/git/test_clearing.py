@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sequencer.plugins.git.code import gathering as clearing
-from sequencer.plugins.git.code.checkout import PlaceResult
+from sequencer.plugins.git.code.checkout import FolderResult
 from sequencer.plugins.git.code.worktrees import Phase, Worktrees
 from sequencer.plugins.git.process import Git
 from sequencer.store.identity import boot_id
@@ -143,7 +143,7 @@ def test_a_claim_that_lives_and_a_process_that_lives_keep_their_worktrees(here: 
     assert places.clean(()) == ()
     assert place.cwd.is_dir()
     write(place.cwd, {"x": "x\n"})
-    assert closed(place).result is PlaceResult.MERGED
+    assert closed(place).result is FolderResult.MERGED
 
 
 def test_locks_of_a_killed_git_are_in_nobodys_way(here: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from sequencer.files.textfile import is_branch_name
 from sequencer.plugins.git.code import checkout, gathering
 from sequencer.plugins.git.code import worktrees as module
-from sequencer.plugins.git.code.checkout import PlaceResult
+from sequencer.plugins.git.code.checkout import FolderResult
 from sequencer.plugins.git.code.worktrees import branch_of, git_dirs, name_of, remove
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
 from tests.unit.git.teams import branches, closed, opened, project, remains, worked, workplaces
@@ -29,7 +29,7 @@ def here(tmp_path: Path) -> Path:
 
 def made_by(here: Path, work: Callable[[Path], object]) -> dict[str, str]:
     """Return the files of the project after *work* was merged."""
-    assert worked(workplaces(here), work).result is PlaceResult.MERGED
+    assert worked(workplaces(here), work).result is FolderResult.MERGED
     found = tree_of(here)
     return {path: text for path, text in found.items() if path not in (".gitignore", "README.md")}
 
@@ -52,7 +52,11 @@ def test_what_is_never_committed_fails_the_attempt(
     place = opened(workplaces(here))
     write(place.cwd, {name: text, "a": "changed\n"})
     left = closed(place)
-    assert (left.result, left.error is not None, left.files) == (PlaceResult.REFUSED, True, (name,))
+    assert (left.result, left.error is not None, left.files) == (
+        FolderResult.REFUSED,
+        True,
+        (name,),
+    )
     assert left.error is not None
     assert reason in left.error
     assert left.hint is not None
@@ -68,7 +72,7 @@ def test_many_files_that_are_too_much_together_are_refused(
     place = opened(workplaces(here))
     write(place.cwd, {f"f{number:02}": "x" * 1000 for number in range(20)})
     left = closed(place)
-    assert left.result is PlaceResult.REFUSED
+    assert left.result is FolderResult.REFUSED
     assert len(left.files) == 15
     assert left.error is not None
     assert "and 5 more" in left.error
@@ -105,7 +109,7 @@ def test_a_file_that_is_still_written_is_refused(
     place = opened(workplaces(here))
     write(place.cwd, {"new": "harmless\n"})
     left = closed(place)
-    assert (left.result, left.files) == (PlaceResult.REFUSED, ("new",))
+    assert (left.result, left.files) == (FolderResult.REFUSED, ("new",))
     assert left.error is not None
     assert "was changed while it was read" in left.error
 
@@ -127,7 +131,7 @@ def test_commits_that_the_agent_went_away_from_are_not_lost(here: Path) -> None:
     git(place.cwd, "checkout", "-q", "-b", "feature", "HEAD~1")
     commit(place.cwd, {"b": "second try\n"})
     left = closed(place)
-    assert left.result is PlaceResult.MERGED
+    assert left.result is FolderResult.MERGED
     assert tree_of(here)["a"] == "100644 a\n"
     assert branches(here) == [f"{place.branch}.left"]
     assert said(here, "rev-parse", f"{place.branch}.left") == left_behind
@@ -140,7 +144,7 @@ def test_a_branch_without_a_commit_is_refused(here: Path) -> None:
     place = opened(workplaces(here))
     git(place.cwd, "checkout", "-q", "--orphan", "fresh")
     left = closed(place)
-    assert left.result is PlaceResult.REFUSED
+    assert left.result is FolderResult.REFUSED
     assert left.error is not None
     assert "without a commit" in left.error
     assert remains(here) == [".git/implement-1", "implement-1", "implement-1.json"]
@@ -153,7 +157,7 @@ def test_a_clone_in_the_worktree_is_not_committed_and_not_lost(here: Path, tmp_p
     git(place.cwd, "init", "-q", "empty")
     write(place.cwd, {"a": "1\n"})
     left = closed(place)
-    assert (left.result, left.branch, left.folder) == (PlaceResult.MERGED, None, place.folder)
+    assert (left.result, left.branch, left.folder) == (FolderResult.MERGED, None, place.folder)
     assert tree_of(here)["a"] == "100644 1\n"
     assert not [path for path in tree_of(here) if path.startswith(("vendor", "empty"))]
     assert (place.folder / "vendor/it/README.md").exists()
@@ -170,7 +174,7 @@ def test_work_beside_a_clone_that_was_not_accepted_is_told_with_its_branch(
     write(place.cwd, {"a": "1\n"})
     left = closed(place, is_accepted=False)
     assert (left.result, left.branch, left.folder) == (
-        *(PlaceResult.KEPT, place.branch, place.folder),
+        *(FolderResult.KEPT, place.branch, place.folder),
     )
 
 
@@ -185,7 +189,7 @@ def test_commits_in_a_submodule_are_not_lost(here: Path, tmp_path: Path) -> None
     made = commit(place.cwd / "lib", {"x": "x\n"})
     write(place.cwd, {"a": "1\n"})
     left = closed(place)
-    assert (left.result, left.folder) == (PlaceResult.MERGED, place.folder)
+    assert (left.result, left.folder) == (FolderResult.MERGED, place.folder)
     assert tree_of(here)["a"] == "100644 1\n"
     assert said(place.folder / "lib", "rev-parse", "HEAD") == made
     assert "'lib'" in left.notices[0]

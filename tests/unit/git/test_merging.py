@@ -11,8 +11,8 @@ import pytest
 
 from sequencer.plugins.git.code import checkout as merging
 from sequencer.plugins.git.code import checkout as shared
-from sequencer.plugins.git.code.checkout import Checkout, Merge, PlaceLeft, PlaceResult
-from sequencer.plugins.git.code.places import OwnPlace
+from sequencer.plugins.git.code.checkout import Checkout, ClosedFolder, FolderResult, Merge
+from sequencer.plugins.git.code.task_folders import OwnTaskFolder
 from sequencer.plugins.git.code.worktrees import Worktree
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.store.identity import this_process
@@ -94,10 +94,10 @@ def test_what_can_not_be_merged_is_a_conflict_and_nothing_is_lost(here: Path, na
     first(one.cwd)
     second(two.cwd)
     work = on_disk(two.cwd)
-    assert closed(one).result is PlaceResult.MERGED
+    assert closed(one).result is FolderResult.MERGED
     before = users(here)
     left = closed(two)
-    assert left.result is PlaceResult.CONFLICT
+    assert left.result is FolderResult.CONFLICT
     assert path in {file.partition("~")[0] for file in left.files}
     assert left.error is not None
     assert left.branch == "sequencer-team/default/two-2"
@@ -144,8 +144,8 @@ def test_what_fits_together_is_merged(here: Path, name: str) -> None:
     one, two = opened(places, "one", 1), opened(places, "two", 2)
     first(one.cwd)
     second(two.cwd)
-    assert closed(one).result is PlaceResult.MERGED
-    assert closed(two).result is PlaceResult.MERGED
+    assert closed(one).result is FolderResult.MERGED
+    assert closed(two).result is FolderResult.MERGED
     found = tree_of(here)
     assert {path: found[path] for path in wanted} == wanted
     assert (porcelain(here), branches(here), remains(here)) == ([], [], [])
@@ -192,7 +192,7 @@ def with_work(
 def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
     merged = Merge(Moving(here, 2), placed, note, "merge\n", None).make(tip)
-    assert merged.result is PlaceResult.MERGED
+    assert merged.result is FolderResult.MERGED
     assert said(here, "rev-parse", "HEAD") == merged.commit
     assert {"x", "by-hand-0", "by-hand-1"} <= set(tree_of(here))
     assert said(here, "log", "--first-parent", "--format=%s").splitlines() == [
@@ -205,7 +205,7 @@ def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
 ) -> None:
     placed, tip, note = with_work(here, tmp_path)
     merged = Merge(Moving(here, 1000), placed, note, "merge\n", None).make(tip)
-    assert merged.result is PlaceResult.IN_THE_WAY
+    assert merged.result is FolderResult.IN_THE_WAY
     assert "keeps committing there" in str(merged.error)
     assert "x" not in tree_of(here)
 
@@ -216,7 +216,7 @@ def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_p
     git(placed.folder, "commit", "-q", "-m", "root")
     alone = said(placed.folder, "rev-parse", "HEAD")
     merged = Merge(checkout_at(here), placed, note, "merge\n", None).make(alone)
-    assert merged.result is PlaceResult.IN_THE_WAY
+    assert merged.result is FolderResult.IN_THE_WAY
     assert "unrelated histories" in str(merged.error)
 
 
@@ -244,7 +244,7 @@ def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
     merged = Merge(
         Switching(folders(here), Git(here, ENVIRONMENT)), placed, note, "merge\n", None
     ).make(tip)
-    assert merged.result is PlaceResult.IN_THE_WAY
+    assert merged.result is FolderResult.IN_THE_WAY
     assert "started on main, but release is checked out" in str(merged.error)
     assert not {"x", "unreleased"} & set(tree_of(here, "release"))
     assert "x" not in tree_of(here, "main")
@@ -261,7 +261,7 @@ THREADS, EACH = 2, 3
 def team(folder: Path, who: str) -> None:
     """Let threads open, work, and merge at once; each conflict would be an error."""
     places = workplaces(folder)
-    found: list[PlaceResult] = []
+    found: list[FolderResult] = []
 
     def work(thread: int) -> None:
         for number in range(EACH):
@@ -275,7 +275,7 @@ def team(folder: Path, who: str) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [PlaceResult.MERGED] * (THREADS * EACH)
+    assert found == [FolderResult.MERGED] * (THREADS * EACH)
 
 
 def test_two_processes_of_two_threads_each_add_and_merge_at_once(here: Path) -> None:
@@ -311,15 +311,15 @@ def site(tmp_path: Path) -> Path:
     return project(tmp_path / "site", {"a": "a\n"})
 
 
-def place_with_work(site: Path) -> OwnPlace:
+def place_with_work(site: Path) -> OwnTaskFolder:
     place = opened(workplaces(site))
     write(place.cwd, {"x": "x\n"})
     return place
 
 
-def assert_kept(site: Path, left: PlaceLeft, reason: str, hint: str) -> None:
+def assert_kept(site: Path, left: ClosedFolder, reason: str, hint: str) -> None:
     """Assert that the work is on its branch, and that a person is told why and what to do."""
-    assert (left.result, left.branch, left.files) == (PlaceResult.IN_THE_WAY, BRANCH, ())
+    assert (left.result, left.branch, left.files) == (FolderResult.IN_THE_WAY, BRANCH, ())
     assert left.error is not None
     assert left.hint is not None
     assert reason in left.error
@@ -371,7 +371,7 @@ def test_a_lock_of_a_killed_git_is_named_with_what_to_do(
     assert users(site) == before
     lock.unlink()
     assert porcelain(site) == []
-    assert left.result is PlaceResult.IN_THE_WAY
+    assert left.result is FolderResult.IN_THE_WAY
     assert left.hint is not None
     assert left.error is not None
     assert f"{lock} is a git lock: remove it if no git runs there" in left.error
@@ -408,7 +408,7 @@ def test_what_is_merged_is_said_to_be_though_git_fails_behind_it(
     place = place_with_work(site)
     failing_after_the_move(monkeypatch, 1)
     left = closed(place)
-    assert (left.result, left.error, left.branch) == (PlaceResult.MERGED, None, None)
+    assert (left.result, left.error, left.branch) == (FolderResult.MERGED, None, None)
     assert left.commit == said(site, "rev-parse", "HEAD")
     assert (branches(site), remains(site)) == ([], [])
     assert "x" in tree_of(site)
@@ -422,9 +422,9 @@ def test_a_failure_before_anything_has_moved_is_refused(
     def fails(*_: object) -> None:
         raise GitFailed(("merge",), 128, "fatal: out of memory")
 
-    monkeypatch.setattr(merging.Merge, "made", fails)
+    monkeypatch.setattr(merging.Merge, "merge_commit", fails)
     left = closed(place)
-    assert (left.result, left.folder, left.branch) == (PlaceResult.REFUSED, place.folder, BRANCH)
+    assert (left.result, left.folder, left.branch) == (FolderResult.REFUSED, place.folder, BRANCH)
     assert left.error is not None
     assert "out of memory" in left.error
     assert "x" not in tree_of(site)
@@ -498,7 +498,7 @@ def test_a_merge_that_was_cut_off_is_no_commit_that_an_agent_has_left(site: Path
     ):
         git(place.cwd, *argv)
     left = closed(place)
-    assert left.result is PlaceResult.MERGED
+    assert left.result is FolderResult.MERGED
     refs = f"refs/heads/{note.branch}.left*"
     kept = said(site, "for-each-ref", "--format=%(contents:subject)", refs)
 

@@ -161,7 +161,7 @@ def test_a_lock_is_told_with_its_age_and_the_command_that_removes_it(tmp_path: P
     folder = repository(tmp_path / "it's a folder")
     lock = locks.look(left(folder / ".git" / "index.lock"), folder / ".git")
     assert lock is not None
-    assert lock.words == f"{lock.path} has been there for 2 h, and no git is working there"
+    assert lock.description == f"{lock.path} has been there for 2 h, and no git is working there"
     assert lock.workers == ()
     command = lock.hint.split(", '", 1)[1].removesuffix("'")
     subprocess.run(["sh", "-c", command], check=True)
@@ -174,7 +174,9 @@ def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     lock = locks.look(left(folder / ".git" / "index.lock", 5), folder / ".git")
     assert lock is not None
     assert lock.workers == (pid,)
-    assert lock.words.endswith(f"has been there for 5 s, and git (process {pid}) is working there")
+    assert lock.description.endswith(
+        f"has been there for 5 s, and git (process {pid}) is working there"
+    )
     assert lock.hint == f"wait until git (process {pid}) has finished"
 
 

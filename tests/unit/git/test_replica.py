@@ -399,7 +399,7 @@ def test_a_refusal_of_code_may_pass_or_is_the_last_word(
 
 def test_what_no_try_has_moved_may_be_in_doubt_all_the_same(tmp_path: Path) -> None:
     branch, pushed = unasked(tmp_path), Pushed(PushVerdict.REFUSED, "cannot lock ref")
-    assert isinstance(branch.not_taken(pushed, TIPS), StorageFailed)
+    assert isinstance(branch.push_error(pushed, TIPS), StorageFailed)
     branch.doubts.append(PendingPush("b" * 40, b"line\n", (STATE,)))
-    found = branch.not_taken(pushed, TIPS | {branch.refs.state: "a" * 40})
+    found = branch.push_error(pushed, TIPS | {branch.refs.state: "a" * 40})
     assert isinstance(found, RemoteUnreachable)

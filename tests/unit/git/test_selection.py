@@ -12,7 +12,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.frozen.fields import ValidationError
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code import selection as vetting
-from sequencer.plugins.git.code.checkout import PlaceLeft, PlaceResult
+from sequencer.plugins.git.code.checkout import ClosedFolder, FolderResult
 from sequencer.plugins.git.code.selection import (
     Content,
     Selection,
@@ -374,7 +374,7 @@ def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> No
     some: dict[str, object] = {"paths": ["was file/*", "was folde?", "was folder/a"]}
     assert taken(folder, **some) == ["was folder/a"]
     for clashing in ("was folder", "was file/a"):
-        assert "where its folder is" in reasons(folder, **some)[clashing]
+        assert "where its folder would be" in reasons(folder, **some)[clashing]
 
 
 def test_the_answer_is_the_same_every_time(tmp_path: Path) -> None:
@@ -394,11 +394,11 @@ def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"a": "a\n", "b": "b\n"})
 
 
-def refused(here: Path, work: Callable[[Path], object]) -> PlaceLeft:
+def refused(here: Path, work: Callable[[Path], object]) -> ClosedFolder:
     """Let *work* be done, and see that nothing of it is merged and nothing is lost."""
     before = said(here, "rev-parse", "HEAD")
     left = worked(workplaces_of(here), work)
-    assert (left.result, left.error is not None) == (PlaceResult.KEPT, True)
+    assert (left.result, left.error is not None) == (FolderResult.KEPT, True)
     assert said(here, "rev-parse", "HEAD") == before
     assert branches(here) == [left.branch]
     assert remains(here) == []
@@ -447,7 +447,7 @@ def test_a_key_that_was_there_forbids_nothing(here: Path) -> None:
         git(at, "mv", "moved", "elsewhere")
         git(at, "commit", "-q", "-m", "moved")
 
-    assert worked(workplaces_of(here), work).result is PlaceResult.MERGED
+    assert worked(workplaces_of(here), work).result is FolderResult.MERGED
     assert tree_of(here)["elsewhere"] == f"100644 {OTHER}\n"
     left = worked(
         workplaces_of(here), lambda at: commit(at, {"fixture": f"{SECRET}\n{OTHER}\n"}), token=2
@@ -472,7 +472,7 @@ def test_where_git_can_not_look_nothing_is_merged(
     monkeypatch.setattr(vetting, "_new", broken)
     before = said(here, "rev-parse", "HEAD")
     left = worked(workplaces_of(here), lambda at: commit(at, {"a": "1\n"}))
-    assert left.result is PlaceResult.REFUSED
+    assert left.result is FolderResult.REFUSED
     assert "can't be merged: no memory" in str(left.error)
     assert said(here, "rev-parse", "HEAD") == before
 

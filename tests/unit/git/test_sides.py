@@ -30,7 +30,7 @@ def shared(tmp_path: Path) -> Shared:
 def test_a_run_that_is_nowhere_leaves_no_folder_behind(shared: Shared) -> None:
     a = shared.clone("a")
     sync_status = compared(a)
-    assert (sync_status.relation, sync_status.here, sync_status.there) == (
+    assert (sync_status.relation, sync_status.local_head, sync_status.remote_head) == (
         Relation.NOWHERE,
         None,
         None,
@@ -46,8 +46,8 @@ def test_a_run_that_was_begun_without_git_is_here_only(shared: Shared) -> None:
     git(a, "checkout", "-q", "orchestration.yaml")
     sync_status = compared(a)
     assert sync_status.relation is Relation.UNPUBLISHED
-    assert sync_status.here is not None
-    assert sync_status.here.step_index == 2
+    assert sync_status.local_head is not None
+    assert sync_status.local_head.step_index == 2
     steps(a, 1)
     assert compared(a).relation is Relation.EQUAL
     assert shared.tip()
@@ -70,9 +70,9 @@ def test_a_branch_with_another_run(shared: Shared) -> None:
     steps(b, 1)
     sync_status = compared(a)
     assert sync_status.relation is Relation.ANOTHER_RUN
-    assert sync_status.here is not None
-    assert sync_status.there is not None
-    assert sync_status.here.run_id != sync_status.there.run_id
+    assert sync_status.local_head is not None
+    assert sync_status.remote_head is not None
+    assert sync_status.local_head.run_id != sync_status.remote_head.run_id
 
 
 @pytest.mark.parametrize("damage", ["middle", "head"])
@@ -182,7 +182,7 @@ def test_what_a_crash_has_left_half_done_is_done_again(shared: Shared) -> None:
     aside.mkdir()
     (a / "sync" / "state.json").rename(aside / "state.json")
     _, after = taken(a)
-    assert after.there == compared(b).there
+    assert after.remote_head == compared(b).remote_head
     assert (aside / "state.json").exists()
 
 

@@ -186,9 +186,9 @@ def test_how_far_apart(tmp_path: Path) -> None:
     mine = commit(folder, {"a": "2"})
     git(folder, "switch", "-q", "other")
     theirs = commit(folder, {"b": "1"})
-    assert tree_at(folder).apart(mine, theirs) == (2, 1)
+    assert tree_at(folder).divergence(mine, theirs) == (2, 1)
     with pytest.raises(WorkTreeRefused, match="can't be compared"):
-        tree_at(folder).apart(mine, "0" * 40)
+        tree_at(folder).divergence(mine, "0" * 40)
 
 
 @pytest.mark.parametrize("text", ["changed by a person", "untracked"])

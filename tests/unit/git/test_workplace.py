@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.plugins.git.code.checkout import PlaceResult
+from sequencer.plugins.git.code.checkout import FolderResult
 from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,
@@ -56,7 +56,7 @@ def test_an_attempt_that_has_changed_nothing_waits_for_nobody_and_merges_nothing
     write(place.cwd, {"ignored/cache": "x", "x.tmp": "x"})
     left = place.end(is_accepted=True, wait_for_turn=wait)
     assert (left.result, left.error is not None, left.branch) == (
-        PlaceResult.UNCHANGED,
+        FolderResult.UNCHANGED,
         False,
         None,
     )
@@ -77,14 +77,14 @@ def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None
     assert said(here, "show", f"{place.branch}:x") == "x"
     assert (remains(here), porcelain(here)) == ([], [])
     again = closed(place)
-    assert (again.result, again.branch) == (PlaceResult.KEPT, place.branch)
+    assert (again.result, again.branch) == (FolderResult.KEPT, place.branch)
     assert remains(here) == []
 
 
 def test_messages_hold_no_secret(here: Path) -> None:
     place = opened(workplaces(here), "login", subject="Log in with hunter2-hunter2")
     write(place.cwd, {"x": "x"})
-    assert closed(place).result is PlaceResult.MERGED
+    assert closed(place).result is FolderResult.MERGED
     merged, done = (said(here, "log", "-1", "--format=%s", name) for name in ("HEAD", "HEAD^2"))
     assert merged == "Merge task login: Log in with [secret]"
     assert done == "Log in with [secret]"
@@ -103,7 +103,7 @@ def test_changes_of_the_user_are_never_overwritten(here: Path, how: str) -> None
         git(here, "add", name)
     before = users(here)
     left = closed(place)
-    assert (left.result, left.files) == (PlaceResult.IN_THE_WAY, (name,))
+    assert (left.result, left.files) == (FolderResult.IN_THE_WAY, (name,))
     assert left.error is not None
     assert repr(name) in left.error
     assert (here / name).read_text() == "the user's\n"
@@ -116,7 +116,7 @@ def test_changes_of_the_user_are_never_overwritten(here: Path, how: str) -> None
 def test_a_detached_checkout_is_moved_too(here: Path) -> None:
     git(here, "checkout", "-q", "--detach")
     left = worked(workplaces(here), lambda at: write(at, {"x": "x\n"}))
-    assert left.result is PlaceResult.MERGED
+    assert left.result is FolderResult.MERGED
     assert said(here, "rev-parse", "HEAD") == left.commit
     assert said(here, "rev-parse", "--abbrev-ref", "HEAD") == "HEAD"
     assert said(here, "rev-parse", "main") == said(here, "rev-parse", "HEAD^1")
@@ -127,7 +127,7 @@ def test_nothing_is_merged_into_the_middle_of_a_merge(here: Path) -> None:
     write(place.cwd, {"x": "x\n"})
     (here / ".git/MERGE_HEAD").write_text(said(here, "rev-parse", "HEAD") + "\n")
     left = closed(place)
-    assert left.result is PlaceResult.IN_THE_WAY
+    assert left.result is FolderResult.IN_THE_WAY
     assert left.error is not None
     assert "a merge is under way" in left.error
     assert not (here / "x").exists()
@@ -159,7 +159,7 @@ def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
     places = workplaces(here)
     reader = placed(places, "read", 9, writes=False, worktree=False)
     left = worked(places, lambda at: write(at, {"x": "x\r\n"}))
-    assert left.result is PlaceResult.MERGED
+    assert left.result is FolderResult.MERGED
     assert reader.end(is_accepted=True, wait_for_turn=at_once).written == ()
     assert places.merged("implement", RUN_ID) == {1}
     other = opened(places, "other", 2)
@@ -178,7 +178,7 @@ def test_an_unfinished_merge_of_the_agent_is_no_success(here: Path) -> None:
     with pytest.raises(Exception, match="merge"):
         git(place.cwd, "merge", "-q", str(place.branch))
     left = closed(place)
-    assert left.result is PlaceResult.REFUSED
+    assert left.result is FolderResult.REFUSED
     assert left.error is not None
     assert "in the middle of a merge" in left.error
     assert "<<<<" in (place.cwd / "src/a.py").read_text()
@@ -190,7 +190,7 @@ def test_git_that_fails_loses_nothing(here: Path) -> None:
     index = here / ".git/worktrees/implement-1/index"
     index.write_bytes(b"no index at all")
     left = closed(place)
-    assert (left.result, left.folder) == (PlaceResult.REFUSED, place.folder)
+    assert (left.result, left.folder) == (FolderResult.REFUSED, place.folder)
     assert (place.folder / "x").read_text() == "x\n"
 
 
@@ -200,7 +200,7 @@ def test_of_a_worktree_that_its_agent_has_removed_there_are_its_commits(here: Pa
     commit(place.cwd, {"src/a.py": "a = 2\n"}, "by the agent")
     shutil.rmtree(place.folder)
     left = closed(place)
-    assert left.result is PlaceResult.REFUSED
+    assert left.result is FolderResult.REFUSED
     assert left.branch is not None
     assert left.folder is None
     assert "was removed while it worked" in (left.error or "")

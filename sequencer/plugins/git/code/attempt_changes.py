@@ -1,8 +1,8 @@
-"""What an attempt has changed, as git sees it.
+"""The changes of an attempt, as git sees them.
 
-The commit that is checked out, every file that differs from it or that git does not know, and
-git's own record of the moves of HEAD in this work tree: it tells commits that were made on
-another branch, too. What git ignores does not count.
+They come from the commit that is checked out, from every modified or untracked file, and from
+git's log of HEAD in this work tree, which also shows commits on other branches. Ignored files do
+not count.
 
 Not promised: commits that were made without moving HEAD (`git commit-tree`, another clone).
 """
@@ -34,31 +34,35 @@ _COMMITTED = re.compile(
     rb"\t(?:commit|cherry-pick|revert|am|merge|pull|rebase[^\t:\n]*\((?:pick|squash|fixup|reword))"
     rb"[^:\n]*:(?! Fast-forward)"
 )
-"""In git's record of HEAD: what has made a commit."""
+"""Matches the entries in git's log of HEAD that made a commit."""
 _MOST_MOVES = 1024 * 1024
 IGNORED_S = 0.5
 """How long it may take to find out whether git ignores a folder."""
 
 
 def tree_in_git(folder: Path, own: Sequence[Path]) -> GitTree | None:
-    """Return the work tree of *folder*; None: it is in none, or git ignores it as a whole."""
-    top = next((one for one in (folder, *folder.parents) if os.path.lexists(one / ".git")), None)
+    """Return the work tree around *folder*; None: there is none, or git ignores *folder*.
+
+    Files in the folders *own* do not count.
+    """
+    parents = (folder, *folder.parents)
+    top = next((parent for parent in parents if os.path.lexists(parent / ".git")), None)
     if top is None:
         return None
     git = Git(folder)
     if folder != top and _is_ignored(git):
         return None
-    inside = tuple(os.path.relpath(one, folder) for one in own if _is_inside(one, folder))
+    inside = tuple(os.path.relpath(path, folder) for path in own if _is_inside(path, folder))
     return GitTree(git, top, inside)
 
 
 def _is_ignored(git: Git) -> bool:
-    """Return whether git leaves the whole folder out, so that it sees no change there."""
+    """Return whether git ignores the whole folder and so sees no changes there."""
     try:
-        told = git.run("check-ignore", "-q", ".", accepts=(0, 1), timeout_s=IGNORED_S)
+        result = git.run("check-ignore", "-q", ".", accepts=(0, 1), timeout_s=IGNORED_S)
     except (GitFailed, SequencerError):
         return True
-    return told.code == 0
+    return result.code == 0
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
@@ -71,24 +75,24 @@ class GitTree(Struct, frozen=True):
     git: Git
     top: Path
     own: tuple[str, ...]
-    """Folders that do not count, relative to the folder in which git runs."""
+    """Folders that do not count, relative to the folder that git runs in."""
 
     def state(self, deadline: Deadline) -> TreeState:
-        found = parse_status(self._told(deadline, *STATUS, *self._counted))
+        status = parse_status(self._output(deadline, *STATUS, *self._pathspecs))
         entries, log = dict[str, str](), self._moves()
         newest = 0.0 if log is None else last_change(log)
-        for one in found.entries:
+        for entry in status.entries:
             deadline.left_s()
-            mark, changed = self._file(one.path)
-            facts = (one.change, one.is_staged, one.is_unmerged, one.mode, mark)
-            entries[one.path] = " ".join(map(str, facts))
+            mark, changed = self._file(entry.path)
+            facts = (entry.change, entry.is_staged, entry.is_unmerged, entry.mode, mark)
+            entries[entry.path] = " ".join(map(str, facts))
             newest = max(newest, changed)
         moves = 0 if log is None else log.st_size
-        return TreeState(entries, found.commit or "", moves, newest)
+        return TreeState(entries, status.commit or "", moves, newest)
 
     @property
-    def _counted(self) -> list[str]:
-        """Return what tells git which paths count."""
+    def _pathspecs(self) -> list[str]:
+        """Return the git arguments that select the paths that count."""
         return ["--", ":(top)", *(f":(exclude,literal){name}" for name in self.own)]
 
     def changes(self, before: TreeState, after: TreeState, deadline: Deadline) -> TreeChanges:
@@ -96,58 +100,58 @@ class GitTree(Struct, frozen=True):
         commits = self._commits(before, after, deadline)
         old, new = before.commit, after.commit
         if old and new and old != new:
-            told = self._told(deadline, "diff", "--name-only", "-z", old, new, *self._counted)
-            paths |= {os.fsdecode(name) for name in told.split(b"\0") if name}
-            # A commit of nothing but the run's own files is no change.
+            names = self._output(deadline, "diff", "--name-only", "-z", old, new, *self._pathspecs)
+            paths |= {os.fsdecode(name) for name in names.split(b"\0") if name}
+            # A commit with only the run's own files is no change.
             commits = commits if paths else 0
         elif old != new:
-            # The first commit of all; its files were in the status before.
+            # The first commit of the repository; its files were in the status before.
             commits = max(commits, 1)
         return TreeChanges(len(paths), commits)
 
     def _commits(self, before: TreeState, after: TreeState, deadline: Deadline) -> int:
-        """Return how many commits were made here."""
+        """Return how many commits were made in this work tree."""
         if before.moves < after.moves:
             with suppress(OSError), (self._git_folder() / "logs" / "HEAD").open("rb") as file:
                 file.seek(before.moves)
                 return len(_COMMITTED.findall(file.read(_MOST_MOVES)))
         if not before.commit or before.commit == after.commit:
             return 0
-        told = self._told(deadline, "rev-list", "--count", f"{before.commit}..{after.commit}")
-        return int(told)
+        span = f"{before.commit}..{after.commit}"
+        return int(self._output(deadline, "rev-list", "--count", span))
 
-    def _told(self, deadline: Deadline, *argv: str) -> bytes:
+    def _output(self, deadline: Deadline, *argv: str) -> bytes:
         try:
             return self.git.run(*argv, timeout_s=deadline.left_s()).stdout
         except (GitFailed, SequencerError) as error:
             raise TreeUnknown(str(error)) from error
 
     def _file(self, path: str) -> tuple[str, float]:
-        """Return what the file at *path* is, and when it or its place was changed."""
-        whole = self.top / path
+        """Return a fingerprint of the file at *path*, and when it or its folder was changed."""
+        full_path = self.top / path
         try:
-            found = whole.lstat()
-            return file_mark(str(whole), found), last_change(found)
+            info = full_path.lstat()
+            return file_mark(str(full_path), info), last_change(info)
         except OSError:
-            return "-", _change_of_place(whole)
+            return "-", _folder_change(full_path)
 
     def _git_folder(self) -> Path:
-        found = self.top / ".git"
-        if found.is_dir():
-            return found
-        with suppress(OSError), found.open(encoding="utf-8", errors="surrogateescape") as file:
+        path = self.top / ".git"
+        if path.is_dir():
+            return path
+        with suppress(OSError), path.open(encoding="utf-8", errors="surrogateescape") as file:
             return self.top / file.read(4096).removeprefix("gitdir:").strip()
-        return found
+        return path
 
     def _moves(self) -> os.stat_result | None:
-        """Return the facts of git's record of the moves of HEAD, where it keeps one."""
+        """Return the size and times of git's log of HEAD, if it keeps one."""
         with suppress(OSError):
             return (self._git_folder() / "logs" / "HEAD").lstat()
         return None
 
 
-def _change_of_place(path: Path) -> float:
-    """Return when the nearest folder above *path* that exists was changed."""
+def _folder_change(path: Path) -> float:
+    """Return when the nearest existing folder above *path* was changed."""
     for above in path.parents:
         with suppress(OSError):
             return last_change(above.lstat())

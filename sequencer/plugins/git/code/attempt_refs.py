@@ -1,11 +1,11 @@
-"""Moves the code of a run whose state is not in git: each attempt pushes to a ref of its own.
+"""Moves the code of a run whose state is not in git: each attempt pushes to its own ref.
 
-What was accepted stands in the head, so nothing is decided by a push. The branch that people see
-is fast-forwarded to it afterwards by compare-and-swap: before the next attempt and at the end of
-an invocation. Commits that people have pushed on top of it are taken along; where they have
-committed beside it, that is told, and nothing begins before they have brought both together.
+The head names the accepted commit, so a push decides nothing. The branch that people see is
+fast-forwarded to that commit later by compare-and-swap: before the next attempt and at the end of
+an invocation. Commits that people have pushed on top of it are included. If they have pushed
+commits that diverge, an error says so, and no step starts before a person has merged both.
 
-Not promised: that the branch is where the head is at every moment, or that a ref of an attempt
+Not promised: that the branch is at the head's commit at every moment, or that the ref of an attempt
 that was not accepted stays.
 """
 
@@ -33,12 +33,12 @@ from sequencer.project.store_requests import CodeRequest
 
 ATTEMPTS = "refs/heads/sequencer-attempts"
 SWEPT = 100
-"""Refs that one push removes at most."""
+"""The most refs that one push removes."""
 _LOOKS = 3
 
 
 class AttemptWorkspace(GitWorkspace):
-    """A checkout whose attempts push to refs of their own."""
+    """A checkout in which each attempt pushes to its own ref."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class AttemptWorkspace(GitWorkspace):
             tell=tell,
         )
         self._tips: Mapping[str, str] = {}
-        """Where the branch and the attempts' refs were on the remote when it was looked at."""
+        """Ref -> commit on the remote, for the branch and the attempts, at the last look."""
         self._accepted: str | None = None
-        """The ref there that has what was accepted."""
+        """The remote's ref with the accepted commit."""
         self._is_denied = False
 
     # --- names ---------------------------------------------------------------------
@@ -73,7 +73,7 @@ class AttemptWorkspace(GitWorkspace):
         return f"{ATTEMPTS}/{ref_part(slug(self._run or 'default'))}/{ref_part(slug(head.run_id))}/"
 
     def _accepted_by(self, head: Head) -> str | None:
-        """Return the ref that the head names, if it is one of an attempt at this run."""
+        """Return the ref that *head* names, if it belongs to an attempt of this run."""
         ref, folder = "" if head.work is None else head.work.ref, self._attempts(head)
         return ref if ref.startswith(folder) and ref.removeprefix(folder).isdecimal() else None
 
@@ -83,15 +83,15 @@ class AttemptWorkspace(GitWorkspace):
 
     @property
     def refs(self) -> dict[str, str]:
-        """Return where to fetch the branch and the accepted code to, if the remote has them."""
-        found = {self._visible: self._local}
+        """Return ref -> local ref for the branch and the accepted code, if the remote has them."""
+        refs = {self._visible: self._local}
         if self._accepted is not None:
             local = f"refs/worktree/sequencer-work/accepted/{slug(self._remote.name)}"
-            found[self._accepted] = f"{local}/{self.branch}"
-        return {ref: ours for ref, ours in found.items() if ref in self._tips}
+            refs[self._accepted] = f"{local}/{self.branch}"
+        return {ref: ours for ref, ours in refs.items() if ref in self._tips}
 
     def _theirs(self, head: Head) -> str | None:
-        """Return what was accepted, or the branch on the remote where that has it."""
+        """Return the accepted commit, or the remote's branch if that contains it."""
         visible, work = self._tips.get(self._visible), head.work
         if work is None or work.branch != self.branch or self._tree.resolve(work.commit) is None:
             return visible
@@ -102,7 +102,7 @@ class AttemptWorkspace(GitWorkspace):
     # --- before an attempt ---------------------------------------------------------
 
     def ready(self, head: Head) -> None:
-        """Check that a step may start on the accepted code, and move the branch there for people.
+        """Check that a step may start on the accepted code, and move the visible branch to it.
 
         Raises: see `Workspace.ready`.
         """
@@ -113,12 +113,12 @@ class AttemptWorkspace(GitWorkspace):
         self._forward_branch(head)
 
     def _look(self, head: Head) -> None:
-        """Have the branch and what was accepted here as they are on the remote."""
+        """Fetch the branch and the accepted code as they are on the remote."""
         self._accepted = self._accepted_by(head)
         for _ in range(_LOOKS):
             self._tips = self._remote.tips([self._visible, f"{self._attempts(head)}*"])
             wanted = {ref: ours for ref, ours in self.refs.items() if not self._is_here(ref, ours)}
-            # Else one of them was removed or moved back in between.
+            # A failed fetch means that one of them was removed meanwhile: look again.
             if not wanted or self._remote.fetch(wanted):
                 break
         visible, work = self._tips.get(self._visible), head.work
@@ -126,16 +126,16 @@ class AttemptWorkspace(GitWorkspace):
             return
         contains = self._tree.contains
         if not (contains(work.commit, visible) or contains(visible, work.commit)):
-            raise self._parted(work, visible)
+            raise self._diverged_from_accepted(work, visible)
 
     def _is_here(self, ref: str, ours: str) -> bool:
         tip = self._tips[ref]
-        return self._tree.resolve(ours) == tip or self._was_left_here(tip)
+        return self._tree.resolve(ours) == tip or self._was_used_here(tip)
 
-    def _parted(self, work: Work, visible: str) -> WorkTreeRefused:
+    def _diverged_from_accepted(self, work: Work, visible: str) -> WorkTreeRefused:
         remote, branch = quote(self._remote.name), quote(str(self.branch))
         return self._tree.refused(
-            f"somebody has moved branch {self.branch} of {self._remote.name!r} to {visible[:12]}, "
+            f"someone has moved branch {self.branch} of {self._remote.name!r} to {visible[:12]}, "
             f"which does not have {work.commit[:12]}, the run's accepted code",
             f"bring both together: 'git switch {branch}', 'git pull {remote} {branch}', "
             f"'git fetch {remote} {quote(self._accepted or work.commit)}', "
@@ -145,10 +145,10 @@ class AttemptWorkspace(GitWorkspace):
     # --- after an attempt ----------------------------------------------------------
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """Commit what is declared, push it to the attempt's own ref, and return it for the head.
+        """Commit the declared files, push them to the attempt's ref, and return the work.
 
         Raises:
-            RemoteUnreachable: the remote may have it or not; call this again to find out.
+            RemoteUnreachable: it is not known whether the remote has it; call this again.
         """
         work = super().collect(claim, step, head)
         if work is None:
@@ -158,11 +158,11 @@ class AttemptWorkspace(GitWorkspace):
             return Work.model_validate({**work.model_dump(), "base": base})
         folder = self._attempts(head)
         ref = f"{folder}{claim.token}"
-        now = self._remote.tips([self._visible, f"{folder}*"])
-        visible = now.pop(self._visible, None)
-        # The run itself moves the branch to what it accepts while other attempts still work.
-        is_own = visible == self._tips.get(self._visible) or visible in now.values()
-        if not is_own and not (
+        tips = self._remote.tips([self._visible, f"{folder}*"])
+        visible = tips.pop(self._visible, None)
+        # The run itself moves the branch to accepted commits while other attempts still work.
+        is_own_move = visible == self._tips.get(self._visible) or visible in tips.values()
+        if not is_own_move and not (
             visible is not None
             and self._tree.resolve(visible) is not None
             and self._tree.contains(work.commit, visible)
@@ -171,17 +171,17 @@ class AttemptWorkspace(GitWorkspace):
                 f"branch {self.branch} {MOVED_MEANWHILE}",
                 "the next attempt starts from what the branch has then",
             )
-        if now.get(ref) != work.commit:
-            self._ensure_taken(self._pushed([RefMove(ref, None, work.commit)]), ref)
+        if tips.get(ref) != work.commit:
+            self._ensure_accepted(self._push([RefMove(ref, None, work.commit)]), ref)
         return Work.model_validate({**work.model_dump(), "ref": ref, "base": base})
 
-    def _pushed(self, moves: list[RefMove]) -> Pushed:
+    def _push(self, moves: list[RefMove]) -> Pushed:
         try:
             return self._remote.push(moves)
         except NoAtomicPush:
             return Pushed(PushVerdict.REFUSED, "it can't update several branches at once")
 
-    def _ensure_taken(self, pushed: Pushed, ref: str) -> None:
+    def _ensure_accepted(self, pushed: Pushed, ref: str) -> None:
         remote = f"remote {self._remote.name!r}"
         if pushed.failure is not None:
             raise pushed.failure
@@ -190,65 +190,65 @@ class AttemptWorkspace(GitWorkspace):
             message = f"does not accept pushes: {pushed.reason}"
             raise RemoteUnreachable(message, where=remote, hint=hint, is_denied=True)
         if pushed.verdict is not PushVerdict.ACCEPTED:
-            said = f" ({pushed.said})" if pushed.said else ""
+            details = f" ({pushed.hook_output})" if pushed.hook_output else ""
             raise self._tree.refused(
-                f"{remote} refused {ref}: {self._hide(pushed.reason + said)}",
+                f"{remote} refused {ref}: {self._hide(pushed.reason + details)}",
                 f"allow workers to create branches below {ATTEMPTS}/",
             )
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """Return *work* merged with what *head* has accepted since, or a text about the conflict.
+        """Return *work* merged with the code that *head* has accepted since, or a conflict message.
 
         It needs no work tree. Raises: see `Workspace.merged`.
         """
         folder, accepted = self._attempts(head), head.work
-        ref, has = f"{folder}{claim.token}", self._accepted_by(head)
+        ref, accepted_ref = f"{folder}{claim.token}", self._accepted_by(head)
         visible = f"refs/heads/{work.branch}"
         tips = self._remote.tips([visible, f"{folder}*"])
-        there = has if has in tips else visible
-        local = f"refs/worktree/sequencer-work/merging/{claim.token}"
-        found = {one: f"{local}-{place}" for place, one in enumerate({ref, there}) if one in tips}
+        head_ref = accepted_ref if accepted_ref in tips else visible
+        prefix = f"refs/worktree/sequencer-work/merging/{claim.token}"
+        local = {name: f"{prefix}-{i}" for i, name in enumerate({ref, head_ref}) if name in tips}
         try:
-            self._remote.fetch(found)
-            mine = self._tree.resolve(found.get(ref, "")) or work.commit
+            self._remote.fetch(local)
+            commit = self._tree.resolve(local.get(ref, "")) or work.commit
             contains = self._tree.contains
-            if accepted is None or contains(accepted.commit, mine):
+            if accepted is None or contains(accepted.commit, commit):
                 return accepted or work
-            if not contains(mine, work.commit):
+            if not contains(commit, work.commit):
                 raise self._tree.refused(f"{self._remote.name!r} does not have {work.commit[:12]}")
-            if contains(mine, accepted.commit):
-                return work.replace(commit=mine)
-            made = self._merge(claim, accepted.commit, mine)
-            if isinstance(made, str):
-                self._ensure_taken(self._pushed([RefMove(ref, tips.get(ref), made)]), ref)
-                return Work.model_validate({"branch": work.branch, "commit": made, "ref": ref})
-            kept = self._tenancy.kept_name(claim)
-            self._pushed([RefMove(f"refs/heads/{kept}", None, mine)])
+            if contains(commit, accepted.commit):
+                return work.replace(commit=commit)
+            merge = self._merge(claim, accepted.commit, commit)
+            if isinstance(merge, str):
+                self._ensure_accepted(self._push([RefMove(ref, tips.get(ref), merge)]), ref)
+                return Work.model_validate({"branch": work.branch, "commit": merge, "ref": ref})
+            branch = self._work_tree_lock.kept_name(claim)
+            self._push([RefMove(f"refs/heads/{branch}", None, commit)])
             return (
                 f"its changes conflict with what was accepted meanwhile in "
-                f"{listed(made, self._hide)}; they are on branch {kept} of {self._remote.name!r}"
+                f"{listed(merge, self._hide)}; they are on branch {branch} of {self._remote.name!r}"
             )
         finally:
             with contextlib.suppress(GitFailed):
-                for one in found.values():
-                    self._tree.git.run("update-ref", "-d", one)
+                for local_ref in local.values():
+                    self._tree.git.run("update-ref", "-d", local_ref)
 
-    def _merge(self, claim: Claim, accepted: str, mine: str) -> str | list[str]:
-        """Return a commit that has *accepted* and *mine*, or the files in which they conflict."""
+    def _merge(self, claim: Claim, accepted: str, commit: str) -> str | list[str]:
+        """Return a merge of *accepted* and *commit*, or the files in which they conflict."""
         flags = ("--write-tree", "--name-only", "--no-messages", "-z")
         try:
-            done = self._tree.git.run("merge-tree", *flags, accepted, mine, accepts=(0, 1))
-            tree, *files = os.fsdecode(done.stdout).rstrip("\0").split("\0")
-            if done.code:
+            result = self._tree.git.run("merge-tree", *flags, accepted, commit, accepts=(0, 1))
+            tree, *files = os.fsdecode(result.stdout).rstrip("\0").split("\0")
+            if result.code:
                 return files
             message = self._message(claim, claim.step)
-            return self._committer.merge(tree, (accepted, mine), message)
+            return self._committer.merge(tree, (accepted, commit), message)
         except GitFailed as failed:
             hint = "install git 2.38 or newer"
             message = f"an attempt's changes can't be merged: {failed.reason}"
             raise self._tree.refused(message, hint) from failed
 
-    # --- what people see -----------------------------------------------------------
+    # --- the branch that people see ------------------------------------------------
 
     def publish(self, head: Head) -> None:
         work = head.work
@@ -262,7 +262,7 @@ class AttemptWorkspace(GitWorkspace):
             self._tell(f"{error.message}: {error.hint}" if error.hint else error.message)
 
     def _forward_branch(self, head: Head) -> None:
-        """Bring the branch to what was accepted, and remove refs that nobody needs any more."""
+        """Move the branch to the accepted commit, and remove refs of ended attempts."""
         visible, work, moves = self._tips.get(self._visible), head.work, list[RefMove]()
         stale = [RefMove(ref, self._tips[ref], None) for ref in self._stale(head)][:SWEPT]
         contains = self._tree.contains
@@ -270,17 +270,17 @@ class AttemptWorkspace(GitWorkspace):
             moves.append(RefMove(self._visible, visible, work.commit))
         if not (moves or stale):
             return
-        pushed = self._pushed([*moves, *stale])
+        pushed = self._push([*moves, *stale])
         if pushed.verdict is not PushVerdict.ACCEPTED and moves:
-            # Somebody else may have removed one of them; else the branch says why.
-            pushed = self._pushed(moves)
+            # Another process may have removed a stale ref; try the branch alone.
+            pushed = self._push(moves)
         if pushed.verdict is PushVerdict.ACCEPTED and work is not None and moves:
             self._tips = {**self._tips, self._visible: work.commit}
         elif pushed.verdict is PushVerdict.REFUSED and moves:
             self._look(head)
-            there = self._tips.get(self._visible)
-            is_in = work is not None and there is not None and contains(there, work.commit)
-            if not is_in and not self._is_denied:
+            tip = self._tips.get(self._visible)
+            has_work = work is not None and tip is not None and contains(tip, work.commit)
+            if not has_work and not self._is_denied:
                 self._is_denied = True
                 self._tell(
                     f"branch {self.branch} of {self._remote.name!r} can't be moved to the "
@@ -288,26 +288,26 @@ class AttemptWorkspace(GitWorkspace):
                 )
 
     def _has_accepted(self, work: Work, visible: str | None) -> bool:
-        """Return whether *visible* is older than what was accepted, which is here."""
+        """Return whether the accepted commit is here and *visible* is older."""
         if self._tree.resolve(work.commit) is None or visible == work.commit:
             return False
         return visible is None or self._tree.contains(work.commit, visible)
 
     def _stale(self, head: Head) -> list[str]:
-        """Return the refs of attempts that have ended, but the one that was accepted last."""
-        folder, found = self._attempts(head), list[str]()
+        """Return the refs of ended attempts, except the one that was accepted last."""
+        folder, stale = self._attempts(head), list[str]()
         for ref in self._tips:
             token = ref.removeprefix(folder) if ref.startswith(folder) else ""
-            # A later token has been granted after this head.
+            # A higher token was granted after this head, so its attempt may still work.
             if token.isdecimal() and int(token) <= head.token and ref != self._accepted:
-                found += [] if head.claim_with(int(token)) else [ref]
-        return found
+                stale += [] if head.claim_with(int(token)) else [ref]
+        return stale
 
 
 def of_attempts(request: CodeRequest) -> AttemptWorkspace | None:
     """Return the checkout of a run whose state is not in git.
 
-    None: no branch is to be moved, or the project is in no clone of ``store.remote``.
+    None: no branch should move, or the project is not in a clone of ``store.remote``.
     """
     settings, store = request.settings, request.settings.store
     if store.work.branch == NONE:

@@ -1,13 +1,13 @@
 """The checkout that the tasks of a team share: its locks, merges into it, and looks for changes.
 
-Two locks keep processes and threads apart, of any run: one of the repository, for adding and
-removing worktrees, and one of this checkout, for what is merged into it. A merge is made in the
-worktree of its task; only a fast-forward touches the checkout, which holds the whole of it
-afterwards or nothing. Two looks find what a task that only reads has changed.
+Two locks keep processes and threads of all runs apart: the repository's for adding and removing
+worktrees, and this checkout's for merges into it. A merge is made in the worktree of its task; the
+checkout is only fast-forwarded, so it gets all of a merge or nothing. Two looks, one before and one
+after a task that only reads, show what changed.
 
-Not promised: that nobody else's git works here meanwhile (git itself compares once more before it
-writes); that what fits together line by line works; to know who has changed a file, or to see a
-change that was undone, or of a file that git ignores.
+Not promised: that no other git works here at the same time (git compares again before it writes);
+that code works because it merges without conflicts; to know who changed a file, or to see changes
+that were undone or are in ignored files.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.plugins.git.state.objects import Objects
 
 PATIENCE_S = 3600.0
-"""Killed while it writes files, git would leave half of them and a locked index."""
+"""Very long: a git that is killed while it writes leaves half of the files and a locked index."""
 REPOSITORY_LOCK, MERGE_LOCK = "sequencer-worktrees.lock", "sequencer-merge.lock"
 LOCK_WAIT_S = 600.0
 INDEX_WAIT_S = 10.0
-"""How long somebody else's git may work on the index of the checkout."""
+"""How long to wait for another git process that has locked the checkout's index."""
 QUIET = (
     *("commit.gpgSign=false", "rerere.enabled=false", "submodule.recurse=false"),
     *("merge.autoStash=false", "merge.verifySignatures=false", "core.safecrlf=false"),
     *("advice.addEmbeddedRepo=false", "advice.detachedHead=false", "log.showSignature=false"),
 )
-"""What a user may have configured for work by hand, and would stop, ask or print more here."""
+"""Turns off user settings that would make git stop, ask, or print more here."""
 _NAME, _ADDRESS = "sequencer", "sequencer@localhost"
 
 
 class Checkout(WorkTree):
-    """The work tree of a project, as a team sees it."""
+    """The work tree of a project, into which a team's work is merged."""
 
-    called = "the checkout"
-    """In messages."""
+    label = "the checkout"
+    """What messages call it."""
     elsewhere = ""
-    """The path from the project's folder; empty: the project's folder is in this one."""
+    """Its path from the project's folder; empty: the project's folder is inside this checkout."""
 
     def __init__(self, folders: Folders, git: Git) -> None:
-        """Look with *git* at the work tree around ``folders.project``."""
+        """Use *git* on the work tree around ``folders.project``."""
         super().__init__(folders, Objects(git))
         self.project_git = git
 
@@ -81,66 +81,66 @@ class Checkout(WorkTree):
 
     @cached_property
     def git(self) -> Git:
-        """Return what runs git at the top, for as long as it takes."""
+        """Return a `Git` that runs at the top and has no short time limit."""
         return self.patient_git
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """Return the variables without which git would not know who commits; mostly none."""
+        """Return environment variables with an author, if git has none configured; else none."""
         try:
             for name in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
                 self.git.run("var", name, settings=("user.useConfigOnly=true",))
         except GitFailed:
-            people = ("AUTHOR", "COMMITTER")
-            names = {f"GIT_{person}_NAME": _NAME for person in people}
-            return names | {f"GIT_{person}_EMAIL": _ADDRESS for person in people}
+            roles = ("AUTHOR", "COMMITTER")
+            names = {f"GIT_{role}_NAME": _NAME for role in roles}
+            return names | {f"GIT_{role}_EMAIL": _ADDRESS for role in roles}
         return {}
 
-    def kept_on(self, worktree: Worktree) -> str:
-        """Return in words where the work of *worktree* is."""
-        return f"its work is on branch {worktree.branch}, and none of it is in {self.called}"
+    def where_kept(self, worktree: Worktree) -> str:
+        """Return a message that says where the work of *worktree* is."""
+        return f"its work is on branch {worktree.branch}, and none of it is in {self.label}"
 
-    def by_hand(self, worktree: Worktree) -> str:
+    def merge_command(self, worktree: Worktree) -> str:
         """Return the command that merges the work of *worktree*."""
         return self.typed("merge", worktree.branch)
 
     def typed(self, *argv: str) -> str:
-        """Return ``git ARGV`` for this work tree, as a person types it in the project's folder."""
+        """Return ``git ARGV`` for this work tree, to be typed in the project's folder."""
         return typed_command("git", *(["-C", self.elsewhere] if self.elsewhere else []), *argv)
 
     def commit(self) -> str | None:
         """Return the commit that is checked out; None: there is none yet."""
-        done = self.git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", accepts=(0, 1))
-        return done.stdout.decode("ascii").strip() or None
+        result = self.git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", accepts=(0, 1))
+        return result.stdout.decode("ascii").strip() or None
 
     def checked_out(self) -> str:
         """Return the branch that is checked out; empty: none is."""
-        told = self.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1))
-        return told.removeprefix("refs/heads/")
+        ref = self.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1))
+        return ref.removeprefix("refs/heads/")
 
     def tracked_changes(self) -> TreeStatus:
-        """Return what differs from the commit, without files that git does not know."""
+        """Return the status of tracked files only."""
         flags = ("--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames")
         return parse_status(self.git.run("status", *flags).stdout)
 
-    def line_of(self, span: str, most: int) -> list[tuple[list[str], str]]:
-        """Return parents and message of the commits in *span*, along first parents, newest first.
+    def first_parent_log(self, span: str, most: int) -> list[tuple[list[str], str]]:
+        """Return (parents, message) of at most *most* commits in *span*, newest first.
+
+        Follows first parents only.
 
         Raises:
-            GitFailed: git can't tell.
+            GitFailed: git failed.
         """
         argv = ("log", "--first-parent", "--format=%P%n%B%x00", "-n", str(most), span)
-        told = self.git.run(*argv, settings=QUIET).stdout.decode("utf-8", "replace")
-        commits = (one.lstrip("\n").partition("\n") for one in told.split("\0")[:-1])
+        log = self.git.run(*argv, settings=QUIET).stdout.decode("utf-8", "replace")
+        commits = (entry.lstrip("\n").partition("\n") for entry in log.split("\0")[:-1])
         return [(parents.split(), message) for parents, _, message in commits]
 
     # --- locks ---------------------------------------------------------------------
 
     def repository_lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from adding or removing worktrees while the block runs.
-
-        git's own locks fail where they should wait.
-        """
+        """Keep other processes from adding or removing worktrees while the block runs."""
+        # Needed because git's own locks fail at once instead of waiting.
         return self._locked(self.common_dir / REPOSITORY_LOCK)
 
     def merge_lock(self) -> contextlib.AbstractContextManager[None]:
@@ -154,19 +154,19 @@ class Checkout(WorkTree):
     # --- moving --------------------------------------------------------------------
 
     def move_to(self, commit: str) -> GitFailed | None:
-        """Fast-forward to *commit*, or return what git says against it.
+        """Fast-forward to *commit*; return git's error if that fails.
 
-        Nothing that no commit holds is overwritten, not even files that git ignores.
+        Uncommitted changes are never overwritten, not even files that git ignores.
         """
         ends = time.monotonic() + INDEX_WAIT_S
-        while failed := self._locked_ref() or self._forwarded(commit):
+        while failed := self._ref_lock_error() or self._fast_forward(commit):
             if ".lock': File exists" not in failed.stderr or time.monotonic() > ends:
                 return failed
             time.sleep(LOCK_POLL_S)
         return None
 
-    def _forwarded(self, commit: str) -> GitFailed | None:
-        # Some of them against what a user has set for merges by hand into this branch.
+    def _fast_forward(self, commit: str) -> GitFailed | None:
+        # Some of these flags override the user's settings for merges into this branch.
         flags = ("--no-squash", "--commit", "--ff-only", "--quiet", "--no-stat")
         try:
             self.git.run("merge", *flags, "--no-overwrite-ignore", commit, settings=QUIET)
@@ -174,39 +174,42 @@ class Checkout(WorkTree):
             return failed
         return None
 
-    def _locked_ref(self) -> GitFailed | None:
-        """Return what git would say of a locked HEAD, if only after it had changed the files."""
+    def _ref_lock_error(self) -> GitFailed | None:
+        """Return the error that a locked HEAD or branch would cause.
+
+        Git itself would find the lock only after it had changed the files.
+        """
         locks = [self.git_dir / "HEAD.lock"]
         if branch := self.checked_out():
             locks.append(self.common_dir / "refs" / "heads" / f"{branch}.lock")
-        found = next((path for path in locks if os.path.lexists(path)), None)
-        text = f"fatal: Unable to create '{found}': File exists."
-        return None if found is None else GitFailed(("merge",), 128, text)
+        lock = next((path for path in locks if os.path.lexists(path)), None)
+        text = f"fatal: Unable to create '{lock}': File exists."
+        return None if lock is None else GitFailed(("merge",), 128, text)
 
     def in_the_way(self, before: str, commit: str) -> tuple[str, ...]:
-        """Return the files that a step from *before* to *commit* would overwrite here."""
-        told = self.git.run("diff", "--name-status", "-z", "--no-renames", before, commit).stdout
-        fields = told.decode("utf-8", "surrogateescape").split("\0")
+        """Return the files that a move from *before* to *commit* would overwrite here."""
+        output = self.git.run("diff", "--name-status", "-z", "--no-renames", before, commit).stdout
+        fields = output.decode("utf-8", "surrogateescape").split("\0")
         kinds = dict(zip(fields[1::2], fields[::2], strict=False))
         changed = {entry.path for entry in self.status().entries}
-        found = []
+        obstacles = []
         for path, kind in kinds.items():
-            # Of what is new there, that git ignores it here is no reason to write over it.
-            is_there = kind == "A" and os.path.lexists(self.top / path)
-            # Or a changed path is a folder of it, or something below it.
-            is_beside = any(
-                path.startswith(f"{one.rstrip('/')}/") or one.startswith(f"{path}/")
-                for one in changed
+            # A new file must not overwrite a file here, even one that git ignores.
+            exists = kind == "A" and os.path.lexists(self.top / path)
+            # A changed path may also be a folder above *path*, or something below it.
+            is_nested = any(
+                path.startswith(f"{other.rstrip('/')}/") or other.startswith(f"{path}/")
+                for other in changed
             )
-            if path in changed or is_there or is_beside:
-                found.append(path)
-        return tuple(sorted(found))
+            if path in changed or exists or is_nested:
+                obstacles.append(path)
+        return tuple(sorted(obstacles))
 
 
 MAX_FILES = 20_000
-"""Of one look."""
+"""How many files one look covers."""
 MAX_HASHED_BYTES = 64 * 1024 * 1024
-"""Of one look; what is beyond is known by its size and times."""
+"""How much one look hashes; further files are identified by their size and times."""
 _OWN_BRANCHES = (
     "sequencer/",
     "sequencer-beats/",
@@ -218,37 +221,37 @@ _PIECE = 1024 * 1024
 
 
 class CheckoutLook(Struct, frozen=True):
-    """What a checkout was like."""
+    """The state of a checkout at one moment."""
 
     commit: str | None
     branch: str | None
     files: Mapping[str, str]
-    """Path -> what tells two states of it apart: of what differs from the commit, or of all."""
+    """Path -> fingerprint, for files that differ from the commit; in a walk, for all files."""
     heads: Mapping[str, str] = field(default_factory=dict)
     """Branch -> its commit."""
     is_partial: bool = False
     is_walk: bool = False
-    """git was not asked, or has not answered."""
+    """Whether the files were listed by walking the folder, because git could not be used."""
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Return what a person should know about the look."""
+        """Return notices for a person about the limits of the look."""
         if not self.is_partial:
             return ()
         return (f"only {MAX_FILES:,} files are watched for changes by tasks that only read",)
 
 
 class CheckoutWatch:
-    """Looks at one checkout."""
+    """Looks at one checkout and compares looks."""
 
     def __init__(self, checkout: Checkout) -> None:
-        """Look at *checkout*, at no more than `MAX_FILES`."""
+        """Watch *checkout*, at most `MAX_FILES` of its files."""
         self._checkout = checkout
 
     def look(self) -> CheckoutLook:
-        """Return what is there now: two processes of git, or a walk where there is no repository.
+        """Return the present state: from two git processes, or from a walk without a repository.
 
-        Not while a merge writes there.
+        Waits for a merge that is writing there.
         """
         try:
             with self._checkout.merge_lock():
@@ -259,17 +262,17 @@ class CheckoutWatch:
     def _look(self) -> CheckoutLook:
         git = self._checkout.git
         status = status_of(git)
-        told = git.run("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads")
+        refs = git.run("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads")
         heads = dict(
             line.rsplit(" ", 1)
-            for line in told.stdout.decode("utf-8", "surrogateescape").splitlines()
+            for line in refs.stdout.decode("utf-8", "surrogateescape").splitlines()
             if not line.startswith(_OWN_BRANCHES)
         )
         dirty = [entry for entry in status.entries if not self._checkout.is_own(entry.path)]
-        left, files = MAX_HASHED_BYTES, {}
+        left_bytes, files = MAX_HASHED_BYTES, {}
         for entry in dirty[:MAX_FILES]:
-            state, used = _state(self._checkout.top / entry.path, left)
-            left -= used
+            state, used = _state(self._checkout.top / entry.path, left_bytes)
+            left_bytes -= used
             files[entry.path] = f"{_kind(entry)} {state}"
         is_partial = len(dirty) > MAX_FILES
         return CheckoutLook(status.commit, status.branch, files, heads, is_partial)
@@ -287,59 +290,59 @@ class CheckoutWatch:
     def _walk(self, folder: Path) -> Iterator[str]:
         folders = self._checkout.folders
         state = folders.state_file.parent
-        own = {folders.logs, *folders.others, *([state] if state != folders.project else [])}
-        left_out = {os.path.abspath(path) for path in (*own, state / FOLDER)}  # noqa: PTH100
+        run_paths = {folders.logs, *folders.others, *([state] if state != folders.project else [])}
+        left_out = {os.path.abspath(path) for path in (*run_paths, state / FOLDER)}  # noqa: PTH100
         name = folders.state_file.name
-        is_beside = state == folders.project
-        written = Patterns((*RUN_FILES, name, f"{name}.*") if is_beside else ())
+        is_same_folder = state == folders.project
+        run_files = Patterns((*RUN_FILES, name, f"{name}.*") if is_same_folder else ())
         waiting = [os.path.abspath(folder)]  # noqa: PTH100 - links stay as they are
         while waiting:
             try:
-                found = sorted(os.scandir(waiting.pop()), key=lambda one: one.name)
+                entries = sorted(os.scandir(waiting.pop()), key=lambda entry: entry.name)
             except OSError:
                 continue
-            for one in found:
-                below = os.path.relpath(one.path, folder)
-                if one.path in left_out or one.name == ".git" or written.match(below):
+            for entry in entries:
+                below = os.path.relpath(entry.path, folder)
+                if entry.path in left_out or entry.name == ".git" or run_files.match(below):
                     continue
-                if one.is_dir(follow_symlinks=False):
-                    waiting.append(one.path)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
                 else:
-                    yield one.path
+                    yield entry.path
 
     # --- comparing -----------------------------------------------------------------
 
     def changes_between(self, before: CheckoutLook, after: CheckoutLook) -> tuple[str, ...]:
-        """Return what has changed from *before* to *after*, each path with how.
+        """Return "PATH (how)" for each change from *before* to *after*.
 
-        Merges of tasks have moved the branch, and are no changes; new branches neither.
+        Merges of tasks, which move the branch, do not count, and neither do new branches.
         """
         if before.is_walk != after.is_walk:
             return ()
-        found = list(_changed_files(before, after))
+        changes = list(_changed_files(before, after))
         if before.commit != after.commit and not self._has_merged(before, after):
             name = f"branch {after.branch!r}" if after.branch else "HEAD"
-            found.append(f"{name} (moved to {(after.commit or 'nothing')[:12]})")
+            changes.append(f"{name} (moved to {(after.commit or 'nothing')[:12]})")
         if before.branch != after.branch:
-            found.append(f"branch {after.branch!r} (checked out)" if after.branch else "HEAD")
+            changes.append(f"branch {after.branch!r} (checked out)" if after.branch else "HEAD")
         for name, commit in before.heads.items():
             if name not in after.heads:
-                found.append(f"branch {name!r} (removed)")
+                changes.append(f"branch {name!r} (removed)")
             elif after.heads[name] != commit and name != after.branch:
-                found.append(f"branch {name!r} (moved to {after.heads[name][:12]})")
-        return tuple(found)
+                changes.append(f"branch {name!r} (moved to {after.heads[name][:12]})")
+        return tuple(changes)
 
     def _has_merged(self, before: CheckoutLook, after: CheckoutLook) -> bool:
-        """Return whether all that is new on the branch are merges of tasks."""
+        """Return whether the branch's new commits are all merges of tasks."""
         if before.commit is None or after.commit is None or before.branch != after.branch:
             return False
         try:
-            line = self._checkout.line_of(f"{before.commit}..{after.commit}", 1000)
+            log = self._checkout.first_parent_log(f"{before.commit}..{after.commit}", 1000)
         except GitFailed:
             return False
-        is_ours = all(TRAILER in message and len(parents) > 1 for parents, message in line)
-        # Moved back and on again, there would be merges, too.
-        return bool(line) and is_ours and line[-1][0][0] == before.commit
+        is_ours = all(TRAILER in message and len(parents) > 1 for parents, message in log)
+        # The oldest must continue *before*: a branch that was reset and moved on has merges too.
+        return bool(log) and is_ours and log[-1][0][0] == before.commit
 
 
 def _changed_files(before: CheckoutLook, after: CheckoutLook) -> Iterator[str]:
@@ -360,15 +363,15 @@ def _kind(entry: StatusEntry) -> str:
     return f"{kind}-and-staged" if entry.is_staged else kind
 
 
-def _state(path: Path, left: int) -> tuple[str, int]:
-    """Return what tells the state of *path* from another, and how many bytes were read."""
+def _state(path: Path, left_bytes: int) -> tuple[str, int]:
+    """Return a fingerprint of *path*, and how many bytes were read for it."""
     try:
-        found = path.lstat()
-        if stat.S_ISLNK(found.st_mode):
+        info = path.lstat()
+        if stat.S_ISLNK(info.st_mode):
             return f"-> {path.readlink()}", 0
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(info.st_mode):
             return "other", 0
-        if found.st_size > left:
+        if info.st_size > left_bytes:
             return _times(path), 0
         digest = blake2b(digest_size=16)
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -377,195 +380,195 @@ def _state(path: Path, left: int) -> tuple[str, int]:
                 digest.update(piece)
     except OSError:
         return "gone", 0
-    return f"{found.st_mode & stat.S_IXUSR} {digest.hexdigest()}", found.st_size
+    return f"{info.st_mode & stat.S_IXUSR} {digest.hexdigest()}", info.st_size
 
 
 def _times(path: str | Path) -> str:
     try:
-        found = os.lstat(path)
+        info = os.lstat(path)
     except OSError:
         return "gone"
-    return f"{found.st_mtime_ns} {found.st_size} {found.st_ino}"
+    return f"{info.st_mtime_ns} {info.st_size} {info.st_ino}"
 
 
 TRIES = 5
-"""So often somebody may commit in the checkout while a merge is made."""
+"""How often a merge is made again because someone has committed in the checkout meanwhile."""
 _LOCKED = re.compile(r"Unable to create '(.+\.lock)': File exists")
 
 
-class PlaceResult(StrEnum):
+class FolderResult(StrEnum):
     """What became of an attempt's changes."""
 
     SHARED = "shared"
-    """It has worked in the shared checkout."""
+    """The attempt has worked in the shared checkout."""
     UNCHANGED = "unchanged"
     MERGED = "merged"
     KEPT = "kept"
-    """The attempt was not accepted, or adds a key: its work is on a branch."""
+    """The attempt was not accepted, or it adds a key: its work is kept on a branch."""
     CONFLICT = "conflict"
     IN_THE_WAY = "in-the-way"
-    """The checkout can't be moved: it would overwrite changes that no commit holds."""
+    """The checkout can't be moved, because that would overwrite uncommitted changes."""
     REFUSED = "refused"
-    """Something in the worktree can't be committed; it stays."""
+    """A file in the worktree can't be committed, so the worktree stays."""
 
 
-class PlaceLeft(Struct, frozen=True):
-    """What an attempt has left."""
+class ClosedFolder(Struct, frozen=True):
+    """What became of an attempt's folder and of the work in it."""
 
-    result: PlaceResult
+    result: FolderResult
     error: str | None = None
-    """Not None: the attempt has failed, even if its agent was content."""
+    """Not None: the attempt has failed, even if its agent reported success."""
     hint: str | None = None
     branch: str | None = None
-    """Where work is that the checkout has not."""
+    """The branch with work that the checkout does not have."""
     folder: Path | None = None
-    """The worktree, where that stays."""
+    """The worktree, if it stays."""
     commit: str | None = None
-    """The merge."""
+    """The merge commit."""
     files: tuple[str, ...] = ()
-    """In conflict, in the way, or refused."""
+    """Files that are in conflict, in the way, or refused."""
     written: tuple[str, ...] = ()
-    """What was changed in the shared checkout during an attempt that only reads, each with how."""
+    """Changes in the shared checkout during an attempt that only reads, as "PATH (how)"."""
     writers: tuple[str, ...] = ()
-    """Tasks of this process that may have written it, because they work there too."""
+    """Tasks of this process that may have made these changes, because they work there too."""
     notices: tuple[str, ...] = ()
 
-    def told(self, *, fails_on_write: bool) -> Leftovers:
-        """Return the same in words, for the engine; *fails_on_write*: `written` is a failure."""
+    def leftovers(self, *, fails_on_write: bool) -> Leftovers:
+        """Return it for the engine; *fails_on_write*: changes in `written` are an error."""
         error, notices = self.error, list(self.notices)
         if error is not None and self.hint is not None:
             error = f"{error}; {self.hint}"
         if self.written:
-            told = f"a task that only reads has changed files: {', '.join(self.written)}"
+            notice = f"a task that only reads has changed files: {', '.join(self.written)}"
             if self.writers:
-                told += f" (or {', '.join(self.writers)} did, at the same time)"
+                notice += f" (or {', '.join(self.writers)} did, at the same time)"
             elif fails_on_write:
-                error = error or f"{told} (teams.on_write: fail)"
-            notices.append(told)
-        kept = {"merged": self.commit, "branch": self.branch, "worktree": self.folder}
-        found = tuple((name, str(value)) for name, value in kept.items() if value is not None)
-        return Leftovers(error, tuple(notices), found)
+                error = error or f"{notice} (teams.on_write: fail)"
+            notices.append(notice)
+        facts = {"merged": self.commit, "branch": self.branch, "worktree": self.folder}
+        pairs = tuple((name, str(value)) for name, value in facts.items() if value is not None)
+        return Leftovers(error, tuple(notices), pairs)
 
 
 class Merge(NamedTuple):
-    """The merge of a worktree into the checkout it came from."""
+    """The merge of a worktree into the checkout that it came from."""
 
     checkout: Checkout
     git: Git
-    """Runs in the worktree, where all is committed."""
+    """Runs in the worktree, where everything is committed."""
     worktree: Worktree
     message: str
     run: str | None
-    """Of the worktree; None: the default run."""
+    """The run of the worktree; None: the default run."""
 
-    def make(self, tip: str) -> PlaceLeft:
-        """Merge *tip*, which has all of the worktree; the caller holds the lock of merges.
+    def make(self, tip: str) -> ClosedFolder:
+        """Merge *tip*, which has all work of the worktree; the caller holds the merge lock.
 
         Raises:
-            GitFailed: git can't; the checkout is as it was.
+            GitFailed: git failed; the checkout is unchanged.
         """
         for _ in range(TRIES):
-            merged = self.tried(tip)
+            merged = self.try_merge(tip)
             if merged is not None:
                 return merged
         return self.in_the_way("someone else keeps committing there")
 
-    def tried(self, tip: str) -> PlaceLeft | None:
-        """Merge *tip* once; None: the checkout has another commit by now."""
+    def try_merge(self, tip: str) -> ClosedFolder | None:
+        """Merge *tip* once; None: the checkout's commit has changed, so the caller tries again."""
         checkout = self.checkout
         checkout.ensure_in_place()
         head = checkout.commit()
-        begun = checkout.under_way()
-        if head is None or begun:
-            return self.in_the_way(f"{begun or 'its first commit'} is under way")
-        made = self.elsewhere(head) or self.made(head, tip)
-        if made.commit is None:
-            return made
-        # That takes a while; and a branch that is far behind could be moved to the merge as well.
-        if elsewhere := self.elsewhere(head):
-            return elsewhere
+        operation = checkout.under_way()
+        if head is None or operation:
+            return self.in_the_way(f"{operation or 'its first commit'} is under way")
+        merged = self.wrong_start(head) or self.merge_commit(head, tip)
+        if merged.commit is None:
+            return merged
+        # Check again: the merge takes a while, and git would fast-forward an older branch too.
+        if refusal := self.wrong_start(head):
+            return refusal
         checkout.ensure_in_place()
-        failed = checkout.move_to(made.commit)
+        failed = checkout.move_to(merged.commit)
         after = checkout.commit()
-        # What git has failed at may have come behind that.
-        if after is not None and checkout.contains(after, made.commit):
-            return made
+        # Git may have failed only after it had moved the branch.
+        if after is not None and checkout.contains(after, merged.commit):
+            return merged
         if failed is None or after != head:
             return None
-        files, reason, first = checkout.in_the_way(head, made.commit), failed.reason, ""
+        files, reason, first = checkout.in_the_way(head, merged.commit), failed.reason, ""
         if lock := _LOCKED.search(failed.stderr):
-            # Long messages are cut at their ends: what to do comes with the path.
+            # Long messages are cut at the end, so the advice comes right after the path.
             reason = f"{lock[1]} is a git lock: remove it if no git runs there"
             first = "wait for git there to finish, or remove its lock"
         return self.in_the_way(reason, files, first)
 
-    def elsewhere(self, head: str) -> PlaceLeft | None:
-        """Return that the work was begun on something else than *head*; None: it was not.
+    def wrong_start(self, head: str) -> ClosedFolder | None:
+        """Return a refusal if the work did not start on the branch of *head*, else None.
 
-        A merge would bring along what its branch has from there.
+        A merge would also bring the other branch's commits.
         """
         worktree = self.worktree
-        begun, present = worktree.checked_out, self.checkout.checked_out()
-        if begun is not None and begun != present:
-            was, now = (name or "no branch" for name in (begun, present))
+        start, present = worktree.checked_out, self.checkout.checked_out()
+        if start is not None and start != present:
+            was, now = (name or "no branch" for name in (start, present))
             reason = f"the work was started on {was}, but {now} is checked out"
-            target = [begun] if begun else ["--detach", worktree.base]
-            back = self.checkout.typed("switch", *target)
-            return self.in_the_way(reason, first=f"go back with {back}")
+            target = [start] if start else ["--detach", worktree.base]
+            switch_back = self.checkout.typed("switch", *target)
+            return self.in_the_way(reason, first=f"go back with {switch_back}")
         if self.checkout.contains(head, worktree.base):
             return None
         short = worktree.base[:12]
         reason = (
-            f"{self.checkout.called} no longer has commit {short}, which the work was started on"
+            f"{self.checkout.label} no longer has commit {short}, which the work was started on"
         )
-        own = self.checkout.typed("cherry-pick", f"{short}..{worktree.branch}")
-        hint = f"{own} applies only the work; or bring that commit back"
+        cherry_pick = self.checkout.typed("cherry-pick", f"{short}..{worktree.branch}")
+        hint = f"{cherry_pick} applies only the work; or bring that commit back"
         return self.in_the_way(reason, first=hint)
 
-    def made(self, head: str, tip: str) -> PlaceLeft:
-        """Return a merge of *tip* into *head*, which nobody but the worktree has yet."""
-        git, worktree = self.git, self.worktree
+    def merge_commit(self, head: str, tip: str) -> ClosedFolder:
+        """Merge *tip* into *head* in the worktree; the checkout does not have the merge yet."""
+        git, worktree, checkout = self.git, self.worktree, self.checkout
         git.run("checkout", "--quiet", "--detach", head, settings=QUIET)
         flags = ("--no-ff", "--no-edit", "--quiet", "--no-stat", "--no-verify", "--no-log")
         argv = ("merge", *flags, "-m", self.message, tip)
         try:
-            git.run(*argv, extra=self.checkout.identity, settings=QUIET)
+            git.run(*argv, extra=checkout.identity, settings=QUIET)
         except GitFailed as failed:
-            told = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
-            files = tuple(sorted({os.fsdecode(path) for path in told.split(b"\0") if path}))
+            unmerged = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
+            files = tuple(sorted({os.fsdecode(path) for path in unmerged.split(b"\0") if path}))
             if not files:
                 return self.in_the_way(failed.reason)
-            return PlaceLeft(
-                PlaceResult.CONFLICT,
-                f"can't be merged: conflicts in {listed(files)}; {self.checkout.kept_on(worktree)}",
-                f"merge it by hand with {self.checkout.by_hand(worktree)}{self.then}",
+            return ClosedFolder(
+                FolderResult.CONFLICT,
+                f"can't be merged: conflicts in {listed(files)}; {checkout.where_kept(worktree)}",
+                f"merge it by hand with {checkout.merge_command(worktree)}{self.continue_hint}",
                 files=files,
             )
-        made = git.text("rev-parse", "HEAD")
-        if made == head:  # git merges nothing where everything is there
-            return PlaceLeft(PlaceResult.UNCHANGED)
-        return PlaceLeft(PlaceResult.MERGED, commit=made)
+        commit = git.text("rev-parse", "HEAD")
+        if commit == head:  # git makes no merge if *head* has everything already
+            return ClosedFolder(FolderResult.UNCHANGED)
+        return ClosedFolder(FolderResult.MERGED, commit=commit)
 
-    def in_the_way(self, reason: str, files: tuple[str, ...] = (), first: str = "") -> PlaceLeft:
-        """Return that the checkout can't be moved, for *reason*; *first* is what to do about it."""
+    def in_the_way(self, reason: str, files: tuple[str, ...] = (), first: str = "") -> ClosedFolder:
+        """Return a refusal: the checkout can't be moved for *reason*; *first* says what to do."""
         checkout, worktree = self.checkout, self.worktree
-        about = f": {listed(files)}" if files else ""
+        paths = f": {listed(files)}" if files else ""
         first, reason = first or "commit or stash these changes", reason.rstrip(":")
-        kept = checkout.kept_on(worktree)
-        return PlaceLeft(
-            PlaceResult.IN_THE_WAY,
-            f"{checkout.called} is in the way of the merge{about} ({reason}); {kept}",
-            f"{first}, then {checkout.by_hand(worktree)}{self.then}",
+        where_kept = checkout.where_kept(worktree)
+        return ClosedFolder(
+            FolderResult.IN_THE_WAY,
+            f"{checkout.label} is in the way of the merge{paths} ({reason}); {where_kept}",
+            f"{first}, then {checkout.merge_command(worktree)}{self.continue_hint}",
             files=files,
         )
 
     @property
-    def then(self) -> str:
-        """Return the command that continues a team after a person has merged a task's work."""
+    def continue_hint(self) -> str:
+        """Return how to continue the team after a person has merged a task's work."""
         if not (task := self.worktree.task):
             return ""
-        done = command(self.run, f"skip {task} --as-done")
-        return f" and then {done}, or have the task done again"
+        skip = command(self.run, f"skip {task} --as-done")
+        return f" and then {skip}, or have the task done again"
 
 
 def stage(
@@ -575,11 +578,11 @@ def stage(
     settings: Sequence[str] = QUIET,
     timeout_s: float | None = None,
 ) -> None:
-    """Bring the index to what is in the worktree, but for the paths *without*.
+    """Stage all files of the worktree except the paths in *without*.
 
-    Raises: see `Git.run`, to which *extra* and the others go.
+    Raises: see `Git.run`, which gets *extra*, *settings* and *timeout_s*.
     """
     specs = [":/", *(f":(top,exclude,literal){path.rstrip('/')}" for path in sorted(without))]
-    told = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
+    stdin = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
     argv = ("add", "--all", "--pathspec-from-file=-", "--pathspec-file-nul")
-    git.run(*argv, stdin=told, extra=extra, settings=settings, timeout_s=timeout_s)
+    git.run(*argv, stdin=stdin, extra=extra, settings=settings, timeout_s=timeout_s)

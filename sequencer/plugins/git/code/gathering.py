@@ -1,9 +1,9 @@
-"""The worktrees of a team's tasks: added, what is left in them committed, and removed.
+"""The worktrees of a team's tasks: adds them, commits the files left in them, removes them.
 
-Committed is all of it or nothing: where one file can't be (a key, too large, conflicts of a
-merge), the worktree is left to a person. What an agent has done is on a branch before its folder
-goes, and a branch goes only when the checkout has all of it. Each step may be cut short and is
-made again by the next one who cleans.
+All files are committed, or none: if one can't be (it has a key, is too large, or has merge
+conflicts), the worktree stays for a person. An agent's work is on a branch before its folder is
+removed, and a branch is removed only when the checkout has all of it. Each step may be interrupted;
+the next process that cleans up repeats it.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from sequencer.plugins.git.code.worktrees import (
     Phase,
     Worktree,
     Worktrees,
+    admin_dir_of,
     branch_of,
     git_dirs,
     is_linked,
-    mend,
     name_of,
-    place_in,
+    relink,
+    relink_problem,
     remove,
-    why_not_mended,
 )
 from sequencer.plugins.git.process import Git, GitFailed
 from sequencer.project.schema import MIB
@@ -65,26 +65,26 @@ from sequencer.project.worktrees import run_worktree_name
 from sequencer.store.identity import this_process
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 32 * MIB, 128 * MIB
-"""As large as a tracked output and a commit may be elsewhere."""
+"""Caps for one file and one commit: those of a tracked output and a commit elsewhere."""
 _KEY_BLOCK = b"PRIVATE KEY"
 
 
 class Gathered(Struct, frozen=True):
-    """What became of a worktree's files."""
+    """The result of committing a worktree's files."""
 
     tip: str
-    """The commit that holds all of it."""
+    """The commit that holds all of the work."""
     refused: tuple[Skipped, ...] = ()
-    """Not empty: nothing was committed."""
-    others: tuple[str, ...] = ()
-    """Repositories in the worktree, which no commit of it holds."""
+    """Files that can't be committed; if there are any, nothing was committed."""
+    nested: tuple[str, ...] = ()
+    """Repositories inside the worktree, which its commits do not contain."""
     notices: tuple[str, ...] = ()
-    has_own: bool = False
-    """The agent has committed itself."""
+    has_agent_commits: bool = False
+    """Whether the agent has made commits itself."""
 
 
 def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
-    """Return what *commit* has at *path*; None: nothing, or nothing that is a file."""
+    """Return the content of *path* in *commit*, or None if that is no file."""
     try:
         return git.run("cat-file", "blob", f"{commit}:{path}").stdout
     except GitFailed:
@@ -92,14 +92,14 @@ def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
 
 
 CLEANING_S = 60.0
-"""After this no further worktree is begun with; the next one who cleans goes on."""
+"""After this time no further worktree is cleaned up; the next cleanup continues."""
 
 
 class Cleared(Struct, frozen=True):
-    """What is left of a worktree."""
+    """The result of removing a worktree."""
 
     branch: str | None
-    """The branch with its work; None: the checkout has all of it, or there was none."""
+    """The branch that keeps its work; None: the checkout has all of it, or there was no work."""
     notices: tuple[str, ...] = ()
 
 
@@ -107,9 +107,9 @@ class TaskTrees:
     """Adds the worktrees of one run, commits what is left in them, and removes them."""
 
     def __init__(self, checkout: Checkout, run: str | None, redaction: Redaction) -> None:
-        """Keep those of *run* beside its state; their work is merged into *checkout*.
+        """Keep the worktrees of *run* next to its state; their work is merged into *checkout*.
 
-        *redaction* knows what is never committed.
+        Files in which *redaction* finds a secret are never committed.
         """
         self.checkout = checkout
         self.notes = Worktrees(checkout.folders.state_file.parent, run, redaction.hide_text)
@@ -118,7 +118,7 @@ class TaskTrees:
 
     # --- adding --------------------------------------------------------------------
 
-    def add(  # noqa: PLR0917 - what a note says of a worktree
+    def add(  # noqa: PLR0917 - the fields of a worktree's note
         self,
         task: str,
         token: int,
@@ -127,16 +127,16 @@ class TaskTrees:
         subject: str,
         phase: Phase = Phase.WORKING,
     ) -> Worktree:
-        """Make a worktree on what is checked out, as *status* has it; without *task*, the run's.
+        """Create a worktree on the commit of *status*; an empty *task* makes it the run's.
 
         Raises:
-            WorkTreeRefused: git can't.
+            WorkTreeRefused: git can't create it.
         """
-        noted = self._named(task, token, run_id, status, subject)
-        return self.make(noted, phase, "--no-track", "-b", noted.branch, start=noted.base)
+        note = self._unused_note(task, token, run_id, status, subject)
+        return self.make(note, phase, "--no-track", "-b", note.branch, start=note.base)
 
-    def make(self, noted: Worktree, phase: Phase, *flags: str, start: str) -> Worktree:
-        """Make *noted* on the commit or branch *start*, with the *flags* of ``git worktree add``.
+    def make(self, note: Worktree, phase: Phase, *flags: str, start: str) -> Worktree:
+        """Create the worktree of *note* on *start*, with the *flags* of ``git worktree add``.
 
         Raises: see `add`.
         """
@@ -144,28 +144,29 @@ class TaskTrees:
         try:
             self.notes.prepare()
             with checkout.repository_lock():
-                worktree = self.notes.write(noted)
+                # The note comes first: after a kill it tells the next process what git was making.
+                worktree = self.notes.write(note)
                 folder = self.notes.folder(worktree)
                 argv = ("worktree", "add", "--quiet", *flags, str(folder), start)
                 try:
                     checkout.git.run(*argv, settings=QUIET)
                     git_dir = (folder / ".git").read_bytes().removeprefix(b"gitdir: ").strip()
                 except (GitFailed, OSError):
-                    self._removed(worktree, lambda: self._settled(worktree))
+                    self._remove_locked(worktree, lambda: self._drop_empty_branch(worktree))
                     raise
             (folder / checkout.prefix).mkdir(parents=True, exist_ok=True)
-            made = worktree.replace(phase=phase, git_dir=os.fsdecode(git_dir))
-            place = place_in(checkout.common_dir, made)
-            return self.notes.write(made.replace(git_dir=str(place)))
+            worktree = worktree.replace(phase=phase, git_dir=os.fsdecode(git_dir))
+            admin_dir = admin_dir_of(checkout.common_dir, worktree)
+            return self.notes.write(worktree.replace(git_dir=str(admin_dir)))
         except GitFailed as failed:
             raise checkout.refused(f"can't have another worktree: {failed.reason}") from failed
         except OSError as error:
             raise checkout.refused(f"can't have another worktree: {error}") from error
 
-    def _named(
+    def _unused_note(
         self, task: str, token: int, run_id: str, status: TreeStatus, subject: str
     ) -> Worktree:
-        """Return the note of a worktree whose folder and branch are nobody's."""
+        """Return the note of a new worktree, with a folder and a branch that do not exist yet."""
         first = name = name_of(task, token) if task else run_worktree_name(ref_part(slug(run_id)))
         number, branches = 1, BRANCHES if task else RUN_BRANCHES
         while self._tip(branch_of(self.run, name, branches)) or not self.notes.is_free(name):
@@ -190,47 +191,50 @@ class TaskTrees:
     # --- committing ----------------------------------------------------------------
 
     def git_of(self, worktree: Worktree) -> Git:
-        """Return what runs git in *worktree*, whatever its agent has done to the file ``.git``.
+        """Return a `Git` for *worktree* that works even if its agent has changed the file ``.git``.
 
-        Without that file git would take the checkout around it for the worktree.
+        Without that file, git alone would take the checkout around the worktree for it.
         """
-        folder, place = self.notes.folder(worktree), worktree.place
-        if place != place_in(self.checkout.common_dir, worktree):
-            # A copy's note names the original's: nothing is committed there.
+        folder, admin_dir = self.notes.folder(worktree), worktree.admin_dir
+        if admin_dir != admin_dir_of(self.checkout.common_dir, worktree):
+            # In a copy of the project the note still names the original, where nothing may change.
             raise self._foreign(worktree, "its note names another repository")
-        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=place)
+        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=admin_dir)
 
     def link_problem(self, worktree: Worktree) -> tuple[str, bool] | None:
-        """Return why git would not work in *worktree* as it is, and whether that can be mended."""
+        """Return why git does not work in *worktree*, and whether `linked` can fix that.
+
+        None: it works.
+        """
         folder, common_dir = self.notes.folder(worktree), self.checkout.common_dir
         if folder.is_symlink() or not folder.is_dir():
             return "its folder is gone, or something else is in its place", False
-        place = place_in(common_dir, worktree)
-        if is_linked(place, folder) and worktree.place == place:
+        admin_dir = admin_dir_of(common_dir, worktree)
+        if is_linked(admin_dir, folder) and worktree.admin_dir == admin_dir:
             return None
-        if (why := why_not_mended(place, folder, common_dir)) is not None:
-            return why, False
+        if (reason := relink_problem(admin_dir, folder, common_dir)) is not None:
+            return reason, False
         return "the project was moved or copied with it", True
 
     def linked(self, worktree: Worktree) -> Worktree:
-        """Return *worktree* with git's files and its note leading to this repository.
+        """Return *worktree*, whose git files and note lead to this repository.
 
-        They are written anew where that is safe. Nothing else is touched.
+        They are written again if needed and safe. Nothing else is changed.
 
         Raises:
-            WorkTreeRefused: it is not this repository's, or nobody can say.
+            WorkTreeRefused: it is not this repository's, or that can't be known.
         """
         problem = self.link_problem(worktree)
         if problem is None:
             return worktree
         if not problem[1]:
             raise self._foreign(worktree, problem[0])
-        folder, place = self.notes.folder(worktree), place_in(self.checkout.common_dir, worktree)
-        mend(place, folder)
-        return self.notes.write(worktree.replace(git_dir=str(place)))
+        admin_dir = admin_dir_of(self.checkout.common_dir, worktree)
+        relink(admin_dir, self.notes.folder(worktree))
+        return self.notes.write(worktree.replace(git_dir=str(admin_dir)))
 
     def link_refusal(self, worktree: Worktree) -> tuple[WorkTreeRefused, bool] | None:
-        """Return what `linked` would say or mend, in words, and whether it would mend it."""
+        """Return the problem that `linked` would raise or fix, and whether it would fix it."""
         problem = self.link_problem(worktree)
         if problem is None or not problem[1]:
             return None if problem is None else (self._foreign(worktree, problem[0]), False)
@@ -238,14 +242,14 @@ class TaskTrees:
         message = "git does not work in this worktree: the project was moved or copied with it"
         return WorkTreeRefused(message, where=where, hint=hint), True
 
-    def _foreign(self, worktree: Worktree, why: str) -> WorkTreeRefused:
+    def _foreign(self, worktree: Worktree, reason: str) -> WorkTreeRefused:
         folder = self.notes.folder(worktree)
         repair = typed_command(
             "git", "-C", str(self.checkout.top), "worktree", "repair", str(folder)
         )
         return WorkTreeRefused(
-            f"is not a worktree of this repository as it is: {why}. Nothing was started in it or "
-            "changed there",
+            f"is not a worktree of this repository as it is: {reason}. Nothing was started in it "
+            "or changed there",
             where=str(folder),
             hint=f"{repair} repairs what git still knows; what was committed in it is on branch "
             f"{worktree.branch}. Else copy what you need of it and move it away: the next start "
@@ -253,51 +257,53 @@ class TaskTrees:
         )
 
     def gather(self, worktree: Worktree) -> Gathered:
-        """Commit what is in *worktree*, and point its branch at everything that was done.
+        """Commit the files of *worktree*, and point its branch at the result.
 
         Raises:
-            GitFailed: git can't; what was there is there still.
+            GitFailed: git failed; the files are unchanged.
         """
         git = self.git_of(worktree)
         status = status_of(git)
         if status.commit is None:
             return Gathered(worktree.base, (Skipped(".", "is on a branch without a commit"),))
-        if begun := under_way_in(worktree.place):
-            return Gathered(status.commit, (Skipped(".", f"is in the middle of {begun}"),))
+        if operation := under_way_in(worktree.admin_dir):
+            return Gathered(status.commit, (Skipped(".", f"is in the middle of {operation}"),))
         is_own = self.checkout.is_own
-        own = {e.path for e in status.entries if not e.is_tracked and is_own(e.path)}
-        others = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")} - own
-        entries = [e for e in status.entries if e.path not in own | others]
+        run_files = {e.path for e in status.entries if not e.is_tracked and is_own(e.path)}
+        nested = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")}
+        nested -= run_files
+        entries = [e for e in status.entries if e.path not in run_files | nested]
         read_before: dict[str, Content] = {}
         refused = tuple(self._refused(git, entries, read_before))
         if refused:
-            return Gathered(status.commit, refused, tuple(sorted(others)))
+            return Gathered(status.commit, refused, tuple(sorted(nested)))
         tip = status.commit
         if entries:
-            stage(git, own | others)
+            stage(git, run_files | nested)
             refused = tuple(
                 Skipped(path, "was changed while it was read")
                 for path, content in read_before.items()
                 if not is_unchanged(git.folder, path, content)
             )
             if refused:
-                return Gathered(status.commit, refused, tuple(sorted(others)))
-            tip = self._committed(git, tip, self.notes.left_message(worktree))
-        notices = (
-            [f"left out because they are files of a run: {', '.join(sorted(own))}"] if own else []
-        )
-        notices += self._moved_branch(worktree, git, status, tip)
+                return Gathered(status.commit, refused, tuple(sorted(nested)))
+            tip = self._commit(git, tip, self.notes.left_message(worktree))
+        notices = []
+        if run_files:
+            paths = ", ".join(sorted(run_files))
+            notices.append(f"left out because they are files of a run: {paths}")
+        notices += self._move_branch(worktree, git, status, tip)
         notices += self.look_for_left(worktree)[1]
-        has_own = status.commit != worktree.base
-        return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
+        has_agent_commits = status.commit != worktree.base
+        return Gathered(tip, (), tuple(sorted(nested)), tuple(notices), has_agent_commits)
 
     def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[Skipped, ...]:
-        """Return what must not be merged, because a commit of the agent's own adds a key.
+        """Return the paths that forbid a merge because one of the agent's commits adds a key.
 
         Raises:
-            GitFailed: git can't.
+            GitFailed: git failed.
         """
-        if not gathered.has_own:
+        if not gathered.has_agent_commits:
             return ()
         git = self.git_of(worktree)
 
@@ -305,7 +311,7 @@ class TaskTrees:
             return self._is_new(git, path, data, worktree.base)
 
         known = [worktree.base, *filter(None, [self.checkout.commit()])]
-        found = with_keys(
+        secrets = with_keys(
             git,
             gathered.tip,
             known,
@@ -313,15 +319,15 @@ class TaskTrees:
             is_new=is_new,
             max_bytes=MAX_FILE_BYTES,
         )
-        return tuple(Skipped(path, reason) for path, reason in dict(found).items())
+        return tuple(Skipped(path, reason) for path, reason in dict(secrets).items())
 
-    # --- what may be committed -----------------------------------------------------
+    # --- files that may be committed -----------------------------------------------
 
     def _refused(
-        self, git: Git, entries: list[StatusEntry], found: dict[str, Content]
+        self, git: Git, entries: list[StatusEntry], read_before: dict[str, Content]
     ) -> Iterator[Skipped]:
-        """Yield what of *entries* may not be committed; keep in *found* how the others were."""
-        left = MAX_TOTAL_BYTES
+        """Yield the *entries* that may not be committed; add the others to *read_before*."""
+        left_bytes = MAX_TOTAL_BYTES
         for entry in entries:
             try:
                 content = self._content(git, entry)
@@ -330,11 +336,11 @@ class TaskTrees:
             except Unfit as unfit:
                 yield Skipped(entry.path, str(unfit))
                 continue
-            left -= content.size
-            if left < 0:
+            left_bytes -= content.size
+            if left_bytes < 0:
                 reason = f"does not fit into the {MAX_TOTAL_BYTES} bytes of a commit"
                 yield Skipped(entry.path, reason)
-            found[entry.path] = content
+            read_before[entry.path] = content
 
     def _content(self, git: Git, entry: StatusEntry) -> Content | None:
         if entry.is_unmerged:
@@ -342,7 +348,7 @@ class TaskTrees:
         try:
             ensure_fit_name(entry.path, self._is_secret)
         except Unfit:
-            # What is committed under such a name already is an example, or no secret any more.
+            # A file already committed under such a name is an example, or no longer secret.
             if not entry.is_tracked or _old_content(git, entry.path) is None:
                 raise
         if entry.change is Change.DELETED:
@@ -354,7 +360,7 @@ class TaskTrees:
         return read_content(git.folder, entry.path, MAX_FILE_BYTES, is_new_secret)
 
     def _is_new(self, git: Git, path: str, data: bytes, commit: str = "HEAD") -> bool:
-        """Return whether *data*, which holds a key, has one that *commit* has not."""
+        """Return whether *data* has a key that *path* in *commit* does not have."""
         old = _old_content(git, path, commit)
         if old is None or _KEY_BLOCK in data:
             return True
@@ -364,11 +370,11 @@ class TaskTrees:
 
     # --- the commit ----------------------------------------------------------------
 
-    def _committed(self, git: Git, parent: str, message: str) -> str:
-        """Commit what is staged on top of *parent*; return the new commit, or *parent*.
+    def _commit(self, git: Git, parent: str, message: str) -> str:
+        """Commit the staged files on top of *parent*; return the new commit, or *parent*.
 
         Raises:
-            GitFailed: git can't.
+            GitFailed: git failed.
         """
         flags = ("--quiet", "--no-verify", "--no-gpg-sign", "--cleanup=verbatim", "--file=-")
         git.run(
@@ -376,7 +382,7 @@ class TaskTrees:
             stdin=message.encode("utf-8", "replace"),
             extra=self.checkout.identity,
             settings=QUIET,
-            # 1: there is nothing to commit after all, a line end that git makes the same.
+            # 1: nothing to commit, for example because git normalized the line ends.
             accepts=(0, 1),
         )
         commit = git.text("rev-parse", "HEAD")
@@ -384,10 +390,11 @@ class TaskTrees:
             git.run("diff", "--cached", "--quiet")
         return commit
 
-    def _moved_branch(
-        self, worktree: Worktree, git: Git, status: TreeStatus, tip: str
-    ) -> list[str]:
-        """Point the branch of *worktree* at *tip*, wherever its agent has committed that."""
+    def _move_branch(self, worktree: Worktree, git: Git, status: TreeStatus, tip: str) -> list[str]:
+        """Point the branch of *worktree* at *tip*, even if its agent works on another branch.
+
+        Commits that the branch had and *tip* does not have get their own branch; return notices.
+        """
         if status.branch == worktree.branch:
             return []
         ref = f"refs/heads/{worktree.branch}"
@@ -401,89 +408,96 @@ class TaskTrees:
         return notices
 
     def look_for_left(self, worktree: Worktree) -> tuple[Worktree, tuple[str, ...]]:
-        """Keep what agents have committed in *worktree* and went away from; say what is new.
+        """Keep the commits that agents made in *worktree* and then left, each on a branch.
 
-        Returns also the note, which has how far the log of HEAD was looked through. Where git
-        fails, once more is next time.
+        Returns the note, which remembers how far the log of HEAD was read, and notices. If git
+        fails, the next call tries again.
         """
-        size, told = log_size(worktree.place), tuple[str, ...]()
+        size, notices = log_size(worktree.admin_dir), tuple[str, ...]()
         start = worktree.looked_at if worktree.looked_at < size else 0
         if size == worktree.looked_at:
             return worktree, ()
         try:
-            if left := left_in(worktree.place, start):
-                git, here = self.git_of(worktree), self.checkout.commit()
-                known = [worktree.base, git.text("rev-parse", "HEAD"), *([here] if here else [])]
+            if left := left_in(worktree.admin_dir, start):
+                git, head = self.git_of(worktree), self.checkout.commit()
+                known = [worktree.base, git.text("rev-parse", "HEAD"), *([head] if head else [])]
                 lost = stranded(git, left, known)
-                tips = [commit for commit in lost if not self._is_own(commit, worktree)]
-                made = keep(git, worktree.branch, tips, known)
-                told = tuple(f"{one.words}; {one.told().hint}" for one in made)
-            told += self._followed(worktree)
+                tips = [
+                    commit for commit in lost if not self._is_unfinished_merge(commit, worktree)
+                ]
+                stranded_work = keep(git, worktree.branch, tips, known)
+                notices = tuple(
+                    f"{work.description}; {work.unmerged_work().hint}" for work in stranded_work
+                )
+            notices += self._follow_agent(worktree)
         except GitFailed:
             return worktree, ()
-        return self.notes.write(worktree.replace(looked_at=size)), told
+        return self.notes.write(worktree.replace(looked_at=size)), notices
 
-    def _is_own(self, commit: str, worktree: Worktree) -> bool:
-        """Return whether *commit* is a merge of *worktree* that a kill has cut off.
+    def _is_unfinished_merge(self, commit: str, worktree: Worktree) -> bool:
+        """Return whether *commit* is a merge of *worktree* that was interrupted by a kill.
 
-        It has nothing that the worktree and the checkout do not have, and is made again.
+        Such a merge need not be kept: it adds nothing to the worktree and the checkout, and it is
+        made again.
         """
-        told = self.git_of(worktree).text("show", "--no-patch", "--format=%P%n%B", commit)
-        parents, _, message = told.partition("\n")
+        output = self.git_of(worktree).text("show", "--no-patch", "--format=%P%n%B", commit)
+        parents, _, message = output.partition("\n")
         is_merge = len(parents.split()) > 1
         return is_merge and message.strip() == self.notes.merge_message(worktree).strip()
 
-    def _followed(self, worktree: Worktree) -> tuple[str, ...]:
-        """Let the branch of *worktree* follow an agent that has gone on elsewhere, and say so."""
+    def _follow_agent(self, worktree: Worktree) -> tuple[str, ...]:
+        """Fast-forward the branch of *worktree* to HEAD if its agent continued on another branch.
+
+        Returns a notice if the branch was moved.
+        """
         git, ref = self.git_of(worktree), f"refs/heads/{worktree.branch}"
         branch = git.text("symbolic-ref", "--quiet", "--short", "HEAD", accepts=(0, 1))
         old, tip = self._tip(worktree.branch), git.text("rev-parse", "HEAD")
-        is_there = branch == worktree.branch or old in {None, tip}
-        if is_there or not self.checkout.contains(tip, old or tip):
+        has_all = branch == worktree.branch or old in {None, tip}
+        if has_all or not self.checkout.contains(tip, old or tip):
             return ()
         git.run("update-ref", ref, tip, old or "")
         where = f"on branch {branch}" if branch else "on no branch"
-        told = f"an agent has committed {where}; branch {worktree.branch} has its commits too"
-        return (told,)
+        notice = f"an agent has committed {where}; branch {worktree.branch} has its commits too"
+        return (notice,)
 
     # --- removing ------------------------------------------------------------------
 
     def remove(self, worktree: Worktree, merged: str | None) -> Cleared:
-        """Remove the folder of *worktree*, and its branch if that ends in *merged*.
+        """Remove the folder of *worktree*, and its branch if that is at commit *merged*.
 
         Raises:
-            GitFailed: git can't.
+            GitFailed: git failed.
         """
         with self.checkout.repository_lock():
-            return self._removed(worktree, lambda: self._without_branch(worktree, merged))
+            return self._remove_locked(worktree, lambda: self._drop_branch_at(worktree, merged))
 
-    def _removed(self, worktree: Worktree, settle: Callable[[], str | None]) -> Cleared:
+    def _remove_locked(self, worktree: Worktree, drop_branch: Callable[[], str | None]) -> Cleared:
+        """Remove *worktree* under the repository's lock; *drop_branch* may remove its branch."""
         folder = self.notes.folder(worktree)
         if not remove(folder):
-            return Cleared(settle(), (f"can't be removed: {folder}",))
+            return Cleared(drop_branch(), (f"can't be removed: {folder}",))
         for path in git_dirs(self.checkout.common_dir, folder):
             remove(path)
-        branch = settle()
+        branch = drop_branch()
         if branch is None or worktree.task:
             self.notes.forget(worktree)
         else:
-            # Named until somebody has merged it.
-            why, hint = (
-                f"is not merged: {self.checkout.kept_on(worktree)}",
-                self.checkout.by_hand(worktree),
-            )
-            self.notes.write(worktree.replace(phase=Phase.LEFT, why=why, hint=hint))
+            # The note stays, so that the branch is reported until it is merged.
+            reason = f"is not merged: {self.checkout.where_kept(worktree)}"
+            hint = self.checkout.merge_command(worktree)
+            self.notes.write(worktree.replace(phase=Phase.LEFT, why=reason, hint=hint))
         return Cleared(branch)
 
-    def _without_branch(self, worktree: Worktree, merged: str | None) -> str | None:
+    def _drop_branch_at(self, worktree: Worktree, merged: str | None) -> str | None:
         """Remove the branch of *worktree* if it is at *merged*; else return its name."""
         if merged is None:
             return worktree.branch
         self.checkout.git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", merged)
         return None
 
-    def _settled(self, worktree: Worktree) -> str | None:
-        """Remove the branch of *worktree* if it has nothing of its own; else return its name."""
+    def _drop_empty_branch(self, worktree: Worktree) -> str | None:
+        """Remove the branch of *worktree* if it has no unmerged commits; else return its name."""
         ref = f"refs/heads/{worktree.branch}"
         git = self.checkout.git
         tip = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
@@ -496,7 +510,7 @@ class TaskTrees:
         return None
 
     def keep(self, worktree: Worktree) -> tuple[str, ...]:
-        """Let *worktree* stay for a person, on its branch if that has what was merged."""
+        """Leave *worktree* to a person; after an unfinished merge, check out its branch again."""
         if worktree.phase is Phase.MERGING and self.link_problem(worktree) is None:
             with contextlib.suppress(GitFailed, SequencerError):
                 flags = ("--quiet", "--force")
@@ -505,18 +519,20 @@ class TaskTrees:
             self.notes.write(worktree.replace(phase=Phase.KEPT))
         return (f"stays until you look at it: {self.notes.folder(worktree)}",)
 
-    def others_in(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
-        """Return the repositories in *worktree* that would be lost with it."""
-        own = self.notes.folder(worktree) / ".git"
-        found = [*gathered.others, *([".git"] if own.is_dir() and not own.is_symlink() else [])]
-        if (worktree.place / "modules").exists() and not gathered.others:
-            found.append("the submodules")
-        return tuple(found)
+    def nested_in(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
+        """Return the repositories inside *worktree* that would be lost with it."""
+        nested, git_path = [*gathered.nested], self.notes.folder(worktree) / ".git"
+        # In a worktree .git is a file; a folder there is a repository that the agent has made.
+        if git_path.is_dir() and not git_path.is_symlink():
+            nested.append(".git")
+        if (worktree.admin_dir / "modules").exists() and not gathered.nested:
+            nested.append("the submodules")
+        return tuple(nested)
 
     # --- after a kill --------------------------------------------------------------
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """Remove the worktrees that nobody works in: those without a token in *live*."""
+        """Remove abandoned worktrees whose tokens are not in *live*; return notices for people."""
         notices: list[str] = []
         ends = time.monotonic() + CLEANING_S
         for name in self.notes.names():
@@ -529,28 +545,28 @@ class TaskTrees:
             if not self.notes.is_abandoned(worktree):
                 continue
             try:
-                found = self.put_away(worktree)
+                texts = self.clear(worktree)
             except (GitFailed, SequencerError, OSError) as error:
-                found = (f"can't be cleaned up: {error}",)
-            notices += [f"worktree of task {worktree.task!r}: {text}" for text in found]
+                texts = (f"can't be cleaned up: {error}",)
+            notices += [f"worktree of task {worktree.task!r}: {text}" for text in texts]
         return tuple(notices)
 
-    def put_away(self, worktree: Worktree) -> tuple[str, ...]:
-        """Remove *worktree*, in which nobody works; its work is on its branch then.
+    def clear(self, worktree: Worktree) -> tuple[str, ...]:
+        """Remove *worktree*, which no process uses any more; its work is then on its branch.
 
-        What can't be committed stays where it is; returned is what a person should know.
+        If files can't be committed, the worktree stays. Returns notices for people.
         """
         with self.checkout.repository_lock():
-            # Somebody else may have been faster.
+            # Another process may have removed it before this one got the lock.
             present = self.notes.read(worktree.name)
-            return () if present is None else self._cleaned(present)
+            return () if present is None else self._clear_locked(present)
 
-    def _cleaned(self, worktree: Worktree) -> tuple[str, ...]:
-        is_there = self.notes.folder(worktree).is_dir()
-        if worktree.phase is Phase.LEFT or (worktree.phase is Phase.KEPT and is_there):
+    def _clear_locked(self, worktree: Worktree) -> tuple[str, ...]:
+        has_folder = self.notes.folder(worktree).is_dir()
+        if worktree.phase is Phase.LEFT or (worktree.phase is Phase.KEPT and has_folder):
             return ()
         notices: tuple[str, ...] = ()
-        if worktree.phase is Phase.WORKING and is_there:
+        if worktree.phase is Phase.WORKING and has_folder:
             worktree = self.linked(worktree)
             self._unlock(worktree)
             try:
@@ -558,26 +574,26 @@ class TaskTrees:
             except GitFailed as failed:
                 return (f"can't be committed: {failed.reason}", *self.keep(worktree))
             if gathered.refused:
-                return (told(gathered), *self.keep(worktree))
-            if others := self.others_in(worktree, gathered):
-                return (in_others(others), *gathered.notices, *self.keep(worktree))
+                return (refusal_text(gathered), *self.keep(worktree))
+            if nested := self.nested_in(worktree, gathered):
+                return (nested_text(nested), *gathered.notices, *self.keep(worktree))
             notices = gathered.notices
-        cleared = self._removed(worktree, lambda: self._settled(worktree))
-        kept = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
-        return (*notices, *kept, *cleared.notices)
+        cleared = self._remove_locked(worktree, lambda: self._drop_empty_branch(worktree))
+        where = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
+        return (*notices, *where, *cleared.notices)
 
     def _unlock(self, worktree: Worktree) -> None:
-        """Remove the locks of a git that was killed in *worktree*, where nobody works any more."""
+        """Remove the locks that a killed git left in *worktree*, which no process uses any more."""
         branch = self.checkout.common_dir / "refs" / "heads" / f"{worktree.branch}.lock"
-        for path in (worktree.place / "index.lock", worktree.place / "HEAD.lock", branch):
+        for path in (worktree.admin_dir / "index.lock", worktree.admin_dir / "HEAD.lock", branch):
             path.unlink(missing_ok=True)
 
 
-def told(gathered: Gathered) -> str:
-    """Return in words what of a worktree can't be committed."""
+def refusal_text(gathered: Gathered) -> str:
+    """Return a message that lists the files that can't be committed."""
     return f"nothing was committed: {reasons(gathered.refused)}"
 
 
-def in_others(paths: Collection[str]) -> str:
-    """Return in words that *paths* are repositories of their own."""
+def nested_text(paths: Collection[str]) -> str:
+    """Return a message that lists *paths*, the repositories inside a worktree."""
     return f"it contains repositories that no commit holds: {listed(paths)}"

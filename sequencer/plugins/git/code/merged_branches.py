@@ -13,13 +13,13 @@ from sequencer.plugins.git.code.worktrees import Worktrees, branch_of
 from sequencer.plugins.git.process import GitFailed
 
 CLEANING_S = 60.0
-"""After this, no more branches are removed; the next one who cleans up goes on."""
+"""After this time no more branches are removed; the next cleanup continues."""
 _OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left[0-9]*)?")
-"""The last part of a branch's name: that of the worktree, or of what its agent went away from."""
+"""The last part of a branch's name: a worktree's name, with ``.left`` for commits it has left."""
 
 
 def remove_merged_branches(checkout: Checkout, run: str | None, notes: Worktrees) -> None:
-    """Remove branches of attempts of *run* that have nothing which *checkout* has not.
+    """Remove branches of attempts of *run* whose commits are all in *checkout*.
 
     Branches that a worktree or one of the *notes* still uses stay. If git fails, or a person has
     started something there, the next call tries again.
@@ -29,7 +29,7 @@ def remove_merged_branches(checkout: Checkout, run: str | None, notes: Worktrees
         if not _merged(checkout, run, notes.names()) or checkout.under_way():
             return
         with checkout.repository_lock():
-            # Nobody adds a worktree, nor its note, from here on.
+            # Read again under the lock: no process can add a worktree or a note now.
             for ref, tip in _merged(checkout, run, notes.names()).items():
                 if time.monotonic() > ends:
                     return
@@ -38,14 +38,14 @@ def remove_merged_branches(checkout: Checkout, run: str | None, notes: Worktrees
 
 
 def _merged(checkout: Checkout, run: str | None, held: Collection[str]) -> dict[str, str]:
-    """Return the branches whose commits the checked out one has, with their tips."""
+    """Return ref -> tip for the run's branches that the checked-out commit contains."""
     prefix = f"refs/heads/{branch_of(run, '')}"
     form = "--format=%(refname)%00%(objectname)%00%(symref)%00%(worktreepath)"
-    told = checkout.git.text("for-each-ref", "--merged=HEAD", form, prefix)
-    found = {}
-    for line in told.splitlines():
-        ref, tip, *bound = line.split("\0")
-        named = _OF_ATTEMPT.fullmatch(ref.removeprefix(prefix))
-        if named is not None and named["name"] not in held and not any(bound):
-            found[ref] = tip
-    return found
+    output = checkout.git.text("for-each-ref", "--merged=HEAD", form, prefix)
+    merged = {}
+    for line in output.splitlines():
+        ref, tip, *users = line.split("\0")
+        match = _OF_ATTEMPT.fullmatch(ref.removeprefix(prefix))
+        if match is not None and match["name"] not in held and not any(users):
+            merged[ref] = tip
+    return merged

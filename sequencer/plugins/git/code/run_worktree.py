@@ -1,8 +1,8 @@
 """The worktree of a whole run: made and set up before its first step, merged when it is complete.
 
-Looked at before each attempt: git's two files have to lead from it to this repository and back,
-and what an agent has committed and went away from is kept on a branch. What becomes of its work is
-what becomes of a task's (`places`).
+It is checked before each attempt: git's two files must lead from it to this repository and back,
+and commits that an agent made and then left are kept on a branch. It is committed, merged and
+removed in the same way as a task's worktree (`task_folders`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.plugins.git.code.checkout import PATIENCE_S, Checkout
 from sequencer.plugins.git.code.gathering import TaskTrees
-from sequencer.plugins.git.code.places import OwnPlace, TaskPlaces
 from sequencer.plugins.git.code.set_aside import (
     AttemptFiles,
     Unkept,
@@ -35,6 +34,7 @@ from sequencer.plugins.git.code.set_aside import (
     attempts_of,
     complete,
 )
+from sequencer.plugins.git.code.task_folders import OwnTaskFolder, TaskFolders
 from sequencer.plugins.git.code.tree import TreeStatus
 from sequencer.plugins.git.code.unmerged import commits_of
 from sequencer.plugins.git.code.worktrees import (
@@ -50,7 +50,7 @@ from sequencer.project.worktrees import run_worktree_name
 from sequencer.store.identity import this_process
 
 RUN_LOCK = "run.lock"
-"""Beside the notes of worktrees; who holds it makes or merges that of the run."""
+"""Lock file next to the notes of worktrees; its holder makes or merges the run's worktree."""
 RUN_LOCK_WAIT_S = 3600.0
 """Setup commands may take long."""
 _SHOWN_LINES = 5
@@ -58,32 +58,28 @@ _WORK = "the run's work"
 
 
 class RunWorktree(InnerWorkspace):
-    """The worktree of a whole run.
+    """The workspace of a run that works in a worktree.
 
-    It is made before the first step and merged when the run is complete. What becomes of its work
-    is what becomes of a task's.
+    The worktree is made before the first step and merged when the run is complete.
     """
 
     def __init__(
         self,
         outer: Workspace,
-        places: TaskPlaces,
+        folders: TaskFolders,
         setup: Sequence[Sequence[str]],
         setup_timeout_s: float,
         *,
         vet: Callable[[Path], None],
         tell: Callable[[str], None],
     ) -> None:
-        """Keep it where *places* keeps those of tasks, and run *setup* in a new one.
+        """Put the worktree where *folders* puts worktrees of tasks, and merge it into *outer*.
 
-        It is merged into the project's folder, which is *outer*.
-        None of its commands may take longer than *setup_timeout_s*.
-
-        *vet* raises if the files of setup are not those that were trusted; *tell* hears what a
-        person should know.
+        The commands of *setup* run in a new worktree, each for at most *setup_timeout_s*. *vet*
+        raises if the files of setup are not the trusted ones; *tell* gets notices for people.
         """
         super().__init__(outer)
-        self._places, self._trees = places, places.trees
+        self._folders, self._trees = folders, folders.trees
         self._setup, self._setup_timeout_s = setup, setup_timeout_s
         self._vet, self._tell = vet, tell
         self._worktree: Worktree | None = None
@@ -98,69 +94,69 @@ class RunWorktree(InnerWorkspace):
 
     @property
     def checkout(self) -> Checkout | None:
-        """Return what git sees of it; None: it is not there before `begin`."""
+        """Return the worktree as a checkout; None before `begin`."""
         return None if self._worktree is None else RunCheckout(self._trees, self._worktree)
 
     def begin(self, head: Head, stop: Cancellation) -> None:
         with self._alone():
-            # Before `_present`, which puts away a worktree whose folder is gone.
-            again = self._again(head)
-            if again is not None:
+            # Before `_find`, which clears a worktree whose folder is missing.
+            recreated = self._recreate(head)
+            if recreated is not None:
                 try:
-                    self._worktree = self._prepared(again, stop)
+                    self._worktree = self._prepare(recreated, stop)
                 except BaseException:
-                    # The next start makes it once more; its branch has work of the run.
-                    self._trees.notes.write(again.replace(phase=Phase.WORKING))
+                    # In this phase the next start makes it again; its branch has work of the run.
+                    self._trees.notes.write(recreated.replace(phase=Phase.WORKING))
                     raise
                 return
-            present = self._present(head)
-            if present is None:
-                # Nothing is made while the branch on which steps run is not checked out.
+            worktree = self._find(head)
+            if worktree is None:
+                # First, because this refuses if the run's branch is not checked out.
                 self.outer.ready(head)
-                present = self._prepared(self._made(head), stop)
-            self._worktree = present
+                worktree = self._prepare(self._make(head), stop)
+            self._worktree = worktree
 
     def ready(self, head: Head) -> None:
         self.outer.ready(head)
         if self._worktree is not None:
-            # Another process of the run may have written it since.
-            noted = self._trees.notes.read(self._worktree.name) or self._worktree
-            linked = self._restored(self._linked(noted))
-            self._worktree, told = self._trees.look_for_left(linked)
-            for text in told:
+            # Another process of the run may have changed the note since.
+            note = self._trees.notes.read(self._worktree.name) or self._worktree
+            linked = self._restored(self._linked(note))
+            self._worktree, notices = self._trees.look_for_left(linked)
+            for text in notices:
                 self._tell(text)
 
     def open(self, attempt: Attempt) -> AttemptFolder:
-        """Keep the files as they are before *attempt*, and return the folder in which it works."""
+        """Save the files as they are before *attempt*, and return the folder for it."""
         if (worktree := self._worktree) is None:
             return self.outer.open(attempt)
         with self._guard:
-            # Another attempt of this run may have written over what git needs to find it.
+            # Another attempt of this run may have overwritten the files by which git finds it.
             worktree = self._linked(self._trees.notes.read(worktree.name) or worktree)
-        return RunFolder(self.folder, self._kept(attempt, worktree))
+        return RunFolder(self.folder, self._save_files(attempt, worktree))
 
-    def _kept(self, attempt: Attempt, worktree: Worktree) -> AttemptFiles | None:
-        """Return the files of *worktree* as they are before *attempt*; None: they can't be kept."""
+    def _save_files(self, attempt: Attempt, worktree: Worktree) -> AttemptFiles | None:
+        """Save the files of *worktree* before *attempt*; None: they can't be kept."""
         name = worktree.name
 
-        def note(restoring: dict[str, str]) -> None:
-            if (noted := self._trees.notes.read(name)) is not None:
-                self._trees.notes.write(noted.replace(restoring=restoring))
+        def write_note(restoring: dict[str, str]) -> None:
+            if (note := self._trees.notes.read(name)) is not None:
+                self._trees.notes.write(note.replace(restoring=restoring))
 
         try:
             files = WorktreeFiles.of(self._trees, worktree, attempt.run_name)
         except SequencerError as error:
             attempt.notice(f"the files before this attempt can't be kept: {error}")
             return None
-        kept = AttemptFiles(files, attempt, attempt.prior.is_shared, attempt.notice, note)
-        kept.begin()
-        return kept
+        saved = AttemptFiles(files, attempt, attempt.prior.is_shared, attempt.notice, write_note)
+        saved.begin()
+        return saved
 
     def _restored(self, worktree: Worktree) -> Worktree:
-        """Make up for what a kill has cut off in *worktree* while an attempt was set aside.
+        """Complete the restoration of *worktree* if a kill interrupted it; return its note.
 
         Raises:
-            WorkTreeRefused: it can't be made up for.
+            WorkTreeRefused: it can't be completed.
         """
         if not worktree.restoring:
             return worktree
@@ -176,7 +172,7 @@ class RunWorktree(InnerWorkspace):
         return self._trees.notes.write(worktree.replace(restoring={}))
 
     def _linked(self, worktree: Worktree) -> Worktree:
-        """Return *worktree*, which is this repository's, or raise; see `TaskTrees.linked`."""
+        """Return *worktree*, linked to this repository, or raise; see `TaskTrees.linked`."""
         linked = self._trees.linked(worktree)
         if linked is not worktree:
             self._tell(f"worktree {worktree.name} was moved or copied: it is this repository's now")
@@ -187,34 +183,37 @@ class RunWorktree(InnerWorkspace):
         if not notes.names():
             return
         with self._alone():
-            worktree = self._present(head)
+            worktree = self._find(head)
             if worktree is None:
-                self._refuse_again(head)
+                self._ensure_merged(head)
                 return
-            place = OwnPlace(self._trees, worktree)
-            left = place.end(is_accepted=True, wait_for_turn=lambda: None)
-            noted = None if left.error is None else notes.read(worktree.name)
-            if noted is not None and noted.phase is Phase.LEFT:
-                notes.write(noted.replace(why=left.error, hint=left.hint or ""))
-        for text in left.notices:
+            folder = OwnTaskFolder(self._trees, worktree)
+            closed = folder.end(is_accepted=True, wait_for_turn=lambda: None)
+            note = None if closed.error is None else notes.read(worktree.name)
+            if note is not None and note.phase is Phase.LEFT:
+                notes.write(note.replace(why=closed.error, hint=closed.hint or ""))
+        for text in closed.notices:
             self._tell(text)
-        if left.error is not None:
-            raise WorkTreeRefused(left.error, where=_WORK, hint=left.hint)
-        if left.commit is not None:
-            self._tell(f"the run's work is merged: commit {left.commit[:12]}")
+        if closed.error is not None:
+            raise WorkTreeRefused(closed.error, where=_WORK, hint=closed.hint)
+        if closed.commit is not None:
+            self._tell(f"the run's work is merged: commit {closed.commit[:12]}")
 
-    def _refuse_again(self, head: Head) -> None:
-        """Say once more why the work of the run of *head* is not merged, if it is not yet.
+    def _ensure_merged(self, head: Head) -> None:
+        """Return if the work of the run of *head* is merged by now.
 
         Raises:
-            WorkTreeRefused: it is not.
+            WorkTreeRefused: it is not; with the reason that was given the first time.
         """
-        for note in self._left():
+        for note in self._unmerged_notes():
             if note.run_id == head.run_id and note.why:
                 raise WorkTreeRefused(note.why, where=_WORK, hint=note.hint or None)
 
-    def _left(self) -> Iterator[Worktree]:
-        """Yield the worktrees of which only a branch is left; notes of merged ones are removed."""
+    def _unmerged_notes(self) -> Iterator[Worktree]:
+        """Yield the notes of runs of which only an unmerged branch is left.
+
+        Notes whose branch is merged by now are removed.
+        """
         notes = self._trees.notes
         for note in filter(None, map(notes.read, notes.names())):
             if note.task or note.phase is not Phase.LEFT:
@@ -225,62 +224,65 @@ class RunWorktree(InnerWorkspace):
                 else:
                     notes.forget(note)
 
-    def _made(self, head: Head) -> Worktree:
-        """Return a new worktree for the run of *head*, which is to be set up."""
-        notes, found = self._trees.notes, self._places.look()
-        for note in self._left():
-            # It is named still, but whoever goes on without it has decided.
+    def _make(self, head: Head) -> Worktree:
+        """Return a new worktree for the run of *head*; it still has to be set up."""
+        notes, status = self._trees.notes, self._folders.look()
+        for note in self._unmerged_notes():
+            # Its branch is still listed, but to start another run is a decision against the merge.
             notes.write(note.replace(why=""))
-        if isinstance(found, str):
+        if isinstance(status, str):
             hint = "commit the project to a repository, or leave worktree out"
-            raise WorkTreeRefused(f"the run has no worktree: {found}", hint=hint)
+            raise WorkTreeRefused(f"the run has no worktree: {status}", hint=hint)
         subject = head.workflow_name
-        worktree = self._trees.add("", 0, head.run_id, found, subject, Phase.ADDING)
+        worktree = self._trees.add("", 0, head.run_id, status, subject, Phase.ADDING)
         self._tell(f"the run works in {notes.folder(worktree)} on branch {worktree.branch}")
-        for text in self._places.uncommitted(found):
+        for text in self._folders.uncommitted(status):
             self._tell(text)
         return worktree
 
-    def _prepared(self, worktree: Worktree, stop: Cancellation) -> Worktree:
-        """Set up *worktree*, which is new, and say what it lacks."""
+    def _prepare(self, worktree: Worktree, stop: Cancellation) -> Worktree:
+        """Set up the new *worktree*, and report what it lacks."""
         notes = self._trees.notes
         self._set_up(worktree, stop)
-        for _, message, hint in self._places.lacking(notes.folder(worktree)).told():
+        for _, message, hint in self._folders.missing_files(notes.folder(worktree)).messages():
             self._tell(f"{message}; {hint}")
         return notes.write(worktree.replace(phase=Phase.WORKING))
 
-    def _again(self, head: Head) -> Worktree | None:
-        """Make the worktree of the run of *head* again from its branch, if the folder is gone.
+    def _recreate(self, head: Head) -> Worktree | None:
+        """Make the worktree of the run of *head* again from its branch, if the folder is missing.
 
-        None: it is not, or the branch has nothing that the checkout has not.
+        None: the folder exists, or the branch has no unmerged commits.
         """
-        trees, notes, found = self._trees, self._trees.notes, self._places.look()
-        if isinstance(found, str):
+        trees, notes, status = self._trees, self._trees.notes, self._folders.look()
+        if isinstance(status, str):
             return None
-        of_run = [one for one in filter(None, map(notes.read, notes.names())) if not one.task]
-        mine = [one for one in of_run if one.run_id == head.run_id and one.phase is not Phase.LEFT]
-        note = mine[0] if mine else self._unnoted(head, found)
+        matching = [
+            note
+            for note in filter(None, map(notes.read, notes.names()))
+            if not note.task and note.run_id == head.run_id and note.phase is not Phase.LEFT
+        ]
+        note = matching[0] if matching else self._rebuilt_note(head, status)
         if note is None or not commits_of(trees.checkout.git, note):
             return None
         folder = notes.folder(note)
         if note.phase is Phase.ADDING:
-            # A new worktree has no commits. This one was made again, and a kill cut off its setup.
+            # It has commits, so it was made again before, and a kill interrupted its setup.
             remove(folder)
         if os.path.lexists(folder):
             return None
         for stale in git_dirs(trees.checkout.common_dir, folder):
             remove(stale)
-        fresh = note.replace(owner=this_process(), looked_at=0, restoring={})
-        made = trees.make(fresh, Phase.ADDING, start=note.branch)
+        new_note = note.replace(owner=this_process(), looked_at=0, restoring={})
+        worktree = trees.make(new_note, Phase.ADDING, start=note.branch)
         self._tell(
-            f"the worktree of the run was gone, and is made again from branch {made.branch}; what "
-            "was not committed there is gone, but the files before each attempt are kept in "
+            f"the worktree of the run was gone, and is made again from branch {worktree.branch}; "
+            "what was not committed there is gone, but the files before each attempt are kept in "
             f"{attempts_of(head.run_name)}"
         )
-        return made
+        return worktree
 
-    def _unnoted(self, head: Head, status: TreeStatus) -> Worktree | None:
-        """Return what the note of the run's worktree said, if only its branch is left."""
+    def _rebuilt_note(self, head: Head, status: TreeStatus) -> Worktree | None:
+        """Return a new note for the run's worktree if its branch exists but no note does."""
         trees, git = self._trees, self._trees.checkout.git
         name = run_worktree_name(ref_part(slug(head.run_id)))
         branch = branch_of(head.run_name, name, RUN_BRANCHES)
@@ -308,25 +310,25 @@ class RunWorktree(InnerWorkspace):
         with self._trees.checkout.locked(notes.path / RUN_LOCK, RUN_LOCK_WAIT_S, hint):
             yield
 
-    def _present(self, head: Head) -> Worktree | None:
-        """Return the worktree of the run of *head*; others of its name are put away."""
-        notes, found = self._trees.notes, None
-        for noted in filter(None, map(notes.read, notes.names())):
-            if noted.task or noted.phase is Phase.LEFT:
+    def _find(self, head: Head) -> Worktree | None:
+        """Return the worktree of the run of *head*; clear those of other run ids."""
+        notes, current = self._trees.notes, None
+        for note in filter(None, map(notes.read, notes.names())):
+            if note.task or note.phase is Phase.LEFT:
                 continue
-            is_there = noted.phase is not Phase.ADDING and notes.folder(noted).is_dir()
-            is_half = is_there and bool(noted.restoring)
-            worktree = self._restored(self._linked(noted)) if is_half else noted
-            if worktree.run_id != head.run_id or not is_there:
-                for text in self._trees.put_away(worktree):
+            exists = note.phase is not Phase.ADDING and notes.folder(note).is_dir()
+            is_half_restored = exists and bool(note.restoring)
+            worktree = self._restored(self._linked(note)) if is_half_restored else note
+            if worktree.run_id != head.run_id or not exists:
+                for text in self._trees.clear(worktree):
                     self._tell(f"worktree {worktree.name}: {text}")
                 continue
-            found = self._linked(worktree)
-            if found.phase is not Phase.WORKING:
-                # A merge was cut off, or a person has looked at what could not be committed.
-                self._trees.keep(found)
-                found = notes.write(found.replace(phase=Phase.WORKING))
-        return found
+            current = self._linked(worktree)
+            if current.phase is not Phase.WORKING:
+                # A merge was interrupted, or a person has looked at uncommitted files.
+                self._trees.keep(current)
+                current = notes.write(current.replace(phase=Phase.WORKING))
+        return current
 
     def _set_up(self, worktree: Worktree, stop: Cancellation) -> None:
         cwd = self._trees.notes.folder(worktree) / self._trees.checkout.prefix
@@ -335,49 +337,49 @@ class RunWorktree(InnerWorkspace):
             with ProcessCore() as core:
                 for argv in self._setup:
                     self._tell(f"setup: {shlex.join(argv)}")
-                    self._perform(core, argv, cwd, stop)
+                    self._run_setup(core, argv, cwd, stop)
         except BaseException:
-            self._trees.put_away(worktree)
+            self._trees.clear(worktree)
             raise
 
-    def _perform(
+    def _run_setup(
         self, core: ProcessCore, argv: Sequence[str], cwd: Path, stop: Cancellation
     ) -> None:
         """Run one command of setup.
 
         Raises:
-            WorkTreeRefused: it has failed, or takes too long.
+            WorkTreeRefused: the command failed or took too long.
             Interrupted: *stop* came first.
         """
-        output, limit = _Tail(), self._setup_timeout_s
-        # Your own commands, and no agent: they may need what the wall ends.
+        output, limit_s = _Tail(), self._setup_timeout_s
+        # No wall: these are the user's own commands, not an agent's, and may need what it blocks.
         launch = Launch(
             identity=None,
             argv=argv,
             environment=agent_environment(),
             cwd=cwd,
             prompt=b"",
-            timeout_s=limit,
+            timeout_s=limit_s,
             wall=Wall.NONE,
         )
         end = core.run(launch, output, stop)
-        is_late = end.ended_by == "timeout"
-        if end.ended_by is not None and not is_late:
+        is_timeout = end.ended_by == "timeout"
+        if end.ended_by is not None and not is_timeout:
             raise Interrupted(
                 "interrupted during the setup of the run's worktree", hint="start again"
             )
-        if end.exit_code == 0 and not is_late:
+        if end.exit_code == 0 and not is_timeout:
             return
-        lines = output.kept.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
-        said = f"it was ended after {limit:g} s" if is_late else describe_exit(end).splitlines()[0]
-        why = end.spawn_error or "; ".join([said, *lines])
-        hint = (
-            "raise setup_timeout_s to give it longer"
-            if is_late
-            else "correct the command or the project"
-        )
+        lines = output.tail.decode("utf-8", "replace").strip().splitlines()[-_SHOWN_LINES:]
+        if is_timeout:
+            exit_text = f"it was ended after {limit_s:g} s"
+            hint = "raise setup_timeout_s to give it longer"
+        else:
+            exit_text = describe_exit(end).splitlines()[0]
+            hint = "correct the command or the project"
+        reason = end.spawn_error or "; ".join([exit_text, *lines])
         raise WorkTreeRefused(
-            f"{shlex.join(argv)!r} failed in the run's new worktree: {why}",
+            f"{shlex.join(argv)!r} failed in the run's new worktree: {reason}",
             where="setup",
             hint=f"{hint}; no step was started",
         )
@@ -386,24 +388,24 @@ class RunWorktree(InnerWorkspace):
 class RunCheckout(Checkout):
     """The worktree of a run as the checkout into which its tasks are merged."""
 
-    called = "the run's worktree"
+    label = "the run's worktree"
 
     def __init__(self, trees: TaskTrees, worktree: Worktree) -> None:
-        """Look at *worktree*, one of *trees*.
+        """Use *worktree*, one of *trees*.
 
-        Whatever an agent has done to the file ``.git`` there, git uses its own files.
+        Git gets its own folder by name, so it works even if an agent has changed ``.git`` there.
         """
-        outer, top, place = trees.checkout, trees.notes.folder(worktree), worktree.place
-        git = outer.git.at(top, timeout_s=PATIENCE_S, git_dir=place)
+        outer, top, git_dir = trees.checkout, trees.notes.folder(worktree), worktree.admin_dir
+        git = outer.git.at(top, timeout_s=PATIENCE_S, git_dir=git_dir)
         super().__init__(outer.folders._replace(project=top / outer.prefix), git)
         self._trees, self._worktree = trees, worktree
-        self.top, self.git_dir, self.common_dir = top, place, outer.common_dir
+        self.top, self.git_dir, self.common_dir = top, git_dir, outer.common_dir
         self.git = self.patient_git = git
         home = os.path.realpath(outer.folders.project)
         self.elsewhere = os.path.relpath(top, home) if top.is_relative_to(home) else str(top)
 
     def ensure_in_place(self) -> None:
-        """Check that the worktree is this repository's, and that no link leads elsewhere.
+        """Check that the worktree belongs to this repository and no link leads elsewhere.
 
         Raises:
             WorkTreeRefused: see `TaskTrees.linked`.
@@ -412,10 +414,10 @@ class RunCheckout(Checkout):
 
 
 class RunFolder(AttemptFolder):
-    """The run's worktree, for one attempt: if it fails, the files are as they were before it."""
+    """The run's worktree for one attempt; if the attempt fails, its files are restored."""
 
     def __init__(self, cwd: Path, files: AttemptFiles | None) -> None:
-        """Let the agent work in *cwd*, which had the *files*; None: that is not known."""
+        """Use *cwd*; *files* are its files before the attempt, None if they could not be kept."""
         super().__init__(cwd)
         self._files = files
         self.notes = () if files is None else files.notes
@@ -430,12 +432,12 @@ class RunFolder(AttemptFolder):
 
 
 class _Tail:
-    """Keeps the end of what a command prints."""
+    """Keeps the last bytes of a command's output."""
 
-    kept = b""
+    tail = b""
 
     def stdout(self, data: bytes) -> bool:
-        self.kept = (self.kept + data)[-TAIL:]
+        self.tail = (self.tail + data)[-TAIL:]
         return True
 
     def stderr(self, data: bytes) -> bool:

@@ -1,10 +1,10 @@
-"""What of a dirty work tree may be committed, and what not, and why.
+"""Decides which changed files of a work tree may be committed, and gives a reason for the others.
 
-Nothing that is not declared, nothing of the user's index, nothing of the run, no secrets that can
-be recognised, and no more than the caps allow. A file is read whole, never through a link, and
-remembered by its inode and times: what is hashed later is what was looked at here, or is left out.
-What an agent has committed itself is looked at in every commit, since a merge brings all of them.
-Not promised: to recognise a secret that looks like none, or one in a file above the cap.
+Left out: files that are not declared, files that the user has staged, files of the run, secrets
+that can be recognized, and files above the caps. A file is read completely, never through a link,
+and identified by its inode and times: if it changes before git hashes it, it is left out. The
+commits that an agent has made itself are all searched for secrets, since a merge brings all of
+them. Not promised: to recognize a secret that looks like none, or one in a file above the cap.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sequencer.plugins.git.state.objects import Objects
 from sequencer.project.schema import CommitOptions
 
 IsSecret = Callable[[bytes], bool]
-"""Whether some bytes hold a key."""
+"""Says whether some bytes contain a key."""
 
 LINK, PLAIN, EXECUTABLE = 0o120000, 0o100644, 0o100755
 """Modes, as git writes them."""
@@ -43,28 +43,28 @@ _SECRET_NAMES = frozenset({".netrc", ".pgpass", ".git-credentials", ".pypirc"})
 
 
 class Content(Struct, frozen=True):
-    """What stands behind a path."""
+    """The file or link at a path."""
 
     mode: int
     """As git writes it."""
     size: int
     stamp: tuple[int, ...]
-    """Differs when anybody has written the file or put another in its place."""
+    """Changes when the file is written or replaced; see `stamp`."""
     target: bytes | None = None
-    """Of a link."""
+    """The target of a link; None: a file."""
 
 
 class Unfit(Exception):
-    """Why a file is not committed, in words for people; inside this package only."""
+    """The reason, for people, why a file is not committed; never leaves this package."""
 
 
 def secrets_by(redaction: Redaction) -> IsSecret:
-    """Return what finds the secrets that *redaction* would hide."""
+    """Return a function that finds the secrets that *redaction* would hide."""
     return lambda data: redaction.hide(data) != data
 
 
 def ensure_fit_name(path: str, is_secret: IsSecret) -> None:
-    """Refuse names under which nothing is committed, whatever stands there.
+    """Refuse names that are never committed, whatever their content.
 
     Raises:
         Unfit: with the reason.
@@ -79,68 +79,68 @@ def ensure_fit_name(path: str, is_secret: IsSecret) -> None:
 
 
 def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> Content:
-    """Return what stands at *path* below *top*, if it may be committed.
+    """Return the file or link at *path* below *top*, if it may be committed.
 
     Raises:
         Unfit: with the reason.
     """
-    whole = top / path
-    # git lists nothing behind a link; one that was put there since leads somewhere else.
-    if os.path.realpath(whole.parent) != os.path.normpath(
+    full_path = top / path
+    # Git lists nothing inside a linked folder, so a link here was made after its listing.
+    if os.path.realpath(full_path.parent) != os.path.normpath(
         os.path.realpath(top) / Path(path).parent
     ):
         raise Unfit("is in a linked folder")
     try:
-        found = os.lstat(whole)
+        info = os.lstat(full_path)
     except OSError as error:
         raise Unfit(f"can't be read: {error.strerror}") from error
-    if stat.S_ISLNK(found.st_mode):
-        return _link(top, whole, found)
-    if not stat.S_ISREG(found.st_mode):
+    if stat.S_ISLNK(info.st_mode):
+        return _link(top, full_path, info)
+    if not stat.S_ISREG(info.st_mode):
         raise Unfit("is not a regular file")
-    if found.st_size > max_bytes:
-        raise Unfit(f"has {found.st_size} bytes, more than {max_bytes}")
+    if info.st_size > max_bytes:
+        raise Unfit(f"has {info.st_size} bytes, more than {max_bytes}")
     try:
-        data, read_stat = _read(whole, max_bytes)
+        data, read_info = _read(full_path, max_bytes)
     except OSError as error:
         raise Unfit(f"can't be read: {error.strerror}") from error
-    if stamp(read_stat) != stamp(found) or len(data) != found.st_size:
+    if stamp(read_info) != stamp(info) or len(data) != info.st_size:
         raise Unfit("is being written")
     if is_secret(data):
         raise Unfit("contains what looks like a key")
-    mode = EXECUTABLE if found.st_mode & stat.S_IXUSR else PLAIN
-    return Content(mode, found.st_size, stamp(found))
+    mode = EXECUTABLE if info.st_mode & stat.S_IXUSR else PLAIN
+    return Content(mode, info.st_size, stamp(info))
 
 
 def _read(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
-    # O_NONBLOCK: a fifo that took the file's place would wait for ever.
+    # O_NONBLOCK: to open a fifo that has replaced the file would wait forever.
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         data = file.read(max_bytes + 1)
         return data, os.fstat(file.fileno())
 
 
-def _link(top: Path, whole: Path, found: os.stat_result) -> Content:
+def _link(top: Path, path: Path, info: os.stat_result) -> Content:
     try:
-        # Not a Path's: that would tidy up what stands in the link.
-        target = os.readlink(os.fsencode(whole))  # noqa: PTH115
+        # Not Path.readlink, which would normalize the target.
+        target = os.readlink(os.fsencode(path))  # noqa: PTH115
     except OSError as error:
         raise Unfit(f"can't be read: {error.strerror}") from error
     root = os.path.realpath(top)
-    end = os.path.realpath(whole)
+    end = os.path.realpath(path)
     is_inside = end == root or end.startswith(f"{root}{os.sep}")
     if target.startswith(b"/") or not is_inside:
         raise Unfit("is a link that leads out of the repository")
     if ".git" in (part.lower() for part in Path(end).relative_to(root).parts):
         raise Unfit("is a link into .git")
-    return Content(LINK, len(target), stamp(found), target)
+    return Content(LINK, len(target), stamp(info), target)
 
 
-def stamp(found: os.stat_result) -> tuple[int, ...]:
-    """Return by what a file is known again."""
+def stamp(info: os.stat_result) -> tuple[int, ...]:
+    """Return the facts that identify an unchanged file."""
     return (
-        *(found.st_dev, found.st_ino, found.st_mode, found.st_size),
-        *(found.st_mtime_ns, found.st_ctime_ns),
+        *(info.st_dev, info.st_ino, info.st_mode, info.st_size),
+        *(info.st_mtime_ns, info.st_ctime_ns),
     )
 
 
@@ -152,18 +152,18 @@ def is_unchanged(top: Path, path: str, content: Content) -> bool:
 
 
 class Chosen(Struct, frozen=True):
-    """A path that is to be committed."""
+    """A path to commit."""
 
     path: str
     change: Change
     key: str
-    """Which key of the configuration declares it."""
+    """The configuration key that declares it."""
     content: Content | None
     """None: the path is removed."""
 
     @property
     def size(self) -> int:
-        """Return how many bytes are added to the history."""
+        """Return how many bytes it adds to the history."""
         return 0 if self.content is None else self.content.size
 
 
@@ -172,29 +172,29 @@ class Skipped(Struct, frozen=True):
 
     path: str
     reason: str
-    """In words that go behind the path."""
+    """Continues a sentence that starts with the path."""
     is_declared: bool = True
-    """Whether somebody may have expected it to be committed."""
+    """Whether the configuration declares it, so that a person may expect it to be committed."""
 
 
 class Selection(Struct, frozen=True):
-    """The answer about one state of the work tree."""
+    """The decision about one state of the work tree."""
 
     chosen: tuple[Chosen, ...] = ()
     skipped: tuple[Skipped, ...] = ()
 
     def without(self, paths: Sequence[str], reason: str) -> Selection:
         """Return the same with *paths* skipped for *reason*."""
-        gone = frozenset(paths)
+        removed = frozenset(paths)
         return Selection(
-            tuple(one for one in self.chosen if one.path not in gone),
+            tuple(chosen for chosen in self.chosen if chosen.path not in removed),
             (*self.skipped, *(Skipped(path, reason) for path in paths)),
         )
 
 
 @dataclass
 class _Group:
-    """The paths that one family of keys declares, and how much of them."""
+    """The paths that one group of configuration keys declares, and their caps."""
 
     key: str
     patterns: Patterns
@@ -206,7 +206,7 @@ class _Group:
     used_bytes: int = field(default=0, init=False)
 
     def declares(self, entry: StatusEntry) -> bool:
-        """Return whether *entry* is one of the group's; of what is not set nothing is asked."""
+        """Return whether the group declares *entry*; settings that are empty do not restrict it."""
         if not self.patterns and not self.extensions:
             return False
         if self.only_tracked and not entry.is_tracked:
@@ -219,21 +219,21 @@ class _Group:
 
 
 class Selector:
-    """Decides by the options of one project."""
+    """Selects files by the options of one project."""
 
     def __init__(self, tree: WorkTree, options: CommitOptions, is_secret: IsSecret) -> None:
-        """Decide about *tree*; *is_secret* knows keys by their shape, or by their value."""
+        """Select files of *tree*; *is_secret* finds keys by their form or their value."""
         self._tree = tree
         self._options = options
         self._is_secret = is_secret
         self._excluded = tree.patterns(options.exclude)
 
     def select(self, status: TreeStatus) -> Selection:
-        """Return what of *status* is committed; files are read, nothing is written."""
+        """Return which entries of *status* are committed; files are read, nothing is written."""
         groups = self._groups()
         staged = {entry.path for entry in status.entries if entry.is_staged}
-        chosen, skipped, left = [], [], self._options.max_total_bytes
-        for entry in sorted(status.entries, key=lambda one: one.path):
+        chosen, skipped, left_bytes = [], [], self._options.max_total_bytes
+        for entry in sorted(status.entries, key=lambda entry: entry.path):
             group = next((group for group in groups if group.declares(entry)), None)
             reason = self._outside(entry.path, staged)
             if group is None or reason is not None:
@@ -241,21 +241,23 @@ class Selector:
                 skipped.append(Skipped(entry.path, reason, is_declared=group is not None))
                 continue
             try:
-                one = self._chosen(entry, group, left)
+                choice = self._chosen(entry, group, left_bytes)
             except Unfit as unfit:
                 skipped.append(Skipped(entry.path, str(unfit)))
                 continue
-            group.used_bytes += one.size
-            left -= one.size
-            chosen.append(one)
+            group.used_bytes += choice.size
+            left_bytes -= choice.size
+            chosen.append(choice)
         selection = Selection(tuple(chosen), tuple(skipped))
-        reason = "can't be committed beside a file that would be where its folder is, or in it"
+        reason = (
+            "can't be committed: a tracked file that stays is where its folder would be, or in it"
+        )
         while clashing := list(_clashing(selection, status)):
             selection = selection.without(clashing, reason)
         return selection
 
     def _outside(self, path: str, staged: Collection[str]) -> str | None:
-        """Return why *path* is nobody's to commit here, whatever stands there."""
+        """Return why *path* is never committed here, whatever its content; None: it may be."""
         if self._tree.is_own(path):
             return "is a file of the run"
         if pattern := self._excluded.match(path):
@@ -278,15 +280,15 @@ class Selector:
         if content.size > left_bytes:
             raise Unfit(f"does not fit into the {self._options.max_total_bytes} bytes of a commit")
         if entry.mode in (PLAIN, EXECUTABLE) and content.target is None:
-            # git's word, which knows where a file system has no such bits.
+            # Git's mode counts: it knows whether the file system has an executable bit.
             content = replace(content, mode=entry.mode)
         return Chosen(entry.path, entry.change, group.key, content)
 
     def _groups(self) -> list[_Group]:
-        made: list[_Group] = []
+        groups: list[_Group] = []
 
         def add(key: str, globs: Sequence[str], *more: Any, **flags: Any) -> None:
-            made.append(_Group(key, self._tree.patterns(globs), *more, **flags))
+            groups.append(_Group(key, self._tree.patterns(globs), *more, **flags))
 
         options = self._options
         caps = (options.max_file_bytes, options.max_total_bytes)
@@ -294,31 +296,31 @@ class Selector:
         whitelist = options.doc_whitelist if options.docs else ()
         add("doc_whitelist", whitelist, (), *caps, with_removed=True)
         if options.reports:
-            by_name, globs = options.report_extensions, options.report_path_globs
-            key = "report_extensions" if by_name else "report_path_globs"
+            extensions, globs = options.report_extensions, options.report_path_globs
+            key = "report_extensions" if extensions else "report_path_globs"
             caps = (options.max_report_file_bytes, options.max_report_total_bytes)
-            add(key, globs, by_name, *caps)
+            add(key, globs, extensions, *caps)
         if options.tracked_outputs:
-            by_name, globs = options.tracked_output_extensions, options.tracked_output_globs
-            key = "tracked_output_extensions" if by_name else "tracked_output_globs"
+            extensions, globs = options.tracked_output_extensions, options.tracked_output_globs
+            key = "tracked_output_extensions" if extensions else "tracked_output_globs"
             caps = (options.max_tracked_output_file_bytes, options.max_tracked_output_total_bytes)
-            add(key, globs, by_name, *caps, only_tracked=True)
-        return made
+            add(key, globs, extensions, *caps, only_tracked=True)
+        return groups
 
 
 def _clashing(selection: Selection, status: TreeStatus) -> Iterator[str]:
-    """Yield chosen files that would take the place of tracked paths which are not chosen.
+    """Yield chosen files that would replace tracked paths which are not chosen.
 
-    A tree has no file beside a folder of the same name: to write the one removes the other.
+    A tree can't have a file and a folder of the same name: writing one removes the other.
     """
-    chosen = {one.path for one in selection.chosen}
-    stays = {entry.path for entry in status.entries if entry.is_tracked} - chosen
-    folders = {parent for path in stays for parent in _parents(path)}
-    for one in selection.chosen:
-        if one.content is None:
+    paths = {chosen.path for chosen in selection.chosen}
+    unchosen = {entry.path for entry in status.entries if entry.is_tracked} - paths
+    folders = {parent for path in unchosen for parent in _parents(path)}
+    for chosen in selection.chosen:
+        if chosen.content is None:
             continue
-        if one.path in folders or any(parent in stays for parent in _parents(one.path)):
-            yield one.path
+        if chosen.path in folders or any(parent in unchosen for parent in _parents(chosen.path)):
+            yield chosen.path
 
 
 def _parents(path: str) -> Iterator[str]:
@@ -327,7 +329,7 @@ def _parents(path: str) -> Iterator[str]:
         yield path
 
 
-# --- what was committed already --------------------------------------------------------
+# --- commits that exist already ---------------------------------------------------------
 
 IN_FILE = "contains what looks like a key"
 IN_NAME = "has a name that looks like a key"
@@ -335,7 +337,7 @@ IN_MESSAGE = "has what looks like a key in its message"
 
 
 class _Object(Struct, frozen=True):
-    """Something that is new."""
+    """An object that is new in the history."""
 
     oid: str
     kind: str
@@ -352,50 +354,52 @@ def with_keys(
     is_new: Callable[[str, bytes], bool],
     max_bytes: int,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what holds a key in *tip* and the commits before it that none of *known* has.
+    """Yield (path, reason) for each new secret in the commits from *known* to *tip*.
 
-    Each is a path, or ``commit …``, and a reason. *is_new* says of a path and a content that
-    holds a key whether the key is one that was not there. Files above *max_bytes* are not read.
+    For a commit message, the path is ``commit …``. *is_new* gets a path and a content with a key
+    and says whether the key is new there. Files above *max_bytes* are not read.
 
     Raises:
-        GitFailed: git can't.
+        GitFailed: git failed.
     """
-    found = [one for one in _new(git, tip, known) if one.kind in ("blob", "commit")]
-    for one in found:
-        # A name that is cut at a line end is looked at as far as it goes.
-        if one.path and is_secret(os.fsencode(one.path)):
-            yield _without_keys(one.path, is_secret), IN_NAME
+    candidates = [found for found in _new(git, tip, known) if found.kind in ("blob", "commit")]
+    for candidate in candidates:
+        # Git prints a name with a newline only up to there; that part is checked.
+        if candidate.path and is_secret(os.fsencode(candidate.path)):
+            yield _without_keys(candidate.path, is_secret), IN_NAME
     with contextlib.closing(Objects(git)) as objects:
-        for one in (one for one in found if one.size <= max_bytes):
-            data = objects.needed(one.oid, one.kind)
-            if one.kind == "commit":
+        for candidate in candidates:
+            if candidate.size > max_bytes:
+                continue
+            data = objects.needed(candidate.oid, candidate.kind)
+            if candidate.kind == "commit":
                 if is_secret(data.partition(b"\n\n")[2]):
-                    yield f"commit {one.oid[:12]}", IN_MESSAGE
-            elif is_secret(data) and is_new(one.path, data):
-                yield one.path, IN_FILE
+                    yield f"commit {candidate.oid[:12]}", IN_MESSAGE
+            elif is_secret(data) and is_new(candidate.path, data):
+                yield candidate.path, IN_FILE
 
 
 def _without_keys(path: str, is_secret: IsSecret) -> str:
-    """Return *path* with nothing in it that looks like a key."""
+    """Return *path* with parts that look like a key replaced by ``…``."""
     parts = ["…" if is_secret(os.fsencode(part)) else part for part in path.split("/")]
     shown = "/".join(parts)
     return "…" if is_secret(os.fsencode(shown)) else shown
 
 
 def _new(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
-    """Yield the objects that *tip* has and none of *known*, each once."""
-    told = git.run("rev-list", "--objects", tip, "--not", *known).stdout
-    named = [line.partition(b" ") for line in told.splitlines()]
-    asked = b"".join(oid + b"\n" for oid, _, _ in named)
+    """Yield each object in the history of *tip* but of no *known* commit, once."""
+    output = git.run("rev-list", "--objects", tip, "--not", *known).stdout
+    lines = [line.partition(b" ") for line in output.splitlines()]
+    oids = b"".join(oid + b"\n" for oid, _, _ in lines)
     form = "--batch-check=%(objecttype) %(objectsize)"
-    answers = git.run("cat-file", form, stdin=asked).stdout.splitlines()
-    for (oid, _, path), answer in zip(named, answers, strict=True):
+    answers = git.run("cat-file", form, stdin=oids).stdout.splitlines()
+    for (oid, _, path), answer in zip(lines, answers, strict=True):
         kind, _, size = answer.decode().partition(" ")
         yield _Object(oid.decode(), kind, int(size), os.fsdecode(path))
 
 
 def reasons(refused: Sequence[Skipped]) -> str:
-    """Return in words what is *refused*, and why."""
-    shown = [f"{one.path!r} {one.reason}" for one in refused[:SHOWN_PATHS]]
+    """Return a text that lists the *refused* paths with their reasons."""
+    shown = [f"{skipped.path!r} {skipped.reason}" for skipped in refused[:SHOWN_PATHS]]
     more = len(refused) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

@@ -1,13 +1,13 @@
-"""The files of a run's worktree before an attempt, and what a failed attempt did to them.
+"""Saves the files of a run's worktree before an attempt, and restores them if the attempt fails.
 
-Steps that were accepted are not committed before the end of the run, so nothing may be reset. The
-files before each attempt (tracked and untracked, not ignored) are kept in a commit of their own.
-If the attempt fails, what it leaves is kept in another commit, and the files, HEAD and the index
-are as before it. Both are written with an index file of their own; git compares each file once
-more before it writes one. A kill in between is made up for before the next attempt.
+Accepted steps are not committed before the end of the run, so a plain reset would lose their work.
+The files before each attempt (tracked and untracked, not ignored) are saved in a separate commit.
+If the attempt fails, its files are saved in another commit, and the files, HEAD and the index are
+restored. Both commits use a separate index file; git compares each file again before it overwrites
+it. A restoration that a kill interrupted is completed before the next attempt.
 
-Not promised: that a change of a person during an attempt is told from one of its agent (it is in
-the commit, too); anything about ignored files, empty folders and repositories inside.
+Not promised: that changes by a person during an attempt are told apart from the agent's (they are
+in the commit too); anything about ignored files, empty folders and repositories inside.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from sequencer.project.schema import MIB
 from sequencer.store.folder import open_new, read_regular
 
 ATTEMPTS = "refs/sequencer/attempts"
-"""Below it, the name of the run, and the token of the attempt."""
+"""Prefix of the refs; the name of the run and the token of the attempt follow."""
 LOOK_S = 30.0
-"""So long it may take to keep the files before an attempt."""
+"""How long saving the files before an attempt may take."""
 SAVE_S = 120.0
-"""So long it may take to keep what a failed attempt leaves."""
+"""How long saving the files of a failed attempt may take."""
 MOST_BYTES = 1024 * MIB
-"""Of files that differ from the commit; nothing is kept of more than that."""
+"""Most bytes of files that differ from the commit; with more, nothing is saved."""
 MOST_INDEX = 512 * MIB
 FAST = "core.looseCompression=0"
-"""Most of the time would go to packing files that are mostly written once."""
+"""Compression would take most of the time, for files that are mostly written once."""
 DURABLE = ("core.fsync=all", "core.fsyncMethod=batch")
-"""What is about to be taken out of the work tree has to outlive a power cut."""
-_PEOPLE = ("AUTHOR", "COMMITTER")
-_BY = {
-    **{f"GIT_{one}_NAME": "sequencer" for one in _PEOPLE},
-    **{f"GIT_{one}_EMAIL": "sequencer@localhost" for one in _PEOPLE},
+"""Files that are about to be removed from the work tree must survive a power cut."""
+_ROLES = ("AUTHOR", "COMMITTER")
+_IDENTITY = {
+    **{f"GIT_{role}_NAME": "sequencer" for role in _ROLES},
+    **{f"GIT_{role}_EMAIL": "sequencer@localhost" for role in _ROLES},
 }
 _FAILED = re.compile(r"Failed attempt [0-9]+ at iteration ([0-9]+) of run ([!-~]+)")
 _OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -58,12 +58,12 @@ _TOKEN = re.compile(r"[1-9][0-9]{0,18}")
 
 
 def attempts_of(run: str | None) -> str:
-    """Return the folder of the refs of the attempts of *run*."""
+    """Return the prefix of the refs of *run*'s attempts, with a slash at its end."""
     return f"{ATTEMPTS}/{ref_part(slug(run or 'default'))}/"
 
 
 class Unkept(Exception):
-    """Why files are not kept or not restored, in words for people; inside this module only."""
+    """The reason, for people, why files are not saved or not restored; only for this package."""
 
 
 class TreeLook(Struct, frozen=True):
@@ -73,135 +73,136 @@ class TreeLook(Struct, frozen=True):
     head: str
     """The commit that is checked out."""
     branch: str
-    """Empty: none is checked out."""
+    """Empty: no branch is checked out."""
     index: str = ""
-    """The tree of what was staged; empty: nothing was."""
-    others: tuple[str, ...] = ()
+    """The tree of the staged files; empty: nothing was staged."""
+    nested: tuple[str, ...] = ()
     """Repositories inside, which are left as they are."""
 
 
 class Restoring(Struct, frozen=True):
-    """What is to be as before, until it is."""
+    """A restoration that is not complete yet; the note of the worktree keeps it."""
 
     failed: str
-    """The commit with what the failed attempt left."""
+    """The commit with the failed attempt's files."""
     tree: str
     head: str
     branch: str
-    """Empty: none was checked out."""
+    """Empty: no branch was checked out."""
     index: str
     left: str
     """The commit that was checked out after the attempt."""
     tip: str
-    """Where the branch was then."""
+    """The commit of the branch after the attempt."""
 
     @classmethod
-    def of(cls, kept: Mapping[str, str]) -> Restoring | None:
-        """Return what a note has; None: nothing, or nothing that makes sense."""
+    def of(cls, fields: Mapping[str, str]) -> Restoring | None:
+        """Return the restoration in a note's *fields*, or None if there is none that is valid."""
         try:
-            found = cls(**kept)
+            plan = cls(**fields)
         except TypeError:
             return None
-        oids = (found.failed, found.tree, found.head, found.index, found.left, found.tip)
-        is_sound = all(isinstance(one, str) and _OID.fullmatch(one) for one in oids)
-        return found if is_sound and (not found.branch or is_branch_name(found.branch)) else None
+        oids = (plan.failed, plan.tree, plan.head, plan.index, plan.left, plan.tip)
+        is_sound = all(isinstance(oid, str) and _OID.fullmatch(oid) for oid in oids)
+        return plan if is_sound and (not plan.branch or is_branch_name(plan.branch)) else None
 
-    def kept(self) -> dict[str, str]:
-        """Return it as a note has it."""
+    def as_fields(self) -> dict[str, str]:
+        """Return the fields for a note."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
 class WorktreeFiles(Struct):
-    """Keeps and restores the files of one worktree."""
+    """Saves and restores the files of one worktree."""
 
     worktree: Worktree
     git: Git
-    """Runs in the worktree, whatever stands in its ``.git``."""
+    """Runs in the worktree, even if its ``.git`` was changed."""
     is_own: Callable[[str], bool]
     """Whether a path is a file of the run."""
     folder: str
-    """Of the refs of the run's attempts."""
+    """Prefix of the refs of the run's attempts."""
     ends: float = field(default_factory=lambda: time.monotonic() + LOOK_S)
     settings: tuple[str, ...] = (*QUIET, FAST)
 
     @classmethod
     def of(cls, trees: TaskTrees, worktree: Worktree, run: str | None) -> Self:
-        """Return those of *worktree*, in which *run* works.
+        """Return the files of *worktree*, in which *run* works.
 
         Raises:
-            WorkTreeRefused: it is another repository's.
+            WorkTreeRefused: the worktree belongs to another repository.
         """
         return cls(worktree, trees.git_of(worktree), trees.checkout.is_own, attempts_of(run))
 
     def save(self) -> None:
-        """Take more time from now on, and let what is written outlive a power cut."""
+        """Allow more time from now on, and make all writes survive a power cut."""
         self.ends, self.settings = time.monotonic() + SAVE_S, (*QUIET, FAST, *DURABLE)
 
     def left_s(self) -> float:
-        """Return how many seconds are left.
+        """Return the seconds that are left.
 
         Raises:
-            Unkept: none are.
+            Unkept: the time is over.
         """
-        left = self.ends - time.monotonic()
-        if left <= 0:
+        left_s = self.ends - time.monotonic()
+        if left_s <= 0:
             raise Unkept("it took too long")
-        return left
+        return left_s
 
     def run_git(
         self, *argv: str, extra: Mapping[str, str] | None = None, stdin: bytes = b""
     ) -> str:
-        """Run git with what is left of the time; return what it prints, without its line end."""
-        made = self.git.run(
+        """Run git within the time that is left; return its output without the final newline."""
+        result = self.git.run(
             *argv,
             stdin=stdin,
-            extra={**_BY, **(extra or {})},
+            extra={**_IDENTITY, **(extra or {})},
             settings=self.settings,
             timeout_s=self.left_s(),
         )
-        return made.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
+        return result.stdout.decode("utf-8", "surrogateescape").rstrip("\n")
 
     # --- looking -------------------------------------------------------------------
 
     @contextlib.contextmanager
     def index(self, token: int) -> Iterator[dict[str, str]]:
-        """Give the block a copy of the worktree's index, as variables for git."""
-        place = self.worktree.place
-        path = place / f"sequencer-attempt-{token}.index"
+        """Give the block a copy of the worktree's index, as environment variables for git."""
+        admin_dir = self.worktree.admin_dir
+        path = admin_dir / f"sequencer-attempt-{token}.index"
         lock = path.with_name(f"{path.name}.lock")
-        for left in (path, lock):  # of a git, or of a process, that was killed
-            left.unlink(missing_ok=True)
+        for leftover in (path, lock):  # from a process that was killed
+            leftover.unlink(missing_ok=True)
         try:
             with contextlib.suppress(FileNotFoundError):
-                data = read_regular(place / "index", max_bytes=MOST_INDEX)
+                data = read_regular(admin_dir / "index", max_bytes=MOST_INDEX)
                 with open_new(path) as file:
                     file.write(data)
             yield {"GIT_INDEX_FILE": str(path)}
         finally:
-            for left in (path, lock):
-                left.unlink(missing_ok=True)
+            for leftover in (path, lock):
+                leftover.unlink(missing_ok=True)
 
     def look(self, index: Mapping[str, str], before: str = "") -> TreeLook:
-        """Return what the files are now, in git's objects; *index* holds them afterwards.
+        """Write the present files to git's objects and to *index*; return their trees.
 
-        *before* is the tree of an earlier look: a file that was ignored then, and was added by
-        force since, is no file of the attempt's.
+        *before* is the tree of an earlier look: a file that was ignored then and was added by
+        force since does not count as the attempt's.
 
         Raises:
-            Unkept: that can't be said, as it says.
-            GitFailed: git can't.
+            Unkept: the files can't be saved; the message says why.
+            GitFailed: git failed.
         """
-        git, place = self.git, self.worktree.place
-        if (place / "index.lock").exists():
+        git, admin_dir = self.git, self.worktree.admin_dir
+        if (admin_dir / "index.lock").exists():
             raise Unkept("another git is at work there")
         status = parse_status(git.run(*STATUS, timeout_s=self.left_s()).stdout)
         if status.commit is None:
             raise Unkept("its branch has no commit")
-        if begun := under_way_in(place):
-            raise Unkept(f"{begun} is under way there")
-        own = {e.path for e in status.entries if not e.is_tracked and self.is_own(e.path)}
-        others = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")} - own
-        entries = [e for e in status.entries if e.path not in own | others]
+        if operation := under_way_in(admin_dir):
+            raise Unkept(f"{operation} is under way there")
+        run_files = {e.path for e in status.entries if not e.is_tracked and self.is_own(e.path)}
+        nested = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")}
+        nested -= run_files
+        entries = [e for e in status.entries if e.path not in run_files | nested]
         changed = (e.path for e in entries if e.change is not Change.DELETED)
         if sum(map(partial(_size, git.folder), changed)) > MOST_BYTES:
             raise Unkept(f"more than {MOST_BYTES // MIB} MiB differ from the commit")
@@ -213,21 +214,20 @@ class WorktreeFiles(Struct):
         if before:
             self.run_git("read-tree", "--reset", before, extra=index)
         if entries or before:
-            stage(git, own | others, index, self.settings, self.left_s())
+            stage(git, run_files | nested, index, self.settings, self.left_s())
         tree = self.run_git("write-tree", extra=index)
-        there = tuple(sorted(others))
-        return TreeLook(tree, status.commit, status.branch or "", staged, there)
+        return TreeLook(tree, status.commit, status.branch or "", staged, tuple(sorted(nested)))
 
     def changed_rules(self, before: str, after: str) -> list[str]:
-        """Return the files that say what git ignores and differ in the two trees."""
+        """Return the ``.gitignore`` files that differ between the two trees."""
         argv = ("diff-tree", "-r", "-z", "--no-renames", "--name-only", before, after)
-        told = self.run_git(*argv).split("\0")
-        return [path for path in told if path.rpartition("/")[2] == ".gitignore"]
+        paths = self.run_git(*argv).split("\0")
+        return [path for path in paths if path.rpartition("/")[2] == ".gitignore"]
 
     def restore_rules(self, paths: Sequence[str], commit: str, index: Mapping[str, str]) -> None:
-        """Make the files *paths* what *commit* has; it has none: remove them."""
-        told = self.run_git("ls-tree", "-r", "-z", "--name-only", commit, "--", *paths)
-        known = [path for path in told.split("\0") if path]
+        """Restore the files *paths* from *commit*; remove those that it does not have."""
+        output = self.run_git("ls-tree", "-r", "-z", "--name-only", commit, "--", *paths)
+        known = [path for path in output.split("\0") if path]
         if known:
             literal = {**index, "GIT_LITERAL_PATHSPECS": "1"}
             self.run_git("checkout", "--quiet", commit, "--", *known, extra=literal)
@@ -238,45 +238,45 @@ class WorktreeFiles(Struct):
     # --- refs ----------------------------------------------------------------------
 
     def commit(self, files: TreeLook, message: str, *parents: str) -> str:
-        """Return a commit with *files* on *parents*, and behind it what was staged."""
+        """Write *files* on top of *parents*; staged files become the last parent."""
         if files.index:
-            staged = self._committed(files.index, "What was staged", [files.head])
+            staged = self._commit_tree(files.index, "What was staged", [files.head])
             parents = (*parents, staged)
-        return self._committed(files.tree, message, parents)
+        return self._commit_tree(files.tree, message, parents)
 
-    def _committed(self, tree: str, message: str, parents: Sequence[str]) -> str:
-        flags = [word for one in dict.fromkeys(parents) for word in ("-p", one)]
+    def _commit_tree(self, tree: str, message: str, parents: Sequence[str]) -> str:
+        flags = [word for parent in dict.fromkeys(parents) for word in ("-p", parent)]
         text = f"{message}\n".encode()
         return self.run_git("commit-tree", tree, *flags, "-F", "-", stdin=text)
 
     def refs(self) -> dict[str, tuple[str, str]]:
-        """Return the refs of the run's attempts, each with its commit and what that says."""
+        """Return ref -> (commit, subject of its message) for the run's attempts."""
         form = "--format=%(refname) %(objectname) %(contents:subject)"
-        told = self.run_git("for-each-ref", form, self.folder)
-        found = (line.split(" ", 2) for line in told.splitlines())
+        output = self.run_git("for-each-ref", form, self.folder)
+        lines = (line.split(" ", 2) for line in output.splitlines())
         return {
-            one[0]: (one[1], one[2] if one[2:] else "")
-            for one in found
-            if _TOKEN.fullmatch(one[0].removeprefix(self.folder))
+            ref: (commit, subject[0] if subject else "")
+            for ref, commit, *subject in lines
+            if _TOKEN.fullmatch(ref.removeprefix(self.folder))
         }
 
-    def point(self, ref: str, commit: str, gone: Mapping[str, str]) -> None:
-        """Let *ref* lead to *commit*, and remove the refs *gone*, each with its commit."""
-        removed = "".join(f"delete {name} {old}\n" for name, old in gone.items())
+    def point(self, ref: str, commit: str, stale: Mapping[str, str]) -> None:
+        """Point *ref* to *commit*, and remove the refs *stale* (ref -> commit) if possible."""
+        removed = "".join(f"delete {name} {old}\n" for name, old in stale.items())
         text = f"update {ref} {commit}\n"
         try:
             self.run_git("update-ref", "--stdin", stdin=f"{text}{removed}".encode())
         except GitFailed:
-            if not gone:
+            if not stale:
                 raise
-            # Another time: somebody may hold one of them.
+            # Another process may have locked a stale ref; it is removed another time.
             self.run_git("update-ref", "--stdin", stdin=text.encode())
 
 
 def _size(folder: Path, path: str) -> int:
     with contextlib.suppress(OSError):
-        found = (folder / path).lstat()
-        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+        info = (folder / path).lstat()
+        return info.st_size if stat.S_ISREG(info.st_mode) else 0
     return 0
 
 
@@ -286,17 +286,17 @@ class AttemptFiles(Struct):
     files: WorktreeFiles
     attempt: Attempt
     is_shared: Callable[[], bool]
-    """Whether others work in the same folder, or have meanwhile."""
+    """Whether other attempts work in the same folder, or have worked there meanwhile."""
     tell: Callable[[str], object]
-    """Takes what is said in the step's log."""
+    """Writes a message to the step's log."""
     note: Callable[[dict[str, str]], None]
-    """Keeps with the worktree what is to be restored; empty: nothing."""
+    """Writes an unfinished restoration to the worktree's note; an empty dict removes it."""
     notes: tuple[str, ...] = ()
     before: TreeLook | None = None
     kept: str = ""
-    """The commit with the files before."""
+    """The commit with the files before the attempt."""
     why_not: str = ""
-    """Why they are not kept."""
+    """Why the files were not saved."""
 
     @property
     def ref(self) -> str:
@@ -304,7 +304,7 @@ class AttemptFiles(Struct):
         return f"{self.files.folder}{self.attempt.token}"
 
     def begin(self) -> None:
-        """Keep the files, and find what an earlier attempt at the same step has left."""
+        """Save the files, and find the refs of earlier failed attempts at the same step."""
         attempt, files = self.attempt, self.files
         try:
             if self.is_shared():
@@ -313,17 +313,19 @@ class AttemptFiles(Struct):
             refs = files.refs()
             earlier = [
                 ref
-                for ref, (_, said) in refs.items()
-                if (found := _FAILED.fullmatch(said))
-                and (int(found[1]), found[2]) == (attempt.iteration, attempt.run_id)
+                for ref, (_, subject) in refs.items()
+                if (match := _FAILED.fullmatch(subject))
+                and (int(match[1]), match[2]) == (attempt.iteration, attempt.run_id)
             ]
             if earlier:
                 self.notes = (_prompt_note(max(earlier, key=_token)),)
             with files.index(attempt.token) as index:
                 self.before = files.look(index)
-            said = f"The files before attempt {attempt.token}"
-            self.kept = files.commit(self.before, said, self.before.head)
-            stale = {ref: oid for ref, (oid, said) in refs.items() if not _FAILED.fullmatch(said)}
+            message = f"The files before attempt {attempt.token}"
+            self.kept = files.commit(self.before, message, self.before.head)
+            stale = {
+                ref: oid for ref, (oid, subject) in refs.items() if not _FAILED.fullmatch(subject)
+            }
             stale.pop(self.ref, None)
             files.point(self.ref, self.kept, stale)
         except _FAILURES as error:
@@ -331,9 +333,9 @@ class AttemptFiles(Struct):
             self.tell(f"{_NOT_KEPT}: {self.why_not}; if it fails, its changes stay")
 
     def set_aside(self) -> bool:
-        """Make the files what they were, and keep what they are now; return whether that was done.
+        """Save the files as they are now and restore those from before; return whether that worked.
 
-        Nothing is restored where others work there, or where it can't be done; the log says so.
+        If others work there too, or it is not possible, nothing is restored and the log says why.
         """
         if self.before is None:
             self.tell(f"the changes of this attempt stay: {self.why_not}")
@@ -359,18 +361,18 @@ class AttemptFiles(Struct):
             if (after.tree, after.head, after.index) == (before.tree, before.head, before.index):
                 return False
             plan = self._saved(before, after)
-            self.note(plan.kept())
+            self.note(plan.as_fields())
             if rules := files.changed_rules(before.tree, after.tree):
-                # What git ignores is to be judged as it was before.
+                # First, because the rest must be judged by the old rules for ignored files.
                 files.restore_rules(rules, self.kept, index)
                 after = files.look(index, before.tree)
                 plan = self._saved(before, after, plan.failed)
-                self.note(plan.kept())
-            told = _SHARED if self.is_shared() else restored(files, plan, index)
+                self.note(plan.as_fields())
+            obstacle = _SHARED if self.is_shared() else restore(files, plan, index)
         self.note({})
-        if told is not None:
-            raise Unkept(f"{told}; {self.ref} has them too")
-        stays = f"; repositories inside stay: {listed(after.others)}" if after.others else ""
+        if obstacle is not None:
+            raise Unkept(f"{obstacle}; {self.ref} has them too")
+        stays = f"; repositories inside stay: {listed(after.nested)}" if after.nested else ""
         self.tell(
             f"the changes of this attempt were set aside on {self.ref}, and the files are as they "
             f"were before it{stays}"
@@ -378,14 +380,14 @@ class AttemptFiles(Struct):
         return True
 
     def _saved(self, before: TreeLook, after: TreeLook, *first: str) -> Restoring:
-        """Keep what the files are *after* the attempt; return what is to be as *before*.
+        """Save the files *after* the attempt; return the plan that restores those of *before*.
 
-        The first parent of the commit are the files before, so that it shows what has changed.
+        The first parent of the commit has the files from before, so ``git show`` shows the changes.
         """
         files, tip = self.files, after.head
         if before.branch and after.branch != before.branch:
             tip = files.run_git("rev-parse", f"refs/heads/{before.branch}")
-        moved = (one for one in (*first, tip, after.head) if one != before.head)
+        moved = (commit for commit in (*first, tip, after.head) if commit != before.head)
         failed = files.commit(after, self._subject(), self.kept, *moved)
         files.point(self.ref, failed, {})
         staged = before.index or files.run_git("rev-parse", f"{before.head}^{{tree}}")
@@ -398,26 +400,26 @@ class AttemptFiles(Struct):
         return f"{first} of run {attempt.run_id}\n\nStep {attempt.step.name}, token {attempt.token}"
 
 
-def restored(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> str | None:
-    """Bring files, HEAD and index to what *plan* says; return why they are left as they are.
+def restore(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) -> str | None:
+    """Restore files, HEAD and index from *plan*; return why not if they are left unchanged.
 
     *index* has the files as they are now.
 
     Raises:
-        GitFailed: git can't, or not in time; half of it may be done.
+        GitFailed: git failed or was too slow; half of the work may be done.
     """
     head = files.run_git("rev-parse", "HEAD")
     if head not in {plan.head, plan.left}:
-        return "somebody has committed there meanwhile"
+        return "someone has committed there meanwhile"
     now = files.run_git("write-tree", extra=index)
     if now != plan.tree:
         if foreign := _foreign(files, plan, now):
-            return f"somebody has changed {listed(foreign)} meanwhile"
+            return f"someone has changed {listed(foreign)} meanwhile"
         try:
             files.run_git("read-tree", "-m", "-u", now, plan.tree, extra=index)
         except GitFailed as failed:
             if "not uptodate" in failed.stderr or "would be overwritten" in failed.stderr:
-                return "somebody has changed files there meanwhile"
+                return "someone has changed files there meanwhile"
             raise
     _move_head(files, plan)
     files.run_git("read-tree", "--reset", plan.index)
@@ -425,34 +427,31 @@ def restored(files: WorktreeFiles, plan: Restoring, index: Mapping[str, str]) ->
 
 
 def _foreign(files: WorktreeFiles, plan: Restoring, now: str) -> list[str]:
-    """Return the paths that are neither as the attempt left them nor as they were before."""
-    changed = [
-        set(
-            filter(
-                None, files.run_git("diff-tree", "-r", "-z", "--name-only", one, now).split("\0")
-            )
-        )
-        for one in (f"{plan.failed}^{{tree}}", plan.tree)
-    ]
-    return sorted(changed[0] & changed[1])
+    """Return the paths that are neither as the attempt left them nor as they were before it."""
+
+    def changed_since(tree: str) -> set[str]:
+        output = files.run_git("diff-tree", "-r", "-z", "--name-only", tree, now)
+        return {path for path in output.split("\0") if path}
+
+    return sorted(changed_since(f"{plan.failed}^{{tree}}") & changed_since(plan.tree))
 
 
 def _move_head(files: WorktreeFiles, plan: Restoring) -> None:
-    """Let HEAD be what it was, with its branch."""
-    why, ref = ("-m", "sequencer: an attempt failed"), f"refs/heads/{plan.branch}"
+    """Restore HEAD and its branch."""
+    log_message, ref = ("-m", "sequencer: an attempt failed"), f"refs/heads/{plan.branch}"
     if not plan.branch:
-        files.run_git("update-ref", *why, "--no-deref", "HEAD", plan.head)
+        files.run_git("update-ref", *log_message, "--no-deref", "HEAD", plan.head)
         return
     if files.run_git("rev-parse", ref) == plan.tip != plan.head:
-        files.run_git("update-ref", *why, ref, plan.head, plan.tip)
-    files.run_git("symbolic-ref", *why, "HEAD", ref)
+        files.run_git("update-ref", *log_message, ref, plan.head, plan.tip)
+    files.run_git("symbolic-ref", *log_message, "HEAD", ref)
 
 
 def complete(files: WorktreeFiles, tell: Callable[[str], object]) -> None:
-    """Make up for a restoration that was cut off.
+    """Complete a restoration that was interrupted, if there is one.
 
     Raises:
-        Unkept: it can't be made up for.
+        Unkept: it can't be completed.
     """
     plan = Restoring.of(files.worktree.restoring)
     if plan is None:
@@ -461,22 +460,22 @@ def complete(files: WorktreeFiles, tell: Callable[[str], object]) -> None:
     try:
         with files.index(0) as index:
             files.look(index, plan.tree)
-            told = restored(files, plan, index)
+            obstacle = restore(files, plan, index)
     except _FAILURES as error:
         raise Unkept(_reason(error)) from error
-    if told is not None:
-        tell(f"the changes of a failed attempt stay: {told}; {plan.failed} has them too")
+    if obstacle is not None:
+        tell(f"the changes of a failed attempt stay: {obstacle}; {plan.failed} has them too")
     else:
         tell(f"the changes of a failed attempt were set aside in commit {plan.failed[:12]}")
 
 
 def forget(git: Git, run: str | None) -> None:
-    """Remove the refs of all attempts of *run*; where git fails, they stay."""
+    """Remove the refs of all attempts of *run*; if git fails, they stay."""
     folder = attempts_of(run)
     with contextlib.suppress(GitFailed, SequencerError):
-        told = git.text("for-each-ref", "--format=delete %(refname) %(objectname)", folder)
-        if told:
-            git.run("update-ref", "--stdin", stdin=f"{told}\n".encode())
+        commands = git.text("for-each-ref", "--format=delete %(refname) %(objectname)", folder)
+        if commands:
+            git.run("update-ref", "--stdin", stdin=f"{commands}\n".encode())
 
 
 _FAILURES = (Unkept, GitFailed, SequencerError, OSError)

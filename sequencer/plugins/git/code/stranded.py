@@ -1,14 +1,13 @@
-"""Work that no branch of a person's has yet: of runs that have ended, and commits left aside.
+"""Work that is on no person's branch yet: of runs that have ended, and commits that HEAD has left.
 
-A run with a worktree may end without its merge, or be started over before it; its branch is named
-until the branch it came from has its commits, or until it is removed. What merges a worktree asks
-for its HEAD, so a commit that HEAD has left is merged by nobody, and git forgets one without a
-branch. git's own log of HEAD tells what was left by a checkout or a switch; each such commit gets
-a branch beside that of the worktree and is named in the same way.
+A run with a worktree may end, or start over, without a merge. Its branch is reported until the
+branch that it came from has its commits, or until it is removed. A merge takes the HEAD of a
+worktree, so commits that HEAD has left are never merged, and git deletes commits without a branch.
+Git's log of HEAD shows what a checkout or a switch has left; each such commit gets a branch, whose
+name starts with the worktree's branch, and is reported too.
 
-Not promised: commits that were never checked out, that `reset` or `rebase` has replaced (that is
-a decision), or where git keeps no log of HEAD (``core.logAllRefUpdates``). Work that was taken
-over by a squash or a cherry-pick is not known to be merged.
+Not promised: commits that were never checked out, that `reset` or `rebase` has replaced (a
+decision), or without a log of HEAD (``core.logAllRefUpdates``); merges by squash or cherry-pick.
 """
 
 from __future__ import annotations
@@ -26,47 +25,47 @@ from sequencer.errors import run_option
 from sequencer.plugins.git.process import Git
 
 MOST_READ = 1024 * 1024
-"""Of the log of HEAD, at its end."""
+"""How many bytes at the end of the log of HEAD are read."""
 MOST_TIPS = 100
 _LEFT = re.compile(
     rb"^([0-9a-f]{40,64}) [0-9a-f]{40,64} [^\t\n]*\tcheckout: moving from ", re.MULTILINE
 )
 _NUMBERED = re.compile(r"\.left([0-9]*)")
 LEFT_BRANCH = re.compile(r".+\.left[0-9]*")
-"""The name of a branch that holds what was left."""
+"""The name of a branch for commits that HEAD has left."""
 
 
 class Stranded(NamedTuple):
-    """Commits that no merge of a run or a task takes in, or has taken in yet."""
+    """Commits that no merge of a run or a task contains yet."""
 
     branch: str
-    """Whoever removes it drops them."""
+    """The branch that keeps them; removing it drops them."""
     commits: int
     others: tuple[str, ...] = ()
-    """Branches that have them as well."""
+    """Other branches that have them too."""
     run: str | None = None
-    """Whose work it is; None: of the default run."""
+    """The run that made them; None: the default run."""
     is_of_run: bool = False
-    """It is all that a run has done that has ended, or that was started over."""
+    """Whether they are the whole work of a run that has ended or was started over."""
     run_id: str = ""
-    """Of that run; empty: nobody knows."""
+    """The id of that run; empty: not known."""
     into: str = ""
-    """The branch that the run was started on; empty: none, or nobody knows."""
+    """The branch that the run was started on; empty: none, or not known."""
     folder: str = ""
-    """The worktree, if it has work that is in no commit."""
+    """The worktree, if it has uncommitted work."""
     is_gone: bool = False
-    """The run itself was removed."""
+    """Whether the run itself was removed."""
     is_elsewhere: bool = False
-    """Another branch than `into` is checked out."""
+    """Whether another branch than `into` is checked out."""
     frees: tuple[tuple[str, ...], ...] = ()
-    """Commands without which git does not remove the branch: a worktree has it."""
+    """Commands that free the branch from its worktree; before, git does not remove the branch."""
 
-    def told(self) -> UnmergedWork:
-        """Return it in words."""
-        return UnmergedWork(self.run, self.branch, self.words, self._commands(), self.run_id)
+    def unmerged_work(self) -> UnmergedWork:
+        """Return it as text and commands for people."""
+        return UnmergedWork(self.run, self.branch, self.description, self._commands(), self.run_id)
 
     def _commands(self) -> tuple[str, ...]:
-        """Return the commands that merge it, and that drop it."""
+        """Return two command lines: one merges the work, the other drops it."""
         drop = "; ".join(map(shlex.join, (*self.frees, ("git", "branch", "-D", self.branch))))
         if not self.folder:
             switch = [("git", "switch", self.into)] if self.is_elsewhere else []
@@ -77,100 +76,102 @@ class Stranded(NamedTuple):
         return merge, drop
 
     @property
-    def words(self) -> str:
-        """Return what a person should know."""
-        return self._of_run if self.is_of_run else self._of_agents
+    def description(self) -> str:
+        """Return one sentence for a person: how much work, of which run, on which branch."""
+        return self._run_description if self.is_of_run else self._agent_description
 
     @property
-    def _of_run(self) -> str:
-        """Return the same of a run's work."""
+    def _run_description(self) -> str:
         run = f"run {self.run!r}" if self.run else "the default run"
-        is_one = self.commits == 1
-        what = f"{self.commits} commit{'' if is_one else 's'} of {run}"
+        is_singular = self.commits == 1
+        work = f"{self.commits} commit{'' if is_singular else 's'} of {run}"
         where = f"branch {self.branch}"
         if self.folder:
-            what, where = f"work of {run}", f"{self.folder}, {where}"
-            is_one = True
+            work, where = f"work of {run}", f"{self.folder}, {where}"
+            is_singular = True
         into = f" into {self.into}" if self.into else ""
-        gone = ", which was removed," if self.is_gone else ""
-        return f"{what}{gone} {'is' if is_one else 'are'} not merged{into}: {where}"
+        removed = ", which was removed," if self.is_gone else ""
+        return f"{work}{removed} {'is' if is_singular else 'are'} not merged{into}: {where}"
 
     @property
-    def _of_agents(self) -> str:
-        """Return the same of commits that agents went away from."""
-        is_one = self.commits == 1
-        number = "1 commit of an agent is" if is_one else f"{self.commits} commits of agents are"
+    def _agent_description(self) -> str:
+        is_singular = self.commits == 1
+        number = (
+            "1 commit of an agent is" if is_singular else f"{self.commits} commits of agents are"
+        )
         also = f" (also on {', '.join(self.others)})" if self.others else ""
         return f"{number} merged nowhere: branch {self.branch}{also}"
 
 
-def log_size(place: Path) -> int:
-    """Return how long the log of HEAD in *place* is; 0: there is none."""
+def log_size(git_dir: Path) -> int:
+    """Return the size of the log of HEAD in *git_dir* in bytes; 0: there is none."""
     try:
-        return (place / "logs" / "HEAD").lstat().st_size
+        return (git_dir / "logs" / "HEAD").lstat().st_size
     except OSError:
         return 0
 
 
-def left_in(place: Path, start: int = 0) -> list[str]:
-    """Return the commits that HEAD in *place* was moved away from, by its log from *start* on."""
+def left_in(git_dir: Path, start: int = 0) -> list[str]:
+    """Return the commits that HEAD in *git_dir* has left, as its log says from byte *start* on."""
     try:
-        fd = os.open(place / "logs" / "HEAD", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = os.open(git_dir / "logs" / "HEAD", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return []
     try:
-        about = os.fstat(fd)
-        if not stat.S_ISREG(about.st_mode):
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
             return []
-        told = os.pread(fd, MOST_READ, max(start, about.st_size - MOST_READ))
+        log = os.pread(fd, MOST_READ, max(start, info.st_size - MOST_READ))
     except OSError:
         return []
     finally:
         os.close(fd)
-    found = dict.fromkeys(match.decode() for match in _LEFT.findall(told))
-    return [oid for oid in found if set(oid) != {"0"}][-MOST_TIPS:]
+    commits = dict.fromkeys(match.decode() for match in _LEFT.findall(log))
+    return [oid for oid in commits if set(oid) != {"0"}][-MOST_TIPS:]
 
 
 def stranded(git: Git, left: Collection[str], known: Collection[str]) -> list[str]:
-    """Return those of the commits *left* that none of *known* has, nor another one of them.
+    """Return the commits in *left* that are in the history of no *known* commit.
+
+    Ancestors of other commits in the result are left out.
 
     Raises:
-        GitFailed: git can't tell.
+        GitFailed: git failed.
     """
     if not left:
         return []
-    told = git.text("rev-list", "--ignore-missing", *left, "--not", *known).split()
-    lost = [oid for oid in left if oid in set(told)]
+    unknown = set(git.text("rev-list", "--ignore-missing", *left, "--not", *known).split())
+    lost = [oid for oid in left if oid in unknown]
     return git.text("merge-base", "--independent", *lost).split() if lost else []
 
 
 def keep(git: Git, branch: str, tips: Collection[str], known: Collection[str]) -> list[Stranded]:
-    """Put each of *tips* on a branch beside *branch*; return those that were on none before.
+    """Put each of *tips* on a branch ``BRANCH.leftN``; return those that had none before.
 
-    *known* are commits that have been merged or will be.
+    *known* are commits that are merged or will be.
 
     Raises:
-        GitFailed: git can't.
+        GitFailed: git failed.
     """
-    made = []
+    added = []
     for tip in tips:
-        there = _kept(git, branch)
-        if tip in there.values():
+        branches = _left_branches(git, branch)
+        if tip in branches.values():
             continue
-        number = max((int(n or 1) for n in map(_number, there) if n is not None), default=0) + 1
+        number = max((int(n or 1) for n in map(_number, branches) if n is not None), default=0) + 1
         name = f"{branch}.left{number if number > 1 else ''}"
         git.run("update-ref", f"refs/heads/{name}", tip, "")
-        made.append(described(git, name, tip, known))
-    return made
+        added.append(described(git, name, tip, known))
+    return added
 
 
-def _kept(git: Git, branch: str) -> dict[str, str]:
-    """Return the branches beside *branch* that hold what was left, with their commits."""
+def _left_branches(git: Git, branch: str) -> dict[str, str]:
+    """Return name -> commit for the existing branches ``BRANCH.leftN``."""
     folder = branch.rpartition("/")[0]
     form = "--format=%(objectname) %(refname:lstrip=2)"
-    told = git.text("for-each-ref", form, f"refs/heads/{folder}/").splitlines()
-    named = (line.partition(" ")[::2] for line in told)
-    return {name: oid for oid, name in named if name.startswith(f"{branch}.left")}
+    lines = git.text("for-each-ref", form, f"refs/heads/{folder}/").splitlines()
+    pairs = (line.partition(" ")[::2] for line in lines)
+    return {name: oid for oid, name in pairs if name.startswith(f"{branch}.left")}
 
 
 def _number(name: str) -> str | None:
@@ -179,12 +180,13 @@ def _number(name: str) -> str | None:
 
 
 def described(git: Git, name: str, tip: str, known: Collection[str]) -> Stranded:
-    """Return what branch *name*, made for the commit *tip*, has that none of *known* has.
+    """Return the work on branch *name* at commit *tip* that no *known* commit contains.
 
     Raises:
-        GitFailed: git can't tell.
+        GitFailed: git failed.
     """
     count = int(git.text("rev-list", "--count", tip, "--not", *known))
     form = "--format=%(refname:lstrip=2)"
-    told = git.text("for-each-ref", form, f"--contains={tip}", "refs/heads/").splitlines()
-    return Stranded(name, count, tuple(one for one in told if not LEFT_BRANCH.fullmatch(one)))
+    branches = git.text("for-each-ref", form, f"--contains={tip}", "refs/heads/").splitlines()
+    others = tuple(branch for branch in branches if not LEFT_BRANCH.fullmatch(branch))
+    return Stranded(name, count, others)

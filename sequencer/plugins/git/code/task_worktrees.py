@@ -1,4 +1,4 @@
-"""A worktree for each task of a team that writes, inside of the run's own workspace."""
+"""A worktree for each task of a team that writes, inside the run's workspace."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.workspace import AttemptFolder, InnerWorkspace, Workspace
-from sequencer.plugins.git.code.places import TaskPlaces
+from sequencer.plugins.git.code.task_folders import TaskFolders
 
 
 class TaskWorktrees(InnerWorkspace):
     """Opens folders for attempts at tasks; their work is merged into the outer workspace."""
 
-    def __init__(self, outer: Workspace, make: Callable[[], TaskPlaces]) -> None:
-        """Merge into *outer*; *make* returns the folders of its tasks as *outer* is now."""
+    def __init__(self, outer: Workspace, make: Callable[[], TaskFolders]) -> None:
+        """Merge into *outer*; *make* returns the task folders for the present state of *outer*."""
         super().__init__(outer)
         self._make = make
         self._guard = threading.Lock()
-        self._made: tuple[Path, TaskPlaces] | None = None
+        self._cached: tuple[Path, TaskFolders] | None = None
 
     def open(self, attempt: Attempt) -> AttemptFolder:
         if (node := attempt.node) is None or node.task is None:
             return super().open(attempt)
         shared = partial(super().open, attempt)
         token, run_id = attempt.claim.token, attempt.run_id
-        return self._places.open(node, token, run_id, shared, is_first=attempt.is_first)
+        return self._folders.open(node, token, run_id, shared, is_first=attempt.is_first)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        return (*super().clean(live), *self._places.clean(live))
+        return (*super().clean(live), *self._folders.clean(live))
 
     @property
-    def _places(self) -> TaskPlaces:
+    def _folders(self) -> TaskFolders:
         with self._guard:
             folder = self.outer.folder
-            if self._made is None or self._made[0] != folder:
-                self._made = folder, self._make()
-            return self._made[1]
+            # A run's worktree exists only after `begin`, so the outer folder can change.
+            if self._cached is None or self._cached[0] != folder:
+                self._cached = folder, self._make()
+            return self._cached[1]

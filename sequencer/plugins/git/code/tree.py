@@ -1,8 +1,8 @@
-"""One work tree: where it is, what is dirty in it, what is under way, what its history holds.
+"""One work tree: its folders, its uncommitted changes, operations under way, and its history.
 
-Looks only, but for `forward`. What the run itself writes (its folder, the logs) is never dirt. Not
-promised: that nothing changes between a look and what is done about it; whoever writes has git
-compare once more.
+Only `forward` changes anything. Files that the run itself writes (its folder, the logs) never
+count as changes. Not promised: that nothing changes after a look; code that writes has git compare
+again.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ _WILD = re.compile(r"[*?\[]")
 
 
 class Patterns:
-    """Some patterns of one project: ``*`` and ``?`` within a name, ``**`` for any folders.
+    """Path patterns of one project: ``*`` and ``?`` within a name, ``**`` for any folders.
 
-    A pattern means a path from the project's folder on, or with ``/`` in front from the
-    repository's; one that ends in ``/`` means everything below a folder. One whose last name has
-    no ``*`` or ``?`` means a file of that name, or everything below such a folder. Nothing floats:
-    ``*.md`` is a file of the folder itself, ``**/*.md`` one anywhere below it.
+    A pattern is relative to the project's folder, or with ``/`` in front to the repository's. A
+    pattern that ends in ``/`` matches everything below a folder. A pattern whose last name has no
+    ``*`` or ``?`` matches a file of that name, or everything below such a folder. Patterns match
+    from the start: ``*.md`` is a file in the folder itself, ``**/*.md`` is one anywhere below it.
 
-    >>> found = Patterns(["plans/**/*.md", "out/", "work"], "app")
-    >>> [found.match(path) for path in ("app/plans/a.md", "app/out/x/y", "app/work/x", "plans/a")]
+    >>> patterns = Patterns(["plans/**/*.md", "out/", "work"], "app")
+    >>> paths = ("app/plans/a.md", "app/out/x/y", "app/work/x", "plans/a")
+    >>> [patterns.match(path) for path in paths]
     ['plans/**/*.md', 'out/', 'work', None]
     """
 
     def __init__(self, patterns: Iterable[str], prefix: str = "") -> None:
-        """Read *patterns*; *prefix* is the project's folder from the repository's on."""
+        """Read *patterns*; *prefix* is the project's folder, relative to the repository's."""
         self._patterns: list[tuple[str, list[re.Pattern[str] | None]]] = []
         for pattern in patterns:
             parsed = _compiled(pattern, prefix)
@@ -62,7 +63,7 @@ class Patterns:
         return bool(self._patterns)
 
     def match(self, path: str) -> str | None:
-        """Return the first pattern that means *path* (from the repository's folder on)."""
+        """Return the first pattern that matches *path*, relative to the repository's folder."""
         parts = path.rstrip("/").split("/")
         return next((text for text, parsed in self._patterns if _is_match(parsed, parts)), None)
 
@@ -85,31 +86,31 @@ def _compiled(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
 
 
 def _is_match(pattern: Sequence[re.Pattern[str] | None], parts: Sequence[str]) -> bool:
-    """Match part by part; what was reached so far is a set, so ``**/**/**`` costs no more."""
+    """Match part by part, with a set of reached positions, so ``**/**/**`` costs no more."""
     reached = _with_skipped(pattern, {0})
     for part in parts:
         moved: set[int] = set()
-        for place in reached - {len(pattern)}:
-            wanted = pattern[place]
+        for position in reached - {len(pattern)}:
+            wanted = pattern[position]
             if wanted is None:
-                # At the end it has meant one name at least: `out/**` is not `out` itself.
-                moved |= {place, place + 1}
+                # At the end, ``**`` needs at least one name: `out/**` does not match `out`.
+                moved |= {position, position + 1}
             elif wanted.fullmatch(part):
-                moved.add(place + 1)
+                moved.add(position + 1)
         reached = _with_skipped(pattern, moved)
     return len(pattern) in reached
 
 
-def _with_skipped(pattern: Sequence[re.Pattern[str] | None], places: set[int]) -> set[int]:
-    """Return *places*, and those after a ``**`` that means no folder at all."""
-    for place, wanted in enumerate(pattern[:-1]):
-        if wanted is None and place in places:
-            places.add(place + 1)
-    return places
+def _with_skipped(pattern: Sequence[re.Pattern[str] | None], positions: set[int]) -> set[int]:
+    """Add the positions after each ``**``, which may match no folder; return *positions*."""
+    for position, wanted in enumerate(pattern[:-1]):
+        if wanted is None and position in positions:
+            positions.add(position + 1)
+    return positions
 
 
 STATUS = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=all", "--no-renames")
-"""A rename is a file that is gone and a new one; both may be declared, or neither."""
+"""Without renames: a renamed file is a deleted and a new one, which are declared separately."""
 _SUBMODULE_MODE = 0o160000
 
 
@@ -122,21 +123,21 @@ class Change(StrEnum):
 
 
 class StatusEntry(Struct, frozen=True):
-    """One path that is not as in the commit."""
+    """One path that differs from the commit."""
 
     path: str
-    """With ``/`` at its end: another repository, which git does not look into."""
+    """A ``/`` at its end marks another repository, which git does not look into."""
     change: Change
     is_staged: bool = False
-    """The index has something else than the commit; that is the user's."""
+    """Whether the index differs from the commit, because the user has staged something."""
     is_submodule: bool = False
     is_unmerged: bool = False
     mode: int | None = None
-    """Of the work tree, as git sees it; None if git does not know the path."""
+    """The mode in the work tree, as git sees it; None: git does not track the path."""
 
     @property
     def is_tracked(self) -> bool:
-        """Return whether git knows the path."""
+        """Return whether git tracks the path."""
         return self.mode is not None
 
 
@@ -144,7 +145,7 @@ class TreeStatus(Struct, frozen=True):
     """The state of a work tree."""
 
     commit: str | None
-    """None: the branch has none yet."""
+    """None: the branch has no commit yet."""
     branch: str | None
     """None: HEAD is detached."""
     entries: tuple[StatusEntry, ...] = ()
@@ -154,13 +155,13 @@ def status_of(git: Git) -> TreeStatus:
     """Return the state of the work tree that *git* runs in.
 
     Raises:
-        GitFailed: git can't tell.
+        GitFailed: git failed.
     """
     return parse_status(git.run(*STATUS).stdout)
 
 
 def parse_status(data: bytes) -> TreeStatus:
-    """Return what *data* says."""
+    """Return the status in *data*, the output of `git status` with the flags in `STATUS`."""
     commit = branch = None
     entries = []
     fields = iter(data.decode("utf-8", "surrogateescape").split("\0"))
@@ -177,11 +178,11 @@ def parse_status(data: bytes) -> TreeStatus:
         elif kind == "1":
             entries.append(_changed(rest))
         elif kind == "2":
-            # Only where somebody's git finds renames all the same: both are staged.
-            gone = next(fields, "")
+            # Some versions of git report renames nevertheless: both paths are staged.
+            old_path = next(fields, "")
             entries += [
                 _changed(rest, 8),
-                StatusEntry(gone, Change.DELETED, is_staged=True, mode=0),
+                StatusEntry(old_path, Change.DELETED, is_staged=True, mode=0),
             ]
         elif kind == "u":
             path = rest.split(" ", 9)[9]
@@ -194,7 +195,7 @@ def _changed(rest: str, before_path: int = 7) -> StatusEntry:
     index, tree = parts[0][0], parts[0][1]
     mode = int(parts[4], 8)
     is_submodule = parts[1].startswith("S") or _SUBMODULE_MODE in (mode, int(parts[2], 8))
-    # A path that was announced with `git add -N` is the user's to add.
+    # A path that was announced with `git add -N` counts as staged by the user.
     is_staged = index != "." or tree == "A"
     change = Change.DELETED if "D" in (index, tree) and not mode else Change.MODIFIED
     return StatusEntry(parts[before_path], change, is_staged, is_submodule, mode=mode)
@@ -213,88 +214,88 @@ RUN_FILES = (
     *("flow.json", "flow-*.json", "definition.json", "remote.json", "turnstile*.lock"),
     *("beats/", "results/", "runs/", "activity/", "activity.jsonl"),
 )
-"""What is the run's where its folder is the project's, and all the rest is not."""
+"""The run's files, for a run whose folder is the project's own folder."""
 SHOWN_PATHS = 10
 LOCK_MODE, LOCK_POLL_S = 0o644, 0.02
 PATIENCE_S = 7 * 24 * 3600.0
 _WALKED = 256
-"""Commits that are looked through before git is asked."""
-_LOOKED_BACK = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
+"""How many commits are searched before git is asked."""
+_PARENT = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
 
 
-class Apart(NamedTuple):
-    """How far two histories are from each other, in commits."""
+class Divergence(NamedTuple):
+    """How many commits each of two histories has that the other does not."""
 
     ahead: int
     behind: int
 
 
 class Obstacle(NamedTuple):
-    """Why a work tree can't be brought forward, and what a person does about it."""
+    """Why a work tree can't be fast-forwarded, and what a person can do about it."""
 
     reason: str
     hint: str
 
 
 class Folders(NamedTuple):
-    """Where the run writes by itself."""
+    """The folders and files of a project that the program itself writes."""
 
     project: Path
     state_file: Path
     logs: Path
     others: tuple[Path, ...] = ()
-    """More files and folders that are the program's own, sinks of activities for example."""
+    """More of the program's own files and folders, for example sinks of activities."""
 
 
 class WorkTree:
-    """The work tree that a project lies in."""
+    """The work tree that contains a project."""
 
     def __init__(self, folders: Folders, objects: Objects) -> None:
-        """Look at the tree around ``folders.project``; *objects* reads in the same repository."""
+        """Use the work tree around ``folders.project``; *objects* reads from its repository."""
         self.folders = folders
         self._objects = objects
         self._known: set[tuple[str, str]] = set()
 
-    # --- where it is ---------------------------------------------------------------
+    # --- folders -------------------------------------------------------------------
 
     @cached_property
     def top(self) -> Path:
-        """Return the folder of the work tree; paths are told from there on.
+        """Return the top folder of the work tree; paths are relative to it.
 
         Raises:
-            WorkTreeRefused: the project is in none.
+            WorkTreeRefused: the project is in no work tree.
         """
-        return self._asked("--show-toplevel")
+        return self._rev_parse("--show-toplevel")
 
     @cached_property
     def git_dir(self) -> Path:
-        """Return where this work tree's HEAD and index are."""
+        """Return the folder with this work tree's HEAD and index."""
         usual = self.top / ".git"
-        return usual if usual.is_dir() else self._asked("--absolute-git-dir")
+        return usual if usual.is_dir() else self._rev_parse("--absolute-git-dir")
 
-    def _asked(self, question: str) -> Path:
+    def _rev_parse(self, option: str) -> Path:
         try:
-            told = self._objects.git.at(self.folders.project).run("rev-parse", question).stdout
+            output = self._objects.git.at(self.folders.project).run("rev-parse", option).stdout
         except GitFailed as failed:
             raise WorkTreeRefused(
                 f"is not in a git work tree: {failed.reason}",
                 where=str(self.folders.project),
                 hint="clone the repository that the run is shared through, and work there",
             ) from failed
-        return Path(os.fsdecode(told.removesuffix(b"\n")))
+        return Path(os.fsdecode(output.removesuffix(b"\n")))
 
     @cached_property
     def git(self) -> Git:
-        """Return what runs git at the top, where paths mean what they say."""
+        """Return a `Git` that runs in the top folder, so relative paths need no prefix."""
         return self._objects.git.at(self.top)
 
     @cached_property
     def prefix(self) -> str:
-        """Return the project's folder as seen from the top; empty if it is the top."""
+        """Return the project's folder relative to the top; empty if it is the top."""
         return self._below(self.folders.project) or ""
 
     def _below(self, path: Path) -> str | None:
-        """Return *path* as seen from the top, or None if it is somewhere else."""
+        """Return *path* relative to the top, or None if it is outside."""
         below = os.path.relpath(os.path.realpath(path), os.path.realpath(self.top))
         if below == ".":
             return ""
@@ -306,46 +307,46 @@ class WorkTree:
 
     @cached_property
     def branch(self) -> str | None:
-        """Return the branch that was checked out when this was first asked."""
+        """Return the branch that was checked out at the first call; None: HEAD was detached."""
         try:
             name = self.git.text("symbolic-ref", "--quiet", "HEAD")
         except GitFailed:
             return None
         return name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
 
-    # --- what is the run's own -----------------------------------------------------
+    # --- files of the run ----------------------------------------------------------
 
     def is_own(self, path: str) -> bool:
         """Return whether *path* is a file of the run, not of its code."""
-        return self._own.match(path) is not None
+        return self._run_files.match(path) is not None
 
     @cached_property
-    def _own(self) -> Patterns:
+    def _run_files(self) -> Patterns:
         folders = self.folders
-        project, found = self._below(folders.project) or "", []
+        project, patterns = self._below(folders.project) or "", []
         state = self._below(folders.state_file.parent)
         if state is not None and _holds(state, project):
             name = folders.state_file.name
-            found += [_joined(state, name) for name in (*RUN_FILES, _literal(name))]
-            found.append(_joined(state, f"{_literal(name)}.*"))
+            patterns += [_joined(state, name) for name in (*RUN_FILES, _literal(name))]
+            patterns.append(_joined(state, f"{_literal(name)}.*"))
         elif state is not None:
-            found.append(f"/{_literal(state)}/")
+            patterns.append(f"/{_literal(state)}/")
         logs = self._below(folders.logs)
         if logs is not None and not _holds(logs, project):
-            found.append(f"/{_literal(logs)}/")
+            patterns.append(f"/{_literal(logs)}/")
         for path in folders.others:
             other = self._below(path)
             if other:
-                found += [f"/{_literal(other)}", f"/{_literal(other)}/"]
-        return Patterns(found)
+                patterns += [f"/{_literal(other)}", f"/{_literal(other)}/"]
+        return Patterns(patterns)
 
-    # --- what is there -------------------------------------------------------------
+    # --- changes -------------------------------------------------------------------
 
     def status(self) -> TreeStatus:
-        """Return what differs from the commit, in one process.
+        """Return the differences from the commit; runs one git process.
 
         Raises:
-            WorkTreeRefused: git can't tell.
+            WorkTreeRefused: git failed.
         """
         try:
             return status_of(self.git)
@@ -361,11 +362,11 @@ class WorkTree:
         ]
 
     def under_way(self) -> str | None:
-        """Return what somebody has begun here and not ended: "a merge", … or None."""
+        """Return the git operation that was started here and not ended: "a merge", … or None."""
         return under_way_in(self.git_dir)
 
     def resolve(self, name: str) -> str | None:
-        """Return the object that *name* means, or None; without a process of its own.
+        """Return the object that *name* means, or None; starts no extra process.
 
         Raises:
             WorkTreeRefused: the repository can't be read.
@@ -378,24 +379,24 @@ class WorkTree:
     # --- history -------------------------------------------------------------------
 
     def contains(self, commit: str, ancestor: str) -> bool:
-        """Return whether *ancestor* is *commit* or behind it; mostly without a process."""
+        """Return whether *ancestor* is *commit* or one of its ancestors; mostly without git."""
         if commit == ancestor or (commit, ancestor) in self._known:
             return True
-        is_behind = self._walk(commit, ancestor)
-        if is_behind is None:
+        is_ancestor = self._walk(commit, ancestor)
+        if is_ancestor is None:
             try:
-                done = self.git.run(
+                result = self.git.run(
                     "merge-base", "--is-ancestor", ancestor, commit, accepts=(0, 1, 128)
                 )
             except GitFailed:
                 return False
-            is_behind = done.code == 0
-        if is_behind:
+            is_ancestor = result.code == 0
+        if is_ancestor:
             self._known.add((commit, ancestor))
-        return is_behind
+        return is_ancestor
 
     def _walk(self, commit: str, ancestor: str) -> bool | None:
-        """Look through the newest commits; None: not decided by them."""
+        """Search the newest commits for *ancestor*; None: they do not decide it."""
         waiting, seen = deque([commit]), {commit}
         for _ in range(_WALKED):
             if not waiting:
@@ -407,7 +408,7 @@ class WorkTree:
             if data is None:
                 return None
             head = data.split(b"\n\n", 1)[0]
-            parents = [oid.decode("ascii") for oid in _LOOKED_BACK.findall(head)]
+            parents = [oid.decode("ascii") for oid in _PARENT.findall(head)]
             if ancestor in parents:
                 return True
             waiting += [oid for oid in parents if oid not in seen]
@@ -415,7 +416,7 @@ class WorkTree:
         return None
 
     def commit_text(self, commit: str) -> str:
-        """Return what *commit* says; empty if it is not here."""
+        """Return the headers and message of *commit*; empty if it is not in the repository."""
         try:
             data = self._objects.read(commit, "commit")
         except GitFailed as failed:
@@ -424,22 +425,23 @@ class WorkTree:
 
     @property
     def is_shallow(self) -> bool:
-        """Return whether the history that is here begins somewhere in its middle."""
+        """Return whether this clone has only the newest part of the history."""
         return (self.common_dir / "shallow").exists()
 
-    def apart(self, commit: str, other: str) -> Apart:
+    def divergence(self, commit: str, other: str) -> Divergence:
         """Return how far *commit* is from *other*."""
         try:
-            told = self.git.text("rev-list", "--left-right", "--count", f"{commit}...{other}")
-            ahead, behind = map(int, told.split())
+            counts = self.git.text("rev-list", "--left-right", "--count", f"{commit}...{other}")
+            ahead, behind = map(int, counts.split())
         except (GitFailed, ValueError) as failed:
             raise self.refused(f"histories can't be compared: {failed}") from failed
-        return Apart(ahead, behind)
+        return Divergence(ahead, behind)
 
     def is_whole(self, commit: str) -> bool:
-        """Return whether all is here that *commit* has and the commit that is checked out has not.
+        """Return whether all objects of *commit* that HEAD does not have are in the repository.
 
-        As git asks after a fetch; what a partial clone has left with its remote is no lack.
+        Git checks the same after a fetch. Objects that a partial clone left on its remote do not
+        count as missing.
         """
         flags = ("--quiet", "--objects", "--exclude-promisor-objects")
         try:
@@ -450,16 +452,16 @@ class WorkTree:
 
     @cached_property
     def patient_git(self) -> Git:
-        """Return what runs git at the top for as long as it takes.
+        """Return a `Git` that runs in the top folder with a very long time limit.
 
-        Killed while it writes files, it would leave half of them and a locked index.
+        If git were killed while it writes files, it would leave half of them and a locked index.
         """
         return self._objects.git.at(self.top, timeout_s=PATIENCE_S)
 
     def forward(self, commit: str) -> Obstacle | None:
-        """Fast-forward to *commit*; return what is in the way if that can't be done.
+        """Fast-forward to *commit*; return the obstacle if that is not possible.
 
-        Whatever the reason, nothing was changed but git's ORIG_HEAD: it looks first.
+        In that case nothing has changed except git's ORIG_HEAD, because git checks first.
         """
         settings = ("merge.autoStash=false", "merge.verifySignatures=false", "merge.ff=only")
         try:
@@ -471,30 +473,30 @@ class WorkTree:
 
     @cached_property
     def common_dir(self) -> Path:
-        """Return where the repository is that all its work trees share."""
+        """Return the folder of the repository, which all its work trees share."""
         return common_of(self.git_dir)
 
     def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
-        named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
+        files = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
         hint = f"see what 'git merge --ff-only {commit[:12]}' says"
         folders = (self.git_dir, self.common_dir)
-        lock = next(filter(None, (in_the_way(failed.stderr, one) for one in folders)), None)
+        lock = next(filter(None, (in_the_way(failed.stderr, path) for path in folders)), None)
         if lock is not None:
-            return Obstacle(f"{failed.reason}: {lock.words}", lock.hint)
+            return Obstacle(f"{failed.reason}: {lock.description}", lock.hint)
         if "index.lock" in failed.stderr:
             hint = "wait for the git process that works there"
-        elif named:
+        elif files:
             hint = "move these files out of the way"
-        return Obstacle(f"{failed.reason} {', '.join(named[:10])}".strip(), hint)
+        return Obstacle(f"{failed.reason} {', '.join(files[:10])}".strip(), hint)
 
     @contextlib.contextmanager
     def locked(self, path: Path, wait_s: float, hint: str) -> Iterator[None]:
-        """Keep others from *path* while the block runs; *hint* is for who waits in vain.
+        """Hold the lock *path* while the block runs; *hint* is for a person if that fails.
 
         Raises:
-            WorkTreeRefused: somebody has kept it for *wait_s*.
+            WorkTreeRefused: another process has held it for *wait_s*.
         """
-        # A new object each time: one that is held already would let its own thread in again.
+        # A new object each time: the same object would let its own thread in twice.
         lock = FileLock(path, timeout=wait_s, mode=LOCK_MODE, fallback_to_soft=False)
         try:
             lock.acquire(poll_interval=LOCK_POLL_S)
@@ -514,30 +516,30 @@ _Note = TypeVar("_Note", bound=Frozen)
 
 
 def read_note(path: Path, kind: type[_Note], max_bytes: int) -> _Note | None:
-    """Return the note at *path*; None where there is none, or none that can be read."""
+    """Return the note at *path*; None: it does not exist or can't be read."""
     with contextlib.suppress(OSError, CorruptState, ValidationError):
         return kind.model_validate_json(read_regular(path, 0, max_bytes))
     return None
 
 
 def write_note(path: Path, note: Frozen, mode: int) -> None:
-    """Make *note* what stands at *path*, whole or not at all."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    """Write *note* to *path* atomically."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(fresh, flags, mode), "wb") as file:  # noqa: PTH123 - a descriptor
+    with open(os.open(temporary, flags, mode), "wb") as file:  # noqa: PTH123 - a descriptor
         file.write(note.model_dump_json().encode())
         file.flush()
         os.fsync(file.fileno())
-    fresh.replace(path)
+    temporary.replace(path)
 
 
 def under_way_in(git_dir: Path) -> str | None:
-    """Return what was begun and not ended where *git_dir* has HEAD and index; see `WorkTree`."""
+    """Return the git operation under way in *git_dir*, if any; see `WorkTree.under_way`."""
     return next((text for name, text in _UNDER_WAY.items() if (git_dir / name).exists()), None)
 
 
 def listed(paths: Collection[str], hide: Callable[[str], str] = str) -> str:
-    """Return *paths* for a message, the first few of many."""
+    """Return the first few of *paths* for a message, and how many more there are."""
     shown = ", ".join(repr(hide(path)) for path in list(paths)[:SHOWN_PATHS])
     more = len(paths) - SHOWN_PATHS
     return shown + (f" and {more} more" if more > 0 else "")
@@ -552,5 +554,5 @@ def _joined(folder: str, pattern: str) -> str:
 
 
 def _literal(path: str) -> str:
-    """Return the pattern that means *path* and nothing else."""
+    """Return the pattern that matches only *path*."""
     return re.sub(r"([*?\[])", r"[\1]", path)

@@ -1,7 +1,7 @@
-"""Which work of a project's runs nobody has merged yet: one look at its branches and notes.
+"""Lists the work of a project's runs that is not merged yet, from its branches and notes.
 
-A branch counts as merged when the commit that is checked out has all of it, or the branch that
-its run was started on. Nothing is listed of a run that is under way. Nothing is written.
+A branch counts as merged when the checked-out commit contains all of it, or when the branch that
+its run was started on does. Work of a run that is under way is not listed. Nothing is written.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from sequencer.plugins.git.code.worktrees import BRANCHES, RUN_BRANCHES, Phase, 
 from sequencer.plugins.git.process import Git, GitFailed
 
 LOOK_S = 10.0
-"""So long git may take to compare the branches."""
+"""How long git may take to compare the branches."""
 MOST_BRANCHES = 100
 _HEADS = "refs/heads/"
 
 
 class Unmerged(Struct, frozen=True):
-    """Looks for what no merge has taken in."""
+    """Looks for work that is not merged."""
 
     git: Git
-    """Runs in the project's folder, and only looks."""
+    """Runs in the project's folder, and only reads."""
     trees: Mapping[str | None, TaskTrees]
-    """Of each run of the project."""
+    """Name of a run -> its worktrees, for each run of the project."""
     is_under_way: Callable[[str | None, str], bool]
-    """Whether the run of this name still is the one with this id, and not complete."""
+    """Whether the run of this name still has this id and is not complete."""
 
-    def found(self) -> Iterator[Stranded]:
-        """Yield what is not merged, by branch; nothing where git can't tell."""
+    def find(self) -> Iterator[Stranded]:
+        """Yield the unmerged work, sorted by branch; stop if git fails."""
         with contextlib.suppress(GitFailed, SequencerError):
             notes = {note.branch: (run, note) for run, note in self._notes()}
             tips = self._tips()
@@ -55,20 +55,20 @@ class Unmerged(Struct, frozen=True):
                     yield run, note
 
     def _tips(self) -> dict[str, str]:
-        """Return the branches of runs and tasks that the commit here does not have."""
+        """Return branch -> tip for runs' branches, and left commits, that HEAD does not contain."""
         form = "--format=%(objectname) %(refname:lstrip=2)"
         folders = (f"{_HEADS}{kind}/" for kind in (BRANCHES, RUN_BRANCHES))
         argv = ("for-each-ref", "--no-merged=HEAD", form, *folders)
-        told = self.git.run(*argv, timeout_s=LOOK_S).stdout.decode("utf-8", "surrogateescape")
-        named = (line.partition(" ")[::2] for line in told.splitlines())
+        output = self.git.run(*argv, timeout_s=LOOK_S).stdout.decode("utf-8", "surrogateescape")
+        pairs = (line.partition(" ")[::2] for line in output.splitlines())
         return {
             name: tip
-            for tip, name in named
+            for tip, name in pairs
             if LEFT_BRANCH.fullmatch(name) or name.startswith(f"{RUN_BRANCHES}/")
         }
 
     def _without_note(self, branch: str, tip: str) -> Iterator[Stranded]:
-        """Yield what is on *branch*, of which only its name says whose it is."""
+        """Yield the work on *branch*; without a note, only the branch's name says which run's."""
         known = {ref_part(slug(run or "default")): run for run in reversed([*self.trees])}
         part = branch.split("/")[1]
         run, is_gone = known.get(part, part), part not in known
@@ -84,8 +84,8 @@ class Unmerged(Struct, frozen=True):
         if note.phase is not Phase.ADDING and is_ours:
             with contextlib.suppress(GitFailed, SequencerError):
                 status = status_of(trees.git_of(note))
-                has_files = any(not trees.checkout.is_own(one.path) for one in status.entries)
-                # What is merged is its HEAD, wherever its branch is.
+                has_files = any(not trees.checkout.is_own(entry.path) for entry in status.entries)
+                # A merge would take its HEAD, even if that is not on its branch.
                 tip = status.commit or tip
         count = 0 if tip is None else commits_of(self.git, note, tip)
         if not (count or has_files):
@@ -94,7 +94,7 @@ class Unmerged(Struct, frozen=True):
         if is_ours:
             frees.append(("git", "worktree", "remove", "--force", str(folder)))
         if not is_ours and os.path.lexists(folder):
-            # No command of git's in it: its configuration may be an agent's.
+            # No git command may run in it: an agent may have written its configuration.
             frees.append(("rm", "-rf", str(folder)))
         if not is_ours and any(git_dirs(trees.checkout.common_dir, folder)):
             frees.append(("git", "worktree", "prune"))
@@ -113,12 +113,12 @@ class Unmerged(Struct, frozen=True):
 
 
 def commits_of(git: Git, note: Worktree, tip: str | None = None) -> int:
-    """Return how many commits of a run's work are merged neither here nor where it came from.
+    """Return the number of commits of a run that are neither in HEAD nor in its start branch.
 
-    *tip* is the newest; None: that of its branch, which may be gone.
+    *tip* is the newest commit; None: the tip of its branch, which may be missing.
 
     Raises:
-        GitFailed: git can't tell.
+        GitFailed: git failed.
     """
     tip = tip or _tip(git, note.branch)
     into = _tip(git, note.checked_out) if note.checked_out else None
@@ -127,10 +127,10 @@ def commits_of(git: Git, note: Worktree, tip: str | None = None) -> int:
 
 def _tip(git: Git, branch: str) -> str | None:
     argv = ("rev-parse", "--verify", "--quiet", f"{_HEADS}{branch}")
-    done = git.run(*argv, accepts=(0, 1), timeout_s=LOOK_S)
-    return done.stdout.decode("ascii", "replace").strip() or None
+    result = git.run(*argv, accepts=(0, 1), timeout_s=LOOK_S)
+    return result.stdout.decode("ascii", "replace").strip() or None
 
 
 def _count(git: Git, tip: str, known: Sequence[str]) -> int:
-    done = git.run("rev-list", "--count", tip, "--not", *known, timeout_s=LOOK_S)
-    return int(done.stdout)
+    result = git.run("rev-list", "--count", tip, "--not", *known, timeout_s=LOOK_S)
+    return int(result.stdout)

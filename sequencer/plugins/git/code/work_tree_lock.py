@@ -1,13 +1,13 @@
-"""Who works in a work tree: a note in git's own folder of it, and a lock beside it.
+"""The work-tree lock: a note and a kernel lock in git's folder say which step works in the tree.
 
-The note is written when a step begins, and the tree was clean then. So what is dirty when it ends
-is that step's, and its next attempt may continue with it; what was changed since then is not. The
-kernel lock keeps the tree for one process while its agents work; with its process it is gone.
+The note is written when a step starts, and the tree is clean then. So changes at its end are that
+step's, and its next attempt may continue with them; later changes are not. The kernel lock keeps
+the tree for one process while its agents work, and ends with that process.
 
-That an attempt's code is to be pushed is noted before its commit is written. So after a kill one
-knows which commits nobody has accepted: they are put on a branch of their own, and the tree's is
-taken back. Not promised: that files are taken back which have changes besides (they stay as they
-are), or a branch on which a person has continued.
+Before an attempt's commit is written, the note says that its code will be pushed. So after a kill
+it is known which commits were not accepted: they get their own branch, and the tree's branch is
+reset. Not promised: that files with other changes are reset (they stay as they are), or a branch on
+which a person has continued.
 """
 
 from __future__ import annotations
@@ -35,45 +35,45 @@ from sequencer.store.identity import is_proven_dead, is_same_boot, this_process
 NOTE, LOCK = "sequencer-work.json", "sequencer-work.lock"
 AGENTS_LOCK, AGENTS_MARK = "sequencer-work.agents.lock", "sequencer-work.agents"
 LOCK_WAIT_S = 60.0
-"""Who holds the lock looks at one `git status` meanwhile."""
+"""Long enough for one `git status` by the process that holds the note's lock."""
 PROBE_S = 0.25
-"""Whoever only asks holds the lock of the agents for less."""
+"""A process that only probes holds the agents' lock for less time."""
 TAKE_S = 5.0
-"""The time in which a tree that was free a moment ago is free again."""
+"""A tree that was free a moment ago is free again within this time."""
 ENDED_S = 2.0
-"""By then the agents of a process that was killed are gone."""
+"""By this time the agents of a killed process have ended."""
 MAX_LEFT = 10_000
-"""Changed paths after an attempt that are remembered; with more nobody can tell them apart."""
+"""Most changed paths that are remembered after an attempt; with more, none are."""
 _MAX_BYTES = 16 * 1024 * 1024
 
 
 KEPT = "sequencer-kept"
-"""Where branches with work that was not accepted are."""
+"""Prefix of branches with work that was not accepted."""
 _NAMES = 20
 _PARENT = re.compile(r"^parent ([0-9a-f]+)$", re.MULTILINE)
 
 
 class Collecting(Frozen):
-    """Code of an attempt that is to be pushed, and may have been."""
+    """Code of an attempt that will be pushed, or may have been pushed already."""
 
     base: str
-    """The commit on which the attempt began."""
+    """The commit on which the attempt started."""
     commit: str
-    """What its agent has left; what is committed for it is on top."""
+    """The commit that its agent left; the commit of declared files is on top of it."""
     ref: str
     kept: str
-    """What the branch is called that has it if it is not accepted."""
+    """The name of the branch that keeps the code if it is not accepted."""
     token: Counter
 
 
 class Note(Frozen):
-    """The step that has begun here last."""
+    """The step that started last in a work tree."""
 
     top: str
-    """The work tree: a copy of it has a copy of the note."""
+    """The path of the work tree; it shows whether the note was copied with the tree."""
     run: str | None
     state: str
-    """Where the state of its run is on this machine."""
+    """The state file of its run on this machine."""
     run_id: str
     step_index: Counter
     loop: Loop | None
@@ -81,20 +81,20 @@ class Note(Frozen):
     attempt: Counter
     owner: Owner
     branch: str | None = None
-    """What was checked out; None: an earlier version has written the note."""
+    """The branch that was checked out; None: an older version has written the note."""
     collecting: Collecting | None = None
     left: Mapping[str, str] | None = None
-    """The changed paths when its agents had ended, and how each was; None: nobody has looked."""
+    """Changed path -> fingerprint, after its agents had ended; None: not recorded."""
 
     def is_of_step(self, head: Head) -> bool:
-        """Return whether *head* stands where the step has begun, and has ended its attempt."""
-        there = (self.run_id, self.step_index, self.loop, self.work)
-        is_there = there == (head.run_id, head.step_index, head.loop, head.work)
-        # Who looks while holding a claim asks about the step behind it.
-        return is_there and not _claims_of(head, this_process())
+        """Return whether *head* is still at the step of this note, with its attempt ended."""
+        step = (self.run_id, self.step_index, self.loop, self.work)
+        is_same_step = step == (head.run_id, head.step_index, head.loop, head.work)
+        # A process that holds a claim asks about the step after it.
+        return is_same_step and not _claims_of(head, this_process())
 
     def is_at_work(self) -> bool:
-        """Return whether its process holds a step of its run, and may be alive."""
+        """Return whether its process holds a step of its run and may be alive."""
         if is_proven_dead(self.owner):
             return False
         try:
@@ -102,36 +102,36 @@ class Note(Frozen):
         except (CorruptState, OSError):
             return True
         claims = content.get("claims")
-        held = claims if isinstance(claims, list) else []
-        owners = [claim.get("owner") for claim in held if isinstance(claim, dict)]
+        claims = claims if isinstance(claims, list) else []
+        owners = [claim.get("owner") for claim in claims if isinstance(claim, dict)]
         nonces = [owner.get("nonce") for owner in owners if isinstance(owner, dict)]
         return content.get("run_id") == self.run_id and self.owner.nonce in nonces
 
 
 class WorkTreeLock:
-    """The note of one work tree, as one run sees it."""
+    """The note and the lock of one work tree, used by one run."""
 
     def __init__(self, tree: WorkTree, run: str | None, state: Path, committer: Committer) -> None:
-        """Speak for the run called *run*, whose state is in the file *state*."""
+        """Act for the run called *run*, whose state is in the file *state*."""
         self._tree = tree
         self._run = run
         self._state = state
         self._committer = committer
         self.base: str | None = None
-        """The commit on which the agents that are at work here have begun; None: none are."""
-        self._agents: FileLock | None = None
+        """The commit on which this process's agents started here; None: none work here."""
+        self._agents_lock: FileLock | None = None
         """Held while agents of this process work here."""
 
     def note(self) -> Note | None:
-        """Return who has begun here last; None where nobody has, or that can't be read."""
+        """Return the note of the step that started here last; None: none, or not readable."""
         note = read_note(self._tree.git_dir / NOTE, Note, _MAX_BYTES)
         return note if note is not None and note.top == str(self._tree.top) else None
 
     def ensure_free(self, note: Note | None, head: Head) -> None:
-        """Return if no other run than that of *head* works here, as *note* has it.
+        """Return if, according to *note*, no run other than that of *head* works here.
 
         Raises:
-            WorkTreeRefused: one does.
+            WorkTreeRefused: another run works here.
         """
         if note is not None and note.run_id != head.run_id and note.is_at_work():
             raise self._tree.refused(
@@ -142,39 +142,39 @@ class WorkTreeLock:
     # --- while agents work ---------------------------------------------------------
 
     def ensure_work_tree_free(self, note: Note | None) -> bool:
-        """Return when no agents of another process work here, *note* being who began last.
+        """Check that no agents of another process work here; *note* is the last step's.
 
-        Returns whether some may have till now.
+        Returns whether such agents may have worked here until now.
 
         Raises:
-            WorkTreeBusy: some do.
+            WorkTreeBusy: agents of another process still work here.
         """
-        if self._agents is not None:
+        if self._agents_lock is not None:
             return False
         if not self._take(PROBE_S):
             raise self._busy(note)
         was_killed = self._mark.exists()
         self._give_back()
         if was_killed and note is not None and is_same_boot(note.owner):
-            # Its agents are ended by their guards meanwhile.
+            # In this time, the guards of its agents end them.
             time.sleep(ENDED_S)
         return was_killed or self.note() != note
 
     def occupy(self, note: Note | None) -> None:
-        """Keep the tree for the agents of this process, until `vacate` or its end.
+        """Keep the tree for agents of this process, until `vacate` or the end of the process.
 
         Raises:
-            WorkTreeRefused: others were faster.
+            WorkTreeRefused: another process was faster.
         """
-        if self._agents is None and not self._take(TAKE_S):
+        if self._agents_lock is None and not self._take(TAKE_S):
             busy = self._busy(note)
             raise self._tree.refused(busy.message, busy.hint)
         with contextlib.suppress(OSError):
             self._mark.touch(LOCK_MODE)
 
     def vacate(self) -> None:
-        """Let others have the tree, if it was kept for this process."""
-        if self._agents is not None:
+        """Free the tree, if it is kept for this process."""
+        if self._agents_lock is not None:
             with contextlib.suppress(OSError):
                 self._mark.unlink(missing_ok=True)
             self._give_back()
@@ -182,15 +182,15 @@ class WorkTreeLock:
     @property
     def is_occupied(self) -> bool:
         """Return whether the tree is kept for this process."""
-        return self._agents is not None
+        return self._agents_lock is not None
 
     @property
     def _mark(self) -> Path:
-        """Return the file that is there while somebody keeps the tree, or was killed meanwhile."""
+        """Return the file that exists while a process keeps the tree, or if it was killed then."""
         return self._tree.git_dir / AGENTS_MARK
 
     def _take(self, timeout_s: float) -> bool:
-        # Any thread may give it back, and no child has it.
+        # Any thread may release it, and child processes do not inherit it.
         lock = FileLock(
             self._tree.git_dir / AGENTS_LOCK,
             timeout=timeout_s,
@@ -204,19 +204,21 @@ class WorkTreeLock:
             return False
         except OSError as error:
             raise self._tree.refused(f"can't be locked: {error.strerror}") from error
-        self._agents = lock
+        self._agents_lock = lock
         return True
 
     def _give_back(self) -> None:
-        lock, self._agents = self._agents, None
+        lock, self._agents_lock = self._agents_lock, None
         if lock is not None:
             lock.release()
 
     def _busy(self, note: Note | None) -> WorkTreeBusy:
-        who = f"process {note.owner.pid} of run {note.run or 'default'!r}" if note else "a process"
+        process = (
+            f"process {note.owner.pid} of run {note.run or 'default'!r}" if note else "a process"
+        )
         pid = note.owner.pid if note else "PID"
         return WorkTreeBusy(
-            f"agents of {who} are still working in this work tree",
+            f"agents of {process} are still working in this work tree",
             where=f"work tree {self._tree.top}",
             hint=f"it is free once they end; if that process is stopped, 'kill -CONT {pid}' "
             f"resumes it and 'kill {pid}' ends it; or work in a clone of your own",
@@ -226,20 +228,20 @@ class WorkTreeLock:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Note | None]:
-        """Keep the note as it is while the block runs, but for `begin`; give it.
+        """Give the block the note; no other process can change it while the block runs.
 
         Raises:
-            WorkTreeRefused: it can't be locked.
+            WorkTreeRefused: the lock is held for too long.
         """
         hint = "another process is looking at it; start again"
         with self._tree.locked(self._tree.git_dir / LOCK, LOCK_WAIT_S, hint):
             yield self.note()
 
     def begin(self, head: Head, branch: str | None = None) -> Note:
-        """Note that the step at which *head* stands begins here, on *branch*, by this process.
+        """Write and return the note that this process starts the step of *head* on *branch*.
 
         Raises:
-            WorkTreeRefused: it can't be written.
+            WorkTreeRefused: the note can't be written.
         """
         owner, before = this_process(), self.note()
         note = Note(
@@ -253,27 +255,27 @@ class WorkTreeLock:
             attempt=max(_claims_of(head, owner), default=1),
             owner=owner,
             branch=branch,
-            # Of another attempt at the same time; who leaves last looks whether it was accepted.
+            # Keep that of a parallel attempt; the last to leave checks whether it was accepted.
             collecting=None if before is None or before.owner != owner else before.collecting,
         )
         self._write(note)
         return note
 
     def collect(self, collecting: Collecting | None) -> None:
-        """Note that code is to be pushed; None: that this is over.
+        """Write to the note that code will be pushed; None: that this is done.
 
         Raises:
-            WorkTreeRefused: it can't be written.
+            WorkTreeRefused: the note can't be written.
         """
         note = self.note()
         if note is not None and note.collecting != collecting:
             self._write(note.replace(collecting=collecting))
 
     def end(self, note: Note, dirty: Iterable[str]) -> None:
-        """Note that the agents of *note* have ended, and have left *dirty* paths as they are now.
+        """Write to *note* that its agents have ended and left the *dirty* paths as they are now.
 
         Raises:
-            WorkTreeRefused: it can't be written.
+            WorkTreeRefused: the note can't be written.
         """
         left = marks(self._tree.top, dirty)
         self._write(note.replace(left=left if len(left) <= MAX_LEFT else None))
@@ -285,28 +287,33 @@ class WorkTreeLock:
         except OSError as error:
             raise self._tree.refused(f"{path} can't be written: {error.strerror}") from error
 
-    # --- the way back --------------------------------------------------------------
+    # --- taking code back ----------------------------------------------------------
 
     def plan(
         self, claim: Claim, branch: str, commit: str, theirs: str | None, *, has_more: bool
     ) -> None:
-        """Note that the code of *claim*'s attempt is to be pushed: up to *commit*, or *has_more*.
+        """Write to the note that the code of *claim*'s attempt, up to *commit*, will be pushed.
 
-        *theirs* is what was accepted last.
+        *has_more*: declared files will be committed on top. *theirs* is the last accepted commit.
 
         Raises:
-            WorkTreeRefused: it can't be written.
+            WorkTreeRefused: the note can't be written.
         """
         base = self.base
         if base is not None and theirs is not None and self._tree.contains(theirs, base):
             base = theirs
         if base is not None and (has_more or commit != base):
-            ref, kept = f"refs/heads/{branch}", self.kept_name(claim)
-            plan = Collecting(base=base, commit=commit, ref=ref, kept=kept, token=claim.token)
+            ref, kept_branch = f"refs/heads/{branch}", self.kept_name(claim)
+            plan = Collecting(
+                base=base, commit=commit, ref=ref, kept=kept_branch, token=claim.token
+            )
             self.collect(plan)
 
     def due_back(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
-        """Return what of the attempt in *note* the branch has and *theirs* has not, if it has."""
+        """Return the plan in *note* and HEAD, if HEAD has code of the attempt that is not accepted.
+
+        *theirs* is the last accepted commit. None: there is nothing to take back.
+        """
         plan = None if note is None else note.collecting
         commit = None if plan is None else self._tree.resolve("HEAD")
         if plan is None or commit is None or commit == plan.base:
@@ -315,12 +322,12 @@ class WorkTreeLock:
         return None if is_accepted or not self._is_of_attempt(plan, commit) else (plan, commit)
 
     def take_back(self, note: Note | None, theirs: str | None) -> str | None:
-        """Take the branch back if that is due; return what is told of it, or None.
+        """Reset the branch if it has code that was not accepted; return a notice, or None.
 
-        For one process at a time, while no agent works.
+        Only one process may call this at a time, while no agent works.
 
         Raises:
-            WorkTreeRefused: it can't be done.
+            WorkTreeRefused: the branch can't be reset.
         """
         due = self.due_back(note, theirs)
         if due is None:
@@ -329,15 +336,16 @@ class WorkTreeLock:
         base = plan.base
         if theirs is not None and self._tree.contains(theirs, base):
             base = theirs if self._tree.contains(commit, theirs) else base
-        name = self.kept(plan.kept, commit)
+        # First put the code on its own branch, so that the reset loses nothing.
+        name = self.keep(plan.kept, commit)
         self._reset(base)
         self.collect(None)
         branch = plan.ref.removeprefix("refs/heads/")
-        told = f"branch {branch} is at {base[:12]} again, the last accepted commit"
-        return f"{told}; the work that was not accepted is on branch {name}"
+        notice = f"branch {branch} is at {base[:12]} again, the last accepted commit"
+        return f"{notice}; the work that was not accepted is on branch {name}"
 
     def _is_of_attempt(self, plan: Collecting, commit: str) -> bool:
-        """Return whether *commit* is what the attempt of *plan* has left, with nothing on top."""
+        """Return whether *commit* is the last commit of the attempt in *plan*, not a later one."""
         if self._tree.resolve(plan.ref) != commit:
             return False
         if commit == plan.commit:
@@ -359,10 +367,10 @@ class WorkTreeLock:
                     f"'git reset --keep {base}', then start again",
                 ) from failed
 
-    def kept(
+    def keep(
         self, base: str, commit: str, selection: Selection | None = None, text: str = ""
     ) -> str:
-        """Have a branch called like *base* hold *selection* on top of *commit*; return its name.
+        """Put *selection* on top of *commit* on a branch *base* or ``BASE.N``; return its name.
 
         Raises:
             WorkTreeRefused: git can't write it.
@@ -370,10 +378,10 @@ class WorkTreeLock:
         for number in range(1, _NAMES):
             name = base if number == 1 else f"{base}.{number}"
             ref = f"refs/heads/{name}"
-            there = self._tree.resolve(ref)
-            if selection is None and there is not None and self._tree.contains(there, commit):
+            tip = self._tree.resolve(ref)
+            if selection is None and tip is not None and self._tree.contains(tip, commit):
                 return name
-            if there not in (None, commit):
+            if tip not in (None, commit):
                 continue
             try:
                 self._committer.snapshot(selection or Selection(), commit, ref, text)
@@ -383,11 +391,11 @@ class WorkTreeLock:
         raise self._tree.refused(f"has too many branches {base}.N", "remove old ones")
 
     def kept_name(self, claim: Claim) -> str:
-        """Return what the branch of an attempt's work is called; see `kept`."""
+        """Return the name of the branch that keeps an attempt's work; see `keep`."""
         return f"{KEPT}/{ref_part(slug(self._run or 'default'))}/{claim.step_index}-{claim.token}"
 
     def accepted(self, head: Head, theirs: str | None) -> str | None:
-        """Return the newest commit that the state *head* or the remote (*theirs*) has accepted."""
+        """Return the newest accepted commit: that of the state *head*, or the remote's *theirs*."""
         work = None if head.work is None else head.work.commit
         if work is None or self._tree.resolve(work) is None:
             return theirs
@@ -395,20 +403,20 @@ class WorkTreeLock:
 
 
 def marks(top: Path, paths: Iterable[str]) -> dict[str, str]:
-    """Return of each path below *top* what another one, or the same one changed, has not."""
-    found = {}
+    """Return path -> fingerprint of the file below *top*, which changes with the file."""
+    result = {}
     for path in paths:
         try:
-            there = (top / path).lstat()
+            info = (top / path).lstat()
         except OSError:
-            found[_key(path)] = "gone"
+            result[_key(path)] = "gone"
         else:
-            found[_key(path)] = f"{there.st_mode:o}-{there.st_size}-{there.st_mtime_ns}"
-    return found
+            result[_key(path)] = f"{info.st_mode:o}-{info.st_size}-{info.st_mtime_ns}"
+    return result
 
 
 def changed_since(note: Note, top: Path, paths: Iterable[str]) -> list[str]:
-    """Return those of *paths* that somebody has changed since the agents of *note* have ended."""
+    """Return the *paths* that have changed since the agents of *note* ended."""
     if note.left is None:
         return []
     now = {path: marks(top, [path])[_key(path)] for path in paths}
@@ -416,10 +424,10 @@ def changed_since(note: Note, top: Path, paths: Iterable[str]) -> list[str]:
 
 
 def _key(path: str) -> str:
-    """Return *path* as text that JSON takes, whatever its bytes."""
+    """Return *path* as text that is valid in JSON, whatever bytes it has."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _claims_of(head: Head, owner: Owner) -> list[int]:
-    """Return which attempts *owner* has claimed in *head*."""
+    """Return the numbers of the attempts that *owner* has claimed in *head*."""
     return [claim.attempt for claim in head.claims if claim.owner.nonce == owner.nonce]

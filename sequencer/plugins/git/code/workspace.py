@@ -1,9 +1,9 @@
-"""The checkout of a project, shared with other clones: its code moves with the state of the run.
+"""The checkout of a project whose code other clones share: code moves with the state of the run.
 
-A step begins on the code that the state goes with; what it has committed, or may be committed for
-it, is pushed together with the state, by the store, so that both move in one. Nothing here forces
-or merges: a branch is fast-forwarded or left alone, and what does not fit is told to a person
-before anything runs; only code that was not accepted is taken back (see `WorkTreeLock.take_back`).
+A step starts on the code that belongs to the state. Its commits, and the files that are committed
+for it, are pushed by the store together with the state, in one push. Nothing here forces or merges:
+a branch is fast-forwarded or left alone, and if that is not possible, a person is told before
+anything runs. Only code that was not accepted is reset (see `WorkTreeLock.take_back`).
 """
 
 from __future__ import annotations
@@ -52,15 +52,16 @@ class GitWorkspace(Workspace):
     ) -> None:
         """Move the code of *run* (None: the default run) between *tree* and *remote*.
 
-        *state* is where the run's state is on this machine. *redaction* finds secrets in files,
-        and hides them in what *tell* hears, which a person should know.
+        *state* is the run's state file on this machine. *redaction* finds secrets in files, and
+        hides them in the notices for people that *tell* gets.
         """
         super().__init__(tree.folders.project)
         self._tree = tree
         self._remote = remote
         self._seen: Note | None = None
-        """Who had begun in the tree when it was found to be ready."""
-        self._told: Note | None = None
+        """The note of the work tree at the time when it was found ready."""
+        self._reported: Note | None = None
+        """The note whose leftover changes were reported last."""
         self._run = run
         self._work = work
         self._options = commit
@@ -68,11 +69,11 @@ class GitWorkspace(Workspace):
         self._tolerated = tree.patterns(work.tolerated)
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
-        self._tenancy = WorkTreeLock(tree, run, state, self._committer)
+        self._work_tree_lock = WorkTreeLock(tree, run, state, self._committer)
         self.cargo: RefMove | None = None
-        """What is to move with what was collected last; None: the remote has the code already."""
-        self._left: set[str] = set()
-        """Commits that steps have begun with here, or ended with."""
+        """The move that goes with the last collected work; None: the remote has the code."""
+        self._used: set[str] = set()
+        """Commits with which steps have started or ended here."""
 
     # --- names ---------------------------------------------------------------------
 
@@ -82,38 +83,38 @@ class GitWorkspace(Workspace):
 
     @cached_property
     def branch(self) -> str | None:
-        """Return the branch that moves; None: none is checked out, so nothing can."""
+        """Return the branch that moves; None: no branch is checked out, so nothing can move."""
         return self._tree.branch if self._work.branch == CURRENT else self._work.branch
 
     @property
     def refs(self) -> dict[str, str]:
-        """Return where to fetch the remote's branch to."""
+        """Return the remote's branch -> the local ref to fetch it into."""
         if self.branch is None:
             return {}
         return {f"refs/heads/{self.branch}": self._local}
 
     @property
     def _local(self) -> str:
-        # The remote may be an address, and that is no part of a ref.
+        # The remote may be an address, which can't be part of a ref.
         return f"refs/worktree/sequencer-work/{slug(self._remote.name)}/{self.branch}"
 
     def _theirs(self, head: Head) -> str | None:
-        """Return where the branch is on the remote, as far as is known; None: it is not there.
+        """Return the remote's commit of the branch, as far as known; None: it has no such branch.
 
-        The code of an accepted state is there too: it was moved with the state, and the
-        local ref is older until the next fetch. That its commit is here says nothing of
-        the rest of it, which a fetch that was killed has not brought; that it was left here does.
+        The remote also has the code of an accepted state, which moved with the state; the local
+        ref is older until the next fetch. That commit counts only if a step used it here: a fetch
+        that was killed may have brought the commit without its files.
         """
         fetched = self._tree.resolve(self._local)
         work = head.work
-        if work is None or work.branch != self.branch or not self._was_left_here(work.commit):
+        if work is None or work.branch != self.branch or not self._was_used_here(work.commit):
             return fetched
         if fetched is None or self._tree.contains(work.commit, fetched):
             return work.commit
         return fetched
 
-    def _was_left_here(self, commit: str) -> bool:
-        if commit in self._left:
+    def _was_used_here(self, commit: str) -> bool:
+        if commit in self._used:
             return True
         checked_out = self._tree.resolve("HEAD")
         return checked_out is not None and self._tree.contains(checked_out, commit)
@@ -124,12 +125,12 @@ class GitWorkspace(Workspace):
         self._settle()
         status = self._tree.status()
         commit = self._ensure_branch(status, head)
-        note = self._tenancy.note()
-        self._tenancy.ensure_free(note, head)
-        has_changed = self._tenancy.ensure_work_tree_free(note)
+        note = self._work_tree_lock.note()
+        self._work_tree_lock.ensure_free(note, head)
+        has_changed = self._work_tree_lock.ensure_work_tree_free(note)
         if self._has_taken_back(note, head) or has_changed:
-            # What its agents have left they had not left before.
-            status, note = self._tree.status(), self._tenancy.note()
+            # The files and the note may have changed meanwhile, so read them again.
+            status, note = self._tree.status(), self._work_tree_lock.note()
             commit = self._ensure_branch(status, head)
         self._ensure_clean(status, head, note)
         self._seen = note
@@ -142,30 +143,30 @@ class GitWorkspace(Workspace):
             raise self._diverged(commit, theirs)
 
     def _has_taken_back(self, note: Note | None, head: Head) -> bool:
-        """Take back what was not accepted before *head*; return whether there was something."""
-        theirs = self._tenancy.accepted(head, self._theirs(head))
-        if self._tenancy.is_occupied or self._tenancy.due_back(note, theirs) is None:
+        """Take back code that was not accepted before *head*; return whether there was any."""
+        theirs = self._work_tree_lock.accepted(head, self._theirs(head))
+        if self._work_tree_lock.is_occupied or self._work_tree_lock.due_back(note, theirs) is None:
             return False
-        # Another run's state may have accepted it; the remote says so in any case.
+        # Another run's state may have accepted it; a fetch shows that in any case.
         self._remote.fetch(self.refs)
-        theirs = self._tenancy.accepted(head, self._theirs(head))
-        with self._tenancy.locked() as newest:
-            if told := self._tenancy.take_back(newest, theirs):
-                self._tell(told)
+        theirs = self._work_tree_lock.accepted(head, self._theirs(head))
+        with self._work_tree_lock.locked() as newest:
+            if notice := self._work_tree_lock.take_back(newest, theirs):
+                self._tell(notice)
         return True
 
     def _settle(self) -> None:
-        """End a commit that a kill has cut off: its files would seem to be staged by somebody."""
+        """Complete a commit that a kill interrupted; else its files would seem to be staged."""
         if self._committer.is_cut_off():
-            with self._tenancy.locked():
+            with self._work_tree_lock.locked():
                 self._committer.settle()
 
     def _ensure_clean(self, status: TreeStatus, head: Head, note: Note | None) -> None:
-        """Return if what is dirty is what the step of *head* has left here itself."""
+        """Return if all uncommitted changes are leftovers of the step of *head*, else raise."""
         dirty = [entry.path for entry in self._tree.dirt(status, self._tolerated)]
         if not dirty:
             return
-        way_out = (
+        hint = (
             "commit them, put them away ('git stash -u%s'), or have git ignore them; "
             "list paths that may stay like this in store.work.tolerated"
         )
@@ -174,17 +175,17 @@ class GitWorkspace(Workspace):
             raise self._tree.refused(
                 f"branch {self.branch} has uncommitted changes ({paths}): "
                 + listed(dirty, self._hide),
-                way_out % "",
+                hint % "",
             )
         if changed := changed_since(note, self._tree.top, dirty):
             number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
             raise self._tree.refused(
                 f"{number} changed since attempt {note.attempt} ended, and the next one would "
                 f"commit that as its own: {listed(changed, self._hide)}",
-                way_out % " -- PATH",
+                hint % " -- PATH",
             )
-        if note != self._told:
-            self._told = note
+        if note != self._reported:
+            self._reported = note
             unknown = ", or someone changed since" if note.left is None else ""
             self._tell(
                 f"continues with what attempt {note.attempt} left{unknown}: {paths}, "
@@ -192,12 +193,12 @@ class GitWorkspace(Workspace):
             )
 
     def _ensure_branch(self, status: TreeStatus, head: Head) -> str:
-        """Return the commit that is checked out, if it is the one of the run's branch."""
-        # First: a rebase detaches HEAD, and then no branch can be switched to.
-        if begun := self._tree.under_way():
+        """Return the checked-out commit if the run's branch is checked out, else raise."""
+        # First, because a rebase detaches HEAD, and the hint below would not help then.
+        if operation := self._tree.under_way():
             where = "" if status.branch is None else f" on branch {status.branch}"
             hint = "finish it or abort it, then start again"
-            raise self._tree.refused(f"{begun} is under way{where}", hint)
+            raise self._tree.refused(f"{operation} is under way{where}", hint)
         wanted = self.branch or status.branch
         if self._work.branch == CURRENT and (known := self._branch_of(head)) is not None:
             wanted = known
@@ -207,46 +208,46 @@ class GitWorkspace(Workspace):
                     "look at who wrote that state: 'sequencer history'",
                 )
         if status.branch is None or wanted is None:
-            told = f"; the run's code is on {wanted}" if wanted else ""
+            detail = f"; the run's code is on {wanted}" if wanted else ""
             hint = f"{typed_command('git', 'switch', wanted or 'BRANCH')}, then start again"
-            raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
+            raise self._tree.refused(f"HEAD is detached: no branch is checked out{detail}", hint)
         if status.branch != wanted:
             raise self._tree.refused(
                 f"branch {status.branch} is checked out, but the run's code is on {wanted}",
                 f"{typed_command('git', 'switch', wanted)}, or set store.work.branch",
             )
-        # Another one may have been checked out when this process began.
+        # Another branch may have been checked out when this process started.
         self.branch = wanted
         if status.commit is None:
             raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first commit")
         return status.commit
 
     def _branch_of(self, head: Head) -> str | None:
-        """Return which branch the run of *head* is on: where its first step began, at the latest.
+        """Return the branch of the run of *head*, which its first step decides.
 
-        None: no step of it was accepted, and none has begun in this work tree last.
+        None: no step of it was accepted, and the last step in this work tree is another run's.
         """
         if head.work is not None:
             return head.work.branch
-        note = self._tenancy.note()
+        note = self._work_tree_lock.note()
         return note.branch if note is not None and note.run_id == head.run_id else None
 
     def enter(self, head: Head) -> None:
-        was_occupied = self._tenancy.is_occupied
+        was_occupied = self._work_tree_lock.is_occupied
         try:
-            with self._tenancy.locked() as note:
-                self._tenancy.ensure_free(note, head)
-                self._tenancy.occupy(note)
+            with self._work_tree_lock.locked() as note:
+                self._work_tree_lock.ensure_free(note, head)
+                self._work_tree_lock.occupy(note)
                 if note != self._seen:
-                    # Somebody has worked here since it was found to be ready.
+                    # Another step has started here since the tree was found ready.
                     self._ensure_clean(self._tree.status(), head, note)
-                self._seen = self._tenancy.begin(head, self.branch)
+                self._seen = self._work_tree_lock.begin(head, self.branch)
             self._bring(head)
             if not was_occupied:
-                self._tenancy.base = self._tree.resolve("HEAD")
+                self._work_tree_lock.base = self._tree.resolve("HEAD")
         except BaseException:
             if not was_occupied:
-                self._tenancy.vacate()
+                self._work_tree_lock.vacate()
             raise
 
     def _bring(self, head: Head) -> None:
@@ -263,13 +264,13 @@ class GitWorkspace(Workspace):
 
     def _forward(self, theirs: str) -> None:
         commit = self._tree.resolve("HEAD")
-        self._left.add(theirs)
+        self._used.add(theirs)
         if commit is None or self._tree.contains(commit, theirs):
             return
         if not self._tree.contains(theirs, commit):
             raise self._diverged(commit, theirs)
         if not self._tree.is_whole(theirs):
-            # It would be half checked out, and git believes that it has what its refs name.
+            # Git trusts its refs, so a plain fetch would not bring what is missing.
             self._remote.refetch(self.refs)
             if not self._tree.is_whole(theirs):
                 raise self._tree.refused(
@@ -305,7 +306,7 @@ class GitWorkspace(Workspace):
                 )
             selection = self._selector.select(status)
             more, branch = bool(selection.chosen), str(self.branch)
-            self._tenancy.plan(claim, branch, commit, theirs, has_more=more)
+            self._work_tree_lock.plan(claim, branch, commit, theirs, has_more=more)
             try:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
@@ -314,8 +315,8 @@ class GitWorkspace(Workspace):
             self.cargo = move if commit != theirs else None
             if self.cargo is None and (head.work is not None or self._work.branch != CURRENT):
                 return None
-            self._left.add(commit)
-            # Without a move the run learns its branch, and stays on it.
+            self._used.add(commit)
+            # Even without a move, this records the branch, and the run stays on it.
             return Work(branch=branch, commit=commit)
         raise self._tree.refused(
             f"someone else keeps committing on branch {self.branch}",
@@ -323,43 +324,43 @@ class GitWorkspace(Workspace):
         )
 
     def merged(self, claim: Claim, head: Head, work: Work) -> Work | str:
-        """Return *work* as it is: only code that moves with the state is accepted."""
+        """Return *work* unchanged: only code that moves with the state is accepted."""
         del claim, head
         return work
 
     def obstacle(self, head: Head) -> SequencerError | None:
-        """Return why the next step of *head* can't start here; the remote is not asked."""
+        """Return why the next step of *head* can't start here; does not ask the remote."""
         try:
-            self._ensure_clean(self._tree.status(), head, self._tenancy.note())
+            self._ensure_clean(self._tree.status(), head, self._work_tree_lock.note())
         except SequencerError as error:
             return error
         return None
 
     def publish(self, head: Head) -> None:
-        """Do nothing: the code has moved with the state."""
+        """Do nothing: the code moves with the state."""
 
     def leave(self, head: Head | None) -> None:
-        """Release the folder, and note what the step left there if it is still the current one."""
-        if not self._tenancy.is_occupied:
+        """Release the folder; note the step's leftover files if it is still the current step."""
+        if not self._work_tree_lock.is_occupied:
             return
         try:
-            note = self._tenancy.note()
-            is_its_own = note is not None and note.owner.nonce == this_process().nonce
-            # Where nobody knows how it ended, who comes next finds out.
+            note = self._work_tree_lock.note()
+            is_own_note = note is not None and note.owner.nonce == this_process().nonce
+            # Without a head the result is not known; the next process finds out.
             if (
                 head is not None
-                and is_its_own
-                and self._tenancy.take_back(note, self._tenancy.accepted(head, None))
+                and is_own_note
+                and self._work_tree_lock.take_back(note, self._work_tree_lock.accepted(head, None))
             ):
-                note = self._tenancy.note()
-            if note is not None and is_its_own and (head is None or note.is_of_step(head)):
+                note = self._work_tree_lock.note()
+            if note is not None and is_own_note and (head is None or note.is_of_step(head)):
                 dirt = self._tree.dirt(self._tree.status(), self._tolerated)
-                self._tenancy.end(note, [entry.path for entry in dirt])
+                self._work_tree_lock.end(note, [entry.path for entry in dirt])
         except SequencerError as error:
-            # Then nobody can tell it from what comes later, and its next attempt goes on with all.
+            # Without the note, the next attempt continues with all changes, whoever made them.
             self._tell(f"can't record what the step left: {error.message}")
         finally:
-            self._tenancy.vacate()
+            self._work_tree_lock.vacate()
 
     def _committed(
         self, selection: Selection, status: TreeStatus, commit: str, claim: Claim, step: str
@@ -370,14 +371,15 @@ class GitWorkspace(Workspace):
             message = self._message(claim, step)
             written = self._committer.commit(selection, commit, ref, message)
             commit, selection = written.commit, written.selection
-        declared = [one for one in selection.skipped if one.is_declared]
-        for one in declared[:SHOWN_PATHS]:
-            self._tell(f"not committed: {self._hide(one.path)!r} {one.reason}")
+        declared = [skipped for skipped in selection.skipped if skipped.is_declared]
+        for skipped in declared[:SHOWN_PATHS]:
+            self._tell(f"not committed: {self._hide(skipped.path)!r} {skipped.reason}")
         if len(declared) > SHOWN_PATHS:
             more = len(declared) - SHOWN_PATHS
             self._tell(f"not committed: {more} more; 'sequencer plan --commit'")
-        done = {one.path for one in selection.chosen}
-        left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
+        committed = {chosen.path for chosen in selection.chosen}
+        dirt = self._tree.dirt(status, self._tolerated)
+        left = [entry.path for entry in dirt if entry.path not in committed]
         if left:
             self._tell(
                 f"{listed(left, self._hide)}: not committed, so no other clone gets them; no "
@@ -398,31 +400,31 @@ class GitWorkspace(Workspace):
         trailers = [f"{name.title()}: {facts[name]}" for name in _TRAILERS]
         return self._hide("\n".join([self._options.first_line(facts), "", *trailers]) + "\n")
 
-    # --- where work tree and remote have parted ------------------------------------
+    # --- when work tree and remote have diverged -----------------------------------
 
-    # Commands are written so that they can be typed as they stand, whatever a branch is called.
+    # Names are quoted, so that people can copy the commands whatever a branch is called.
 
     def _diverged(self, commit: str, theirs: str) -> WorkTreeRefused:
-        """Return that the branch is at *commit* here and at *theirs* there, neither behind."""
+        """Return the error for a branch that has diverged: *commit* here, *theirs* there."""
         if self._tree.is_shallow:
             return self._cut_short(theirs)
-        remote, apart = self._remote.name, self._tree.apart(commit, theirs)
-        there = quote(f"{remote}/{self.branch}")
+        remote, divergence = self._remote.name, self._tree.divergence(commit, theirs)
+        remote_branch = quote(f"{remote}/{self.branch}")
         return self._tree.refused(
-            f"branch {self.branch} has diverged: {apart.ahead} commits are only here, "
-            f"{apart.behind} only on {remote!r}",
-            f"bring both together ('git fetch {remote}', then 'git rebase {there}'), "
-            f"or set yours aside ('git branch mine', then 'git reset --keep {there}')",
+            f"branch {self.branch} has diverged: {divergence.ahead} commits are only here, "
+            f"{divergence.behind} only on {remote!r}",
+            f"bring both together ('git fetch {remote}', then 'git rebase {remote_branch}'), "
+            f"or set yours aside ('git branch mine', then 'git reset --keep {remote_branch}')",
         )
 
     def _without(self, theirs: str | None, wanted: str) -> WorkTreeRefused:
-        """Return that the remote does not have the code that the state goes with, *wanted*."""
+        """Return the error for a remote without *wanted*, the code that belongs to the state."""
         if self._tree.is_shallow and theirs is not None:
             return self._cut_short(wanted)
-        remote, lacks = self._remote.name, "is gone" if theirs is None else "was moved back"
+        remote, change = self._remote.name, "is gone" if theirs is None else "was moved back"
         pushed = quote(f"{wanted}:refs/heads/{self.branch}")
         return self._tree.refused(
-            f"branch {self.branch} of {remote!r} {lacks}: it does not have commit "
+            f"branch {self.branch} of {remote!r} {change}: it does not have commit "
             f"{wanted[:12]}, which belongs to the state",
             f"'git push {remote} {pushed}' from "
             "a clone that has it; to continue without it, 'sequencer reset' starts a new run on "
@@ -430,7 +432,7 @@ class GitWorkspace(Workspace):
         )
 
     def _cut_short(self, commit: str) -> WorkTreeRefused:
-        """Return that the history of the branch which is here does not reach back to *commit*."""
+        """Return the error for a shallow clone whose history does not reach back to *commit*."""
         return self._tree.refused(
             f"this clone is shallow: its history of branch {self.branch} ends before commit "
             f"{commit[:12]}, so this clone can't tell whether the branch has it",
@@ -448,26 +450,26 @@ class GitWorkspace(Workspace):
         before = self._theirs(head)
         if not selection.chosen and (before is None or self._tree.contains(before, commit)):
             return None
-        base = self._tenancy.kept_name(claim)
-        name = self._tenancy.kept(base, commit, selection, self._message(claim, step))
+        base = self._work_tree_lock.kept_name(claim)
+        name = self._work_tree_lock.keep(base, commit, selection, self._message(claim, step))
         ref = f"refs/heads/{name}"
-        kept = self._tree.resolve(ref)
+        tip = self._tree.resolve(ref)
         try:
-            pushed = self._remote.push([RefMove(ref, None, kept)]).verdict
+            verdict = self._remote.push([RefMove(ref, None, tip)]).verdict
         except (GitFailed, RemoteUnreachable, NoAtomicPush):
-            pushed = PushVerdict.UNKNOWN
-        if pushed is not PushVerdict.ACCEPTED:
+            verdict = PushVerdict.UNKNOWN
+        if verdict is not PushVerdict.ACCEPTED:
             self._tell(f"branch {name} exists only here: it could not be pushed")
         return name
 
 
 class StoreWorkspace(GitWorkspace):
-    """A checkout whose code is fetched and pushed by the store of its run, with the state."""
+    """A checkout whose code the run's store fetches and pushes together with the state."""
 
     def __init__(
         self, store: GitStore, settings: Settings, run: str | None, redaction: Redaction
     ) -> None:
-        """Have *store* move the code of *run*."""
+        """Let *store* move the code of *run*."""
         branch = store.branch
         tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
         super().__init__(
@@ -484,7 +486,7 @@ class StoreWorkspace(GitWorkspace):
         branch.code_refs = lambda: self.refs
 
     def ready(self, head: Head) -> None:
-        """Fetch the newest code, which others may have pushed; check that a step may start on it.
+        """Fetch the newest code and state; check that a step may start on them.
 
         Raises: see `Workspace.ready`.
         """
@@ -493,14 +495,14 @@ class StoreWorkspace(GitWorkspace):
         super().ready(self._store.view().head or head)
 
     def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
-        """Commit what is declared, and push it together with the next state that names it."""
+        """Commit the declared files; they are pushed with the next state that names the commit."""
         work = super().collect(claim, step, head)
         self._store.branch.cargo = self.cargo
         return work
 
 
 def of_store(request: CodeRequest) -> Workspace | None:
-    """Return the checkout of the run that a git store keeps; None: its code does not move."""
+    """Return the checkout for a run in a git store; None: another store, or no code moves."""
     store, settings = request.store, request.settings
     if not isinstance(store, GitStore) or settings.store.work.branch == NONE:
         return None
@@ -508,12 +510,12 @@ def of_store(request: CodeRequest) -> Workspace | None:
 
 
 def folders_of(settings: Settings, state_file: Path) -> Folders:
-    """Return where the program itself writes in the project, for a run with *state_file*."""
+    """Return the project's files and folders that the program writes for *state_file*'s run."""
     return Folders(
         settings.project_dir,
         state_file,
         settings.logs_dir,
-        # The files of the project that activities are written to.
+        # Files of the project into which activities are written.
         tuple(
             settings.project_dir / sink.path
             for sink in activity_of(settings).sinks.values()

@@ -1,7 +1,8 @@
-"""One worktree of a task: where it is, which branch it has, how far it has come.
+"""One worktree of a task or a run: its folder, its branch, and the phase it is in.
 
-A note beside it says so from before it is made until after it is gone. So whoever finds it
-after a kill knows what is half-made, what is somebody's work and what was only being merged.
+A note next to the folder says all that. It is written before git makes the worktree and removed
+after the worktree is gone. So after a kill, the next process knows whether a worktree is
+half-made, holds an agent's work, or was only used for a merge.
 """
 
 from __future__ import annotations
@@ -27,67 +28,67 @@ from sequencer.store import folder as folders
 from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
 
 FOLDER = "worktrees"
-"""In the folder of the run."""
+"""Name of the folder with all worktrees, inside the folder of the run."""
 BRANCHES, RUN_BRANCHES = "sequencer-team", "sequencer-run"
-"""Of tasks, and of runs that have a worktree of their own."""
+"""First part of the branch names of tasks, and of runs with their own worktree."""
 TRAILER = "Sequencer-Token:"
 SUBJECT_CHARS = 72
-"""Of the first line of a commit's message, as git shows it whole in lists."""
+"""Longest first line of a commit message that git shows uncut in lists."""
 _IGNORED = "# Work of agents that run at present: of no commit, and not to be edited.\n*\n"
 _MAX_BYTES = 64 * 1024
 _OWN_MODE = 0o600
 UNPROVEN_S = 600.0
-"""So long a process is waited for that may be alive somewhere else."""
+"""How long a worktree is left to a process that may be alive on another machine."""
 _REMOVAL_S = 5.0
 _PAUSE_S = 0.05
 
 
 class Phase(StrEnum):
-    """How far a worktree has come."""
+    """The phase that a worktree is in."""
 
     ADDING = "adding"
-    """git makes it: what is in it is nobody's work."""
+    """Git is creating it: it holds no one's work yet."""
     WORKING = "working"
-    """An agent works in it, or has."""
+    """An agent works in it, or has worked in it."""
     MERGING = "merging"
-    """Its branch has everything, and the folder is only where the merge is made."""
+    """Its branch has all the work; the folder is only used to make the merge."""
     KEPT = "kept"
-    """It holds what can't be committed: a person has to look at it."""
+    """It holds files that can't be committed: a person has to look at it."""
     LEFT = "left"
-    """Only its branch is left, with work of a run that was not merged."""
+    """Only its branch remains, with work of a run that was not merged."""
 
 
 class Worktree(Frozen):
-    """What the note says."""
+    """The note of one worktree."""
 
     name: str
-    """Of the folder, and the last part of the branch's name."""
+    """Name of the folder, and last part of the branch's name."""
     task: str
-    """Empty: it is the run's, and all its steps work in it."""
+    """Empty: it is the run's worktree, and all steps of the run work in it."""
     subject: str = ""
-    """What the task is about, for messages; a note from before this was kept has none."""
+    """What the task is about, for messages; empty in notes of older versions."""
     token: Counter
     run_id: str
     branch: str
     base: str
-    """The commit on which it was begun."""
+    """The commit that it was created from."""
     checked_out: str | None = None
-    """The branch of the checkout then; empty: none was, None: a note from before this was kept."""
+    """The checkout's branch at that time; empty: none, None: a note of an older version."""
     owner: Owner
     phase: Phase = Phase.ADDING
     git_dir: str = ""
-    """Where its HEAD and index are; empty while it is added."""
+    """Git's folder with its HEAD and index; empty while it is being added."""
     looked_at: Counter = 0
-    """Bytes of the log of its HEAD that were looked through for commits that it has left."""
+    """How many bytes of its HEAD's log were searched for commits that HEAD has left."""
     why: str = ""
-    """Why the work of a complete run was not merged, which is said until it is."""
+    """Why the work of a complete run was not merged; reported until it is merged."""
     hint: str = ""
-    """What to do about that."""
+    """What a person should do about that."""
     restoring: dict[str, str] = Field(default_factory=dict)
-    """What of a failed attempt is being set aside; see `set_aside.Restoring`."""
+    """The unfinished restoration after a failed attempt; see `set_aside.Restoring`."""
 
     @property
-    def place(self) -> Path:
+    def admin_dir(self) -> Path:
         """Return `git_dir` as a path."""
         return Path(self.git_dir)
 
@@ -98,16 +99,16 @@ class Worktrees:
     def __init__(
         self, run_folder: Path, run: str | None = None, hide: Callable[[str], str] = str
     ) -> None:
-        """Look into the folder of *run* (None: the default run), where the state is too.
+        """Use the folder of *run* (None: the default run), which also holds its state.
 
-        *hide* takes the secrets out of what commits say.
+        *hide* removes secrets from commit messages.
         """
         self._run, self._hide = run or "default", hide
-        # As git tells it: links in the path would make it another one.
+        # Git resolves links in paths too, and its paths are compared with this one.
         self.path = Path(os.path.realpath(run_folder)) / FOLDER
 
     def prepare(self) -> None:
-        """Make the folder, with everything in it ignored."""
+        """Create the folder, with everything in it ignored by git."""
         folder = folders.made(self.path)
         with contextlib.suppress(FileExistsError):
             fd = folder.open(".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -115,20 +116,20 @@ class Worktrees:
                 file.write(_IGNORED)
 
     def folder(self, worktree: Worktree) -> Path:
-        """Return the top of *worktree*."""
+        """Return the top folder of *worktree*."""
         return self.path / worktree.name
 
     def is_free(self, name: str) -> bool:
-        """Return whether nothing is left of a worktree called *name*."""
+        """Return whether neither a folder nor a note of a worktree called *name* exists."""
         return not os.path.lexists(self.path / name) and not self._note(name).exists()
 
     def write(self, worktree: Worktree) -> Worktree:
-        """Write the note of *worktree*, whole or not at all; return *worktree*."""
+        """Write the note of *worktree* atomically; return *worktree*."""
         write_note(self._note(worktree.name), worktree, _OWN_MODE)
         return worktree
 
     def read(self, name: str) -> Worktree | None:
-        """Return the note of the worktree called *name*; None: it is gone, or can't be read."""
+        """Return the note of the worktree called *name*; None: missing or unreadable."""
         note = read_note(self._note(name), Worktree, _MAX_BYTES)
         return note if note is not None and note.name == name else None
 
@@ -137,20 +138,20 @@ class Worktrees:
         self._note(worktree.name).unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        """Return the names of all that have a note."""
+        """Return the names of all worktrees with a note, sorted."""
         with contextlib.suppress(OSError):
             return sorted(path.stem for path in self.path.glob("*.json"))
         return []
 
     def is_abandoned(self, worktree: Worktree) -> bool:
-        """Return whether the process that has made *worktree* is gone, as far as one can know."""
+        """Return whether the process that made *worktree* has ended, as far as can be known."""
         if is_proven_dead(worktree.owner):
             return True
         try:
             age_s = time.time() - self._note(worktree.name).stat().st_mtime
         except OSError:
             return False
-        # A container's process can't be looked for from another one.
+        # A process in another container, or on another machine, can't be looked up.
         owner = worktree.owner
         is_out_of_sight = not is_same_boot(owner) or owner.pid_ns != pid_namespace()
         return is_out_of_sight and age_s > UNPROVEN_S
@@ -161,14 +162,14 @@ class Worktrees:
     # --- messages of commits -------------------------------------------------------
 
     def merge_message(self, worktree: Worktree) -> str:
-        """Return what the merge of *worktree* says."""
+        """Return the message for the merge commit of *worktree*."""
         task = _one_line(worktree.task)
         first = f"Merge task {task}" if task else f"Merge run {self._run}"
         subject = _one_line(worktree.subject)
         return self._message(worktree, f"{first}: {subject}" if subject else first)
 
     def left_message(self, worktree: Worktree) -> str:
-        """Return what a commit of what the agent has left in *worktree* says."""
+        """Return the message for the commit of the agent's uncommitted files in *worktree*."""
         task, subject = _one_line(worktree.task), _one_line(worktree.subject)
         if not task:
             body = "What the agents of the run had not committed themselves."
@@ -182,7 +183,7 @@ class Worktrees:
         return self._hide("\n\n".join((short, *body, lines)) + "\n")
 
     def trailers(self, run_id: str, task: str) -> str:
-        """Return the lines that the merges of all attempts at *task* have."""
+        """Return the lines that are in the merge message of every attempt at *task*."""
         names = {"Run": self._run, "Run-Id": run_id, "Task": task}
         lines = (f"Sequencer-{name}: {_one_line(text)}" for name, text in names.items())
         return self._hide("\n".join(lines))
@@ -194,93 +195,94 @@ def name_of(task: str, token: int) -> str:
 
 
 def branch_of(run: str | None, name: str, branches: str = BRANCHES) -> str:
-    """Return the branch of the worktree called *name*, below *branches*."""
+    """Return the branch for the worktree called *name*, below *branches*."""
     return f"{branches}/{ref_part(slug(run or 'default'))}/{name}"
 
 
-# --- git's two files -----------------------------------------------------------------
+# --- git's two files: each names the other -------------------------------------------
 
 _NAMED_BYTES = 4096
 
 
-def place_in(common_dir: Path, worktree: Worktree) -> Path:
-    """Return where the repository with *common_dir* has the HEAD and index of *worktree*."""
-    return Path(os.path.realpath(common_dir), "worktrees", worktree.place.name)
+def admin_dir_of(common_dir: Path, worktree: Worktree) -> Path:
+    """Return the folder in *common_dir* that holds the HEAD and index of *worktree*."""
+    return Path(os.path.realpath(common_dir), "worktrees", worktree.admin_dir.name)
 
 
-def is_linked(place: Path, folder: Path) -> bool:
-    """Return whether git gets from the worktree in *folder* to *place*, and back."""
-    is_there = _named(folder / ".git") == place and _named(place / "gitdir") == folder / ".git"
-    return is_there and not place.is_symlink()
+def is_linked(admin_dir: Path, folder: Path) -> bool:
+    """Return whether the worktree in *folder* and git's *admin_dir* name each other."""
+    git_file = folder / ".git"
+    names_both = _named(git_file) == admin_dir and _named(admin_dir / "gitdir") == git_file
+    return names_both and not admin_dir.is_symlink()
 
 
-def why_not_mended(place: Path, folder: Path, common_dir: Path) -> str | None:
+def relink_problem(admin_dir: Path, folder: Path, common_dir: Path) -> str | None:
     """Return why *folder* can't be made a worktree of the repository with *common_dir* again.
 
-    None: it can, by writing git's two files anew. git has absolute paths in them: a project that
-    was moved has old ones, and those of a copy lead to the original.
+    None: it can, if git's two files are written again. They hold absolute paths: in a project that
+    was moved the paths are outdated, and in a copy they lead to the original.
     """
-    own = folder / ".git"
-    if place.is_symlink() or not (place / "HEAD").is_file():
+    git_file = folder / ".git"
+    if admin_dir.is_symlink() or not (admin_dir / "HEAD").is_file():
         return "this repository knows no such worktree (any more)"
-    if _named(place / "commondir") != Path(os.path.realpath(common_dir)):
+    if _named(admin_dir / "commondir") != Path(os.path.realpath(common_dir)):
         return "this repository has a part of another one for it"
-    if own.is_symlink() or (os.path.lexists(own) and not own.is_file()):
+    if git_file.is_symlink() or (os.path.lexists(git_file) and not git_file.is_file()):
         return "its .git is no file that names a repository"
-    other = _named(place / "gitdir")
-    if other is not None and other != own and _named(other) == place:
+    other = _named(admin_dir / "gitdir")
+    if other is not None and other != git_file and _named(other) == admin_dir:
         return f"this repository has that worktree in {other.parent}"
     return None
 
 
-def mend(place: Path, folder: Path) -> None:
-    """Let the worktree in *folder* lead to *place*, and back; see `why_not_mended`."""
-    for path, target in ((place / "gitdir", folder / ".git"), (folder / ".git", place)):
+def relink(admin_dir: Path, folder: Path) -> None:
+    """Make the worktree in *folder* and *admin_dir* name each other; see `relink_problem`."""
+    for path, target in ((admin_dir / "gitdir", folder / ".git"), (folder / ".git", admin_dir)):
         start = b"gitdir: " if path.name == ".git" else b""
         folders.put(path, start + os.fsencode(target) + b"\n")
 
 
 def _named(path: Path) -> Path | None:
-    """Return what the plain file *path*, one of git's, names; None: nothing."""
+    """Return the path that git's file *path* names; None: it is no plain file, or names none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        told = os.read(fd, _NAMED_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        content = os.read(fd, _NAMED_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return None
     finally:
         os.close(fd)
-    named = os.fsdecode(told.removeprefix(b"gitdir: ").strip())
-    # The last part stays as it is: a link in place of it is somebody's.
-    place = Path(os.path.normpath(path.parent / named)) if named else None
-    return None if place is None else Path(os.path.realpath(place.parent), place.name)
+    name = os.fsdecode(content.removeprefix(b"gitdir: ").strip())
+    target = Path(os.path.normpath(path.parent / name)) if name else None
+    # The last part is not resolved: git makes no link there, so a link was made by someone else.
+    return None if target is None else Path(os.path.realpath(target.parent), target.name)
 
 
 def git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:
-    """Yield what git has of a worktree in *folder*, one that it was killed over included."""
+    """Yield git's own folders for a worktree in *folder*, even if git was killed on the way."""
     try:
-        found = sorted((common_dir / "worktrees").iterdir())
+        paths = sorted((common_dir / "worktrees").iterdir())
     except OSError:
         return
-    for path in found:
+    for path in paths:
         try:
-            told = (path / "gitdir").read_bytes().strip()
+            git_file = (path / "gitdir").read_bytes().strip()
         except OSError:
-            # Nobody else of ours adds one while the repository is locked.
-            is_begun = (path / "locked").exists() and path.name.startswith(folder.name)
-            if is_begun and not path.name.removeprefix(folder.name).strip("0123456789"):
+            # The caller holds the repository's lock, so no other run is adding this one.
+            is_unfinished = (path / "locked").exists() and path.name.startswith(folder.name)
+            if is_unfinished and not path.name.removeprefix(folder.name).strip("0123456789"):
                 yield path
             continue
-        if told == os.fsencode(folder / ".git"):
+        if git_file == os.fsencode(folder / ".git"):
             yield path
 
 
 def remove(folder: Path) -> bool:
-    """Remove *folder* with everything in it; return whether it is gone.
+    """Remove *folder* with everything in it; return whether that succeeded.
 
-    A git whose parent was killed may still write there for a moment.
+    It tries for a few seconds: a git process whose parent was killed may still write there.
     """
     ends = time.monotonic() + _REMOVAL_S
     while os.path.lexists(folder):
@@ -294,19 +296,19 @@ def remove(folder: Path) -> bool:
 
 
 def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
-    """Try once more where a folder forbids to remove what is in it."""
+    """Make *path* and its folder writable, and try again to remove it."""
     with contextlib.suppress(OSError):
-        for one in (Path(path).parent, Path(path)):
-            if not one.is_symlink():
-                one.chmod(one.stat().st_mode | stat.S_IRWXU)
+        for blocked in (Path(path).parent, Path(path)):
+            if not blocked.is_symlink():
+                blocked.chmod(blocked.stat().st_mode | stat.S_IRWXU)
         remover(path)
 
 
 def token_in(message: str, wanted: str) -> int | None:
-    """Return the token of a merge that has the lines *wanted*."""
+    """Return the token in a merge's *message*, or None if it does not have the lines *wanted*."""
     pattern = re.escape(f"\n{wanted}\n{TRAILER} ") + r"([0-9]{1,19})$"
-    found = re.search(pattern, message, re.MULTILINE)
-    return None if found is None else int(found[1])
+    match = re.search(pattern, message, re.MULTILINE)
+    return None if match is None else int(match[1])
 
 
 def _one_line(text: str) -> str:

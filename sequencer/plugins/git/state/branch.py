@@ -1,9 +1,9 @@
-"""The state branch: looked at, followed, and moved by compare-and-swap; a file store's peer.
+"""The state branch: it is looked at, followed, and moved by compare-and-swap; a file store's peer.
 
-Safety: the remote's ref is moved only by a push that names its old value, so of two writers one
-wins. A push without an answer has been accepted if and only if the branch holds its record; it is
-pushed again, as the very same commit, until that is known. It may land as long as every ref that
-it moves is where it found it, and until then no refusal of a later one is the last word.
+Safety: the remote's ref is moved only by a push that names its old value, so one of two writers
+wins. A push without an answer was accepted if and only if the branch holds its record; the same
+commit is pushed again until that is known. Such a push may still land as long as every ref that it
+moves has its old value, and until that changes, the refusal of a later push is not final.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from sequencer.plugins.git.state.remote import (
 from sequencer.plugins.git.state.replica import (
     MAX_JOURNAL_BYTES,
     REMOTE,
+    BranchPosition,
     Known,
     KnownFile,
     Replica,
     RunTree,
-    Stand,
     depth_of,
     holds,
     read_tree,
@@ -59,11 +59,11 @@ from sequencer.store.protocol import Agreed, Draft
 from sequencer.store.recovery import ensure_shared_is_newest
 
 REBUILDS = 5
-"""How often one transition is pushed, or built anew on a newer tip, in one go."""
+"""How often one call of `Branch.agree` pushes its transition."""
 WHO_MAY_PUSH = "use a key or token that may push there"
 MOVED_MEANWHILE = "was moved on the remote by someone else while the step ran"
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
-"""Words of a refusal that another try may not get: two pushes met on the server."""
+"""Words in a refusal that may not come again, because two pushes met on the server."""
 
 
 class PendingPush(Struct, frozen=True):
@@ -71,19 +71,19 @@ class PendingPush(Struct, frozen=True):
 
     commit: str
     line: bytes
-    """Its record, newline included."""
+    """Its record, including the newline."""
     moves: tuple[RefMove, ...] = ()
     is_of_change: bool = True
-    """Whether it is what was asked for, and not what had to come before."""
+    """Whether it is the change that was asked for, and not one that had to come before it."""
 
     def may_land(self, tips: Mapping[str, str], looked_at: Iterable[str]) -> bool:
-        """Return whether it may still be accepted, the refs *looked_at* being at *tips*."""
+        """Return whether it may still be accepted while the refs *looked_at* are at *tips*."""
         refs = set(looked_at)
         return all(tips.get(move.ref) == move.old for move in self.moves if move.ref in refs)
 
 
 def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
-    """Return what is told of a *refusal* while an earlier push of the same may still land."""
+    """Return the error for a *refusal* while an earlier push of the same change may still land."""
     return RemoteUnreachable(
         "can't tell whether the change was accepted: an earlier push of it got no answer and "
         f"may still arrive, and now it is refused: {refusal.message}",
@@ -94,14 +94,14 @@ def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
 
 
 PAUSE_S = 0.05
-"""The first pause after a push that the remote did not take though nobody was faster."""
-ASIDE = 4
-"""Journals that were put aside in which a record is looked for."""
+"""First pause after a push that was not accepted although no other push was faster."""
+MAX_ROTATED = 4
+"""How many of the newest rotated journals are searched for a record."""
 
 
 @dataclass
 class Branch:
-    """See the module; every method but `look` is called under the lock of the run's folder."""
+    """See the module. Every method except `look` is called under the lock of the run's folder."""
 
     git: Git
     remote: Remote
@@ -109,42 +109,42 @@ class Branch:
     refs: Refs
     state_path: Path
     max_commits: int
-    """After so many the history begins anew, with the same files; 0: never."""
+    """After this many commits the history starts again with the same files; 0: never."""
     mark: HighWaterMark | None = None
-    """What this user's own records know of the run."""
+    """The newest revision of the run that this user has seen."""
     carried: dict[str, str] = field(default_factory=dict)
-    """Refs of the remote that are fetched with the state, and where they go here."""
+    """Refs of the remote that are fetched with the state -> the local ref for each."""
     code_refs: Callable[[], Collection[str]] = tuple
-    """Which refs of the remote the code of the run is to move, before any is carried."""
+    """Returns the refs of the remote that the run's code will move, before any is carried."""
     cargo: RefMove | None = None
-    """What moves with the transition whose head names its new commit as its work."""
+    """A move of code; it is pushed with the transition whose head names its commit as the work."""
     unsettled: PendingPush | None = None
-    """A push that nobody knows the end of."""
+    """A push whose result is not known."""
     deciding: Transition | None = None
-    """What was asked for, as it was decided last."""
+    """The latest decision of the change that was asked for."""
     doubts: list[PendingPush] = field(default_factory=list)
-    """The pushes for it that had no answer."""
+    """Its pushes that got no answer."""
     is_first_look: bool = True
     looks: int = 0
-    """How often the remote has said where it is, and the folder was made that."""
+    """How often the folder was brought up to date with an answer of the remote."""
     has_beats: bool = False
-    """Whether the ref of the heartbeats was there then."""
+    """Whether the remote had the heartbeats' ref at the last look."""
     contact_at: float = -math.inf
-    """When the folder was last what the remote had, on the monotonic clock."""
+    """When the folder last equaled the remote, on the monotonic clock."""
 
     def __post_init__(self) -> None:
-        """Begin knowing what remote.json says."""
+        """Start without a position; it is read from remote.json when needed."""
         draft = f"{self.refs.local}/draft"
         self.replica = Replica(self.state_path, self.objects, draft, self.max_commits)
         self.known = KnownFile(self.replica.folder / REMOTE)
-        self._at: Stand | None = None
-        self._ahead: Stand | None = None
-        """Where the branch is, when the line that it holds is still to be written here."""
+        self._cached_position: BranchPosition | None = None
+        self._ahead: BranchPosition | None = None
+        """The accepted position whose journal line is not written here yet."""
 
     # --- looking -------------------------------------------------------------------
 
     def look(self) -> dict[str, str]:
-        """Return where the branch, the heartbeats and what is carried are on the remote.
+        """Return the remote's commits of the branch, the heartbeats and the carried refs.
 
         Raises:
             RemoteUnreachable: there was no answer.
@@ -155,33 +155,33 @@ class Branch:
         return tips
 
     def peek(self, refs: RefWatch) -> dict[str, str] | None:
-        """Return where the refs are on a remote of this machine, or None if *refs* can't tell.
+        """Return the refs' commits on a remote of this machine, or None if only git can find them.
 
-        Not those of the heartbeats: who needs them asks with `look`.
+        The heartbeats' ref is not included; `look` returns it.
         """
         tips = {ref: refs.tip_of(ref) for ref in (self.refs.state, *self.carried)}
-        found = {ref: tip for ref, tip in tips.items() if tip is not None}
-        if len(found) < len(tips):
+        known_tips = {ref: tip for ref, tip in tips.items() if tip is not None}
+        if len(known_tips) < len(tips):
             return None
-        return found
+        return known_tips
 
-    def _stand(self) -> Stand | None:
-        """Return where this clone knows the branch to be; another process may have moved it."""
+    def _position(self) -> BranchPosition | None:
+        """Return the branch as this clone knows it; another process may have moved it since."""
         known = self.known.read()
         if known is None or known.branch != self.refs.branch:
-            self._at = None
-        elif self._at is None or self._at.commit != known.tip:
+            self._cached_position = None
+        elif self._cached_position is None or self._cached_position.commit != known.tip:
             tree, depth = None, 0
             with contextlib.suppress(Missing):
                 tree = self._tree_of(known.tip)
                 depth = depth_of(self.objects, known.tip) if tree is not None else 0
-            self._at = Stand(known.tip, tree, known.revision, depth)
-        return self._at
+            self._cached_position = BranchPosition(known.tip, tree, known.revision, depth)
+        return self._cached_position
 
     def tip(self) -> str | None:
-        """Return the commit that the branch is at, as far as this clone knows."""
-        stand = self._stand()
-        return None if stand is None else stand.commit
+        """Return the commit of the branch, as far as this clone knows."""
+        position = self._position()
+        return None if position is None else position.commit
 
     def before(self) -> None:
         if self.is_first_look or self.unsettled is not None:
@@ -189,24 +189,24 @@ class Branch:
             self.unsettled = None
 
     def follow(self, tips: Mapping[str, str]) -> bool:
-        """Make the folder what the branch is at *tips*; return whether anything was new.
+        """Bring the folder up to the branch at *tips*; return whether anything was new.
 
         Raises:
-            RemoteUnreachable: it could not be fetched.
-            CorruptState: the branch is no continuation of what is here.
+            RemoteUnreachable: the branch could not be fetched.
+            CorruptState: the branch does not continue from the folder's files.
             WorkTreeRefused: the code would be on the same branch.
         """
         self._ensure_apart(self.carried)
-        stand, there = self._stand(), tips.get(self.refs.state)
-        if there is None:
-            if stand is not None:
-                raise self._gone()
-            return self._followed(is_new=False)
-        here = (there, self.replica.revision())
-        if stand is not None and here == (stand.commit, stand.revision):
+        position, tip = self._position(), tips.get(self.refs.state)
+        if tip is None:
+            if position is not None:
+                raise self._branch_lost()
+            return self._note_look(is_new=False)
+        commit_and_revision = (tip, self.replica.revision())
+        if position is not None and commit_and_revision == (position.commit, position.revision):
             self._fetch_carried(tips)
-            return self._followed(is_new=False)
-        return self._followed(is_new=self._follow_to(tips, there))
+            return self._note_look(is_new=False)
+        return self._note_look(is_new=self._follow_to(tips, tip))
 
     def _ensure_apart(self, code: Collection[str]) -> None:
         for ref in (self.refs.state, self.refs.beats):
@@ -217,12 +217,12 @@ class Branch:
                     hint="'git switch BRANCH', or set store.branch",
                 )
 
-    def _followed(self, *, is_new: bool) -> bool:
+    def _note_look(self, *, is_new: bool) -> bool:
         self.contact_at, self.looks = time.monotonic(), self.looks + 1
         return is_new
 
     def _fetch_carried(self, tips: Mapping[str, str]) -> None:
-        """Bring what somebody has moved besides the state, and is not here yet."""
+        """Fetch the carried refs whose commits on the remote are not here yet."""
         wanted = {
             ref: ours
             for ref, ours in self.carried.items()
@@ -231,23 +231,23 @@ class Branch:
         if wanted:
             self.remote.fetch(wanted)
 
-    def _fetched(self, tips: Mapping[str, str], there: str) -> str:
-        """Have the commit *there* in this repository, or a newer one; return which."""
+    def _fetch(self, tips: Mapping[str, str], tip: str) -> str:
+        """Fetch the commit *tip* if it is not here; return it, or a newer one that came instead."""
         wanted = {ref: ours for ref, ours in self.carried.items() if ref in tips}
-        if not wanted and self._is_whole(there):
-            return there
+        if not wanted and self._is_complete(tip):
+            return tip
         if not self.remote.fetch({self.refs.state: f"{self.refs.local}/state", **wanted}):
-            raise self._gone()
-        tip = self.objects.resolve(f"{self.refs.local}/state")
-        if tip is None:
-            raise self._gone()
-        return tip
+            raise self._branch_lost()
+        fetched = self.objects.resolve(f"{self.refs.local}/state")
+        if fetched is None:
+            raise self._branch_lost()
+        return fetched
 
-    def _is_whole(self, commit: str) -> bool:
-        """Return whether *commit* is here with all that it holds.
+    def _is_complete(self, commit: str) -> bool:
+        """Return whether *commit* is here with all its files.
 
-        A git that is killed while it fetches may leave a commit without its files; refs are
-        moved last.
+        A git process that is killed during a fetch may leave a commit without its files, but it
+        moves refs last: a ref at the commit proves that all of it came.
         """
         names = (f"{self.refs.local}/state", f"{self.refs.local}/draft")
         return self._is_at(commit, *names) and (
@@ -255,23 +255,24 @@ class Branch:
         )
 
     def _is_at(self, commit: str, *refs: str) -> bool:
-        """Return whether one of the local *refs* is at *commit*, so that git has had it whole."""
+        """Return whether one of the local *refs* is at *commit*."""
         return any(self.objects.resolve(ref) == commit for ref in refs)
 
-    def _follow_to(self, tips: Mapping[str, str], there: str) -> bool:
-        """Bring *there*, or a newer commit, and make the folder that; see `follow`.
+    def _follow_to(self, tips: Mapping[str, str], tip: str) -> bool:
+        """Fetch *tip*, or a newer commit, and bring the folder up to it; see `follow`.
 
-        What is missing behind a ref no fetch brings by itself, since git believes its refs.
+        If objects are missing, everything is fetched again: git trusts its refs, so a plain fetch
+        does not bring what is missing from their commits.
         """
         try:
-            return self._follow_once(self._fetched(tips, there))
+            return self._follow_once(self._fetch(tips, tip))
         except Missing:
             self.objects.close()
-            self._at = None
+            self._cached_position = None
             if not self.remote.refetch({self.refs.state: f"{self.refs.local}/state"}):
-                raise self._gone() from None
+                raise self._branch_lost() from None
         try:
-            return self._follow_once(self._fetched(tips, there))
+            return self._follow_once(self._fetch(tips, tip))
         except Missing as missing:
             raise CorruptState(
                 f"can't be fetched completely: {missing.reason}",
@@ -281,22 +282,22 @@ class Branch:
             ) from missing
 
     def _follow_once(self, tip: str) -> bool:
-        tree, stand = self._tree_of(tip), self._stand()
+        tree, position = self._tree_of(tip), self._position()
         if tree is None:
             raise Missing(tip)
-        is_new = self.replica.follow(tree, stand.tree if stand else None, self.refs.branch)
+        is_new = self.replica.follow(tree, position.tree if position else None, self.refs.branch)
         depth = depth_of(self.objects, tip)
-        self._stand_at(Stand(tip, tree, self.replica.revision(), depth))
+        self._set_position(BranchPosition(tip, tree, self.replica.revision(), depth))
         return is_new
 
-    def _stand_at(self, stand: Stand) -> None:
-        self._at = stand
+    def _set_position(self, position: BranchPosition) -> None:
+        self._cached_position = position
         self.known.write(
             Known(
                 remote=self.remote.name,
                 branch=self.refs.branch,
-                tip=stand.commit,
-                revision=stand.revision,
+                tip=position.commit,
+                revision=position.revision,
                 at=utc_now(),
             )
         )
@@ -310,7 +311,7 @@ class Branch:
     def _tree_of(self, commit: str) -> RunTree | None:
         return read_tree(self.objects, commit, self.state_path.name)
 
-    def _gone(self) -> CorruptState:
+    def _branch_lost(self) -> CorruptState:
         known = self.known.read()
         newest = f"{self.refs.local}/state" if known is None else known.tip
         return CorruptState(
@@ -321,16 +322,20 @@ class Branch:
             f"remove {self.known.path} to create it again from the files here",
         )
 
-    def _brought_up(self, draft: Draft) -> bool:
-        """Return whether *draft* was made over older files than the branch's, which are here now.
+    def _has_caught_up(self, draft: Draft) -> bool:
+        """Return whether *draft* was based on files that were older than the branch's.
+
+        If so, the branch's files are here now.
 
         Raises:
-            CorruptState: the branch itself is behind what this user has seen.
+            CorruptState: the branch itself is older than what this user has seen.
         """
-        stand = self._stand()
-        if stand is not None and (stand.tree is None or stand.revision >= draft.head.revision):
-            # Git has thrown the commit away, or somebody the last records of the journal here.
-            self._follow_to(self.look(), stand.commit)
+        position = self._position()
+        if position is not None and (
+            position.tree is None or position.revision >= draft.head.revision
+        ):
+            # Git has pruned the commit, or someone has removed the journal's last records here.
+            self._follow_to(self.look(), position.commit)
             return True
         shown = None
         if self.mark is not None and draft.before is not None:
@@ -344,13 +349,13 @@ class Branch:
     # --- moving --------------------------------------------------------------------
 
     def agree(self, draft: Draft) -> Agreed:
-        if self._brought_up(draft):
+        if self._has_caught_up(draft):
             return Agreed.LOST
-        stand = self._stand()
-        written = self._written(draft, stand)
+        position = self._position()
+        written = self._written(draft, position)
         if written is None:
             return Agreed.LOST
-        old = None if stand is None else stand.commit
+        old = None if position is None else position.commit
         work = draft.head.work
         cargo = [c for c in (self.cargo,) if c is not None and work and work.commit == c.new]
         moves = [RefMove(self.refs.state, old, written.commit), *cargo]
@@ -363,37 +368,37 @@ class Branch:
             if pushed.verdict is PushVerdict.UNKNOWN and self.unsettled not in self.doubts:
                 self.doubts.append(self.unsettled)
             tips = self.look()
-            there = tips.get(self.refs.state)
-            if there == written.commit:
+            tip = tips.get(self.refs.state)
+            if tip == written.commit:
                 return self._accepted(written)
-            if there != old:
+            if tip != old:
                 return self._overtaken(tips, self.unsettled)
             if pushed.verdict is PushVerdict.REFUSED:
                 is_new = old is not None and not written.depth and not pushed.is_denied
                 if is_new and self.replica.max_commits:
-                    # Its history may not begin anew there; then it gets longer.
+                    # The remote does not let the history start again, so it gets longer.
                     self.replica.max_commits, self.unsettled = 0, None
                     return Agreed.LOST
                 self.ensure_may_pass(pushed, moves, tips)
-            time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - to keep two apart
+            time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - keeps two pushes apart
             pause *= 2
-        raise self.not_taken(pushed, tips)
+        raise self.push_error(pushed, tips)
 
-    def _written(self, draft: Draft, stand: Stand | None) -> Stand | None:
-        """Write the commit of *draft*; None: what it builds on had to be brought again."""
-        if stand is None:
+    def _written(self, draft: Draft, position: BranchPosition | None) -> BranchPosition | None:
+        """Write the commit of *draft*; None: its base was damaged and had to be fetched again."""
+        if position is None:
             self._ensure_apart(self.code_refs())
         try:
-            return self.replica.write(draft, stand)
+            return self.replica.write(draft, position)
         except GitFailed:
-            if stand is None or self._is_readable(stand.commit):
+            if position is None or self._is_readable(position.commit):
                 raise
-        self._follow_to(self.look(), stand.commit)
+        self._follow_to(self.look(), position.commit)
         return None
 
     def appended(self) -> None:
         if self._ahead is not None:
-            self._stand_at(self._ahead)
+            self._set_position(self._ahead)
             self._ahead = None
 
     def _pushed(self, moves: Sequence[RefMove]) -> Pushed:
@@ -412,14 +417,14 @@ class Branch:
     def ensure_may_pass(
         self, pushed: Pushed, moves: list[RefMove], tips: Mapping[str, str]
     ) -> None:
-        """Return if the refusal of *moves*, the state's first, may not come the next time.
+        """Return if another push of *moves* (the state's first) may be accepted, else raise.
 
-        Where an agent has pushed some of its commits itself, *moves* begins there afterwards.
+        If an agent has pushed some of its commits itself, the move in *moves* then starts there.
 
         Raises:
-            WorkTreeRefused: the code is what was refused.
-            RemoteRefused: the state is.
-            RemoteUnreachable: nobody may push with these credentials, or it is in doubt.
+            WorkTreeRefused: the remote refused the code.
+            RemoteRefused: the remote refused the state.
+            RemoteUnreachable: these credentials may not push, or an earlier push may still land.
         """
         refusal = self._refusal(pushed, moves, tips)
         if refusal is None:
@@ -436,40 +441,40 @@ class Branch:
         if pushed.is_denied:
             message = f"does not accept pushes: {pushed.reason}"
             return RemoteUnreachable(message, where=remote, hint=WHO_MAY_PUSH, is_denied=True)
-        said = f" ({pushed.said})" if pushed.said else ""
-        for place, move in enumerate(moves[1:], 1):
-            there, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
-            if there != move.old and self._is_between(move, there):
-                moves[place] = RefMove(move.ref, there, move.new)
+        details = f" ({pushed.hook_output})" if pushed.hook_output else ""
+        for index, move in enumerate(moves[1:], 1):
+            tip, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
+            if tip != move.old and self._is_between(move, tip):
+                moves[index] = RefMove(move.ref, tip, move.new)
                 return None
-            told = pushed.refused.get(move.ref, "")
-            if there != move.old:
+            reason = pushed.refused.get(move.ref, "")
+            if tip != move.old:
                 hint = "bring both together, then run the step again"
                 return WorkTreeRefused(f"{name} {MOVED_MEANWHILE}", where=remote, hint=hint)
-            if told and not any(word in told for word in _PASSING):
+            if reason and not any(word in reason for word in _PASSING):
                 rules = "look at the remote's rules for it, or set store.work.branch to another one"
-                message = f"{name} does not accept pushes: {told}{said}"
+                message = f"{name} does not accept pushes: {reason}{details}"
                 return WorkTreeRefused(message, where=remote, hint=rules)
         if any(word in pushed.reason for word in _PASSING):
             return None
         return RemoteRefused(
-            f"does not accept the state of the run: {pushed.reason}{said}",
+            f"does not accept the state of the run: {pushed.reason}{details}",
             where=self._where,
             hint="you must be able to push there: look at the rules for branches "
             "(protected names, hooks), or choose another name with store.branch",
         )
 
-    def _is_between(self, move: RefMove, there: str | None) -> bool:
-        """Return whether *there* is on the way that *move* goes."""
-        if there is None or move.new is None:
+    def _is_between(self, move: RefMove, tip: str | None) -> bool:
+        """Return whether *tip* is a commit between the old and the new value of *move*."""
+        if tip is None or move.new is None:
             return False
         return all(
             not self.git.run("merge-base", "--is-ancestor", *pair, accepts=(0, 1, 128)).code
-            for pair in ((move.old or there, there), (there, move.new))
+            for pair in ((move.old or tip, tip), (tip, move.new))
         )
 
-    def not_taken(self, pushed: Pushed, tips: Mapping[str, str]) -> Exception:
-        """Return what is told when no try was accepted and none was refused for good."""
+    def push_error(self, pushed: Pushed, tips: Mapping[str, str]) -> Exception:
+        """Return the error for a push if no try was accepted and no refusal was final."""
         if pushed.failure is not None:
             return RemoteUnreachable(
                 f"can't tell whether the change was accepted: {pushed.failure.message}",
@@ -484,7 +489,7 @@ class Branch:
             hint = "if no git is working there, remove that lock by hand"
             folder = remote_folder(self.git, self.remote.name)
             if folder is not None and (lock := in_the_way(pushed.reason, folder)) is not None:
-                message, hint = f"{message}: {lock.words}", lock.hint
+                message, hint = f"{message}: {lock.description}", lock.hint
         hint = f"nothing was accepted; {hint}"
         failed = StorageFailed(message, where=self._where, hint=hint)
         return in_doubt(failed) if self._has_doubts(tips) else failed
@@ -494,18 +499,18 @@ class Branch:
         return f"branch {self.refs.branch} of {self.remote.name!r}"
 
     def _has_doubts(self, tips: Mapping[str, str]) -> bool:
-        """Return whether a push that had no answer may still be accepted."""
+        """Return whether a push that got no answer may still be accepted."""
         looked_at = (self.refs.state, *self.carried)
         return any(pending.may_land(tips, looked_at) for pending in self.doubts)
 
-    def _accepted(self, written: Stand) -> Agreed:
+    def _accepted(self, written: BranchPosition) -> Agreed:
         self.unsettled, self.cargo, self._ahead = None, None, written
         self.doubts.clear()
         self.contact_at = time.monotonic()
         return Agreed.ACCEPTED
 
     def _overtaken(self, tips: Mapping[str, str], pending: PendingPush) -> Agreed:
-        """Follow who was faster; the transition may be below theirs all the same."""
+        """Follow the push that was faster; this transition may be in its history nevertheless."""
         self.follow(tips)
         self.unsettled = None
         if not self.holds(pending):
@@ -514,13 +519,14 @@ class Branch:
         return Agreed.OVERTAKEN
 
     def holds(self, pending: PendingPush) -> bool:
-        """Return whether what was pushed is in the branch, as far as it was followed.
+        """Return whether *pending* is in the branch, as far as it was followed.
 
-        Its record tells, also where the history has begun anew: no two records are alike.
+        The record decides, because no two records are equal. A commit would not: the history may
+        have started again.
         """
         if holds(self.replica.journal(), pending.line):
             return True
-        for name in sorted(self.replica.aside(), reverse=True)[:ASIDE]:
+        for name in sorted(self.replica.rotated(), reverse=True)[:MAX_ROTATED]:
             if holds(self.replica.read(name, MAX_JOURNAL_BYTES) or b"", pending.line):
                 return True
         return False

@@ -1,4 +1,4 @@
-"""The git store as a kind of store: what is known of it before a run needs it."""
+"""The git store as a kind of store: what is known about it before a run needs it."""
 
 from __future__ import annotations
 

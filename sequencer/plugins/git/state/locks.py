@@ -1,7 +1,7 @@
-"""Locks that git takes on its files: which one is in the way, how old it is, who may hold it.
+"""Git's lock files: which one is in the way, how old it is, and which process may hold it.
 
-A git that is killed leaves its lock, with nothing in it that says whose it was. So nobody
-removes one here: a person is told all that can be known, and the command that does it.
+A git process that is killed leaves its lock file, and the file does not say who made it. So this
+module never removes a lock: it shows a person what is known, and the command that removes it.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from pathlib import Path
 from msgspec import Struct
 
 STALE_S = 60.0
-"""For less git holds one of those that are looked for."""
+"""Git never holds one of the locks listed here for longer."""
 _NAMED = re.compile(r"Unable to create '([^']+\.lock)': File exists")
 _SINGLE = ("index", "HEAD", "config", "packed-refs", "shallow", "ORIG_HEAD", "FETCH_HEAD")
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 class Lock(Struct, frozen=True):
-    """A lock that is there."""
+    """A lock file that exists."""
 
     path: Path
     age_s: float
     workers: tuple[int, ...]
-    """Processes of git that work in the repository, as far as this user may see them."""
+    """Git processes that work in the repository, as far as this user may see them."""
 
     @property
-    def words(self) -> str:
-        """Return what is known of it, as the rest of a sentence."""
+    def description(self) -> str:
+        """Return its path, its age and its possible holders, to end a sentence with."""
         return f"{self.path} has been there for {_duration(self.age_s)}, and {self._who}"
 
     @property
     def hint(self) -> str:
-        """Return what a person does about it."""
+        """Return what a person should do about it."""
         if self.workers:
             return f"wait until {self._who.removesuffix(' is working there')} has finished"
         return f"if no other user's git works there, 'rm {shlex.quote(str(self.path))}'"
@@ -50,21 +50,21 @@ class Lock(Struct, frozen=True):
         return f"git (process {shown}) is working there"
 
 
-def in_the_way(said: str, repository: Path) -> Lock | None:
-    """Return the lock of *repository* that git names in what it has *said*.
+def in_the_way(message: str, repository: Path) -> Lock | None:
+    """Return the lock of *repository* that git names in its error *message*.
 
-    None: it names none, or none of there, or that is gone by now.
+    None: the message names no lock of this repository, or that lock no longer exists.
     """
-    found = _NAMED.search(said)
-    if found is None:
+    match = _NAMED.search(message)
+    if match is None:
         return None
-    path = repository / found[1]
+    path = repository / match[1]
     is_inside = path.resolve().is_relative_to(repository.resolve())
     return look(path, repository) if is_inside else None
 
 
 def look(path: Path, *folders: Path) -> Lock | None:
-    """Return the lock *path*; *folders* are where a git that holds it works."""
+    """Return the lock at *path*, or None. A git process that holds it works in *folders*."""
     try:
         age_s = time.time() - path.lstat().st_mtime
     except OSError:
@@ -73,7 +73,7 @@ def look(path: Path, *folders: Path) -> Lock | None:
 
 
 def stale(*folders: Path) -> Iterator[Lock]:
-    """Yield the locks in the git *folders* that are older than git needs them."""
+    """Yield the locks in the git *folders* that are older than any that git still needs."""
     for path in sorted(set(_candidates(folders))):
         lock = look(path, *folders)
         if lock is not None and lock.age_s > STALE_S:
@@ -83,28 +83,28 @@ def stale(*folders: Path) -> Iterator[Lock]:
 def _candidates(folders: tuple[Path, ...]) -> Iterator[Path]:
     for folder in folders:
         yield from (folder / f"{name}.lock" for name in _SINGLE)
-        for at, _, names in os.walk(folder / "refs"):
-            yield from (Path(at, name) for name in names if name.endswith(".lock"))
+        for parent, _, names in os.walk(folder / "refs"):
+            yield from (Path(parent, name) for name in names if name.endswith(".lock"))
 
 
 def _workers(folders: tuple[Path, ...]) -> Iterator[int]:
-    import psutil  # noqa: PLC0415 (only where something is in the way)
+    import psutil  # noqa: PLC0415 (only when there is a lock)
 
-    tops = [top for folder in folders for top in _places(folder)]
+    tops = [top for folder in folders for top in _working_folders(folder)]
     for process in psutil.process_iter(["name", "cwd"]):
-        at = process.info["cwd"]
-        if at and (process.info["name"] or "").startswith("git"):
-            where = Path(at).resolve()
-            if any(where.is_relative_to(top) for top in tops):
+        cwd = process.info["cwd"]
+        if cwd and (process.info["name"] or "").startswith("git"):
+            folder = Path(cwd).resolve()
+            if any(folder.is_relative_to(top) for top in tops):
                 yield process.pid
 
 
-def _places(folder: Path) -> Iterator[Path]:
-    """Yield the git folder, and the work tree that it belongs to."""
-    where = folder.resolve()
-    yield where
-    if where.name == ".git":
-        yield where.parent
+def _working_folders(folder: Path) -> Iterator[Path]:
+    """Yield the git *folder*, and its work tree if it has one around it."""
+    git_dir = folder.resolve()
+    yield git_dir
+    if git_dir.name == ".git":
+        yield git_dir.parent
 
 
 def _duration(seconds: float) -> str:

@@ -1,8 +1,8 @@
 """The files of a run in a folder, and the same files in the tree of its branch.
 
-The folder is a replica: its journal is that of the branch, or the beginning of it. What
-comes from a branch was written by whoever may push, so names are checked here, and the
-content by whoever reads the files as those of any run. A commit holds what a transition changes.
+The folder is a replica: its journal equals the branch's, or is the first part of it. Anyone who
+may push can have written the branch, so this module checks its file names; the content is checked
+when the files are read, as for any run. A commit holds the changes of one transition.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from sequencer.store.strictjson import parse_object
 HEAD = "state.json"
 JOURNAL = journal_file.NAME
 REMOTE = "remote.json"
-_ASIDE = re.compile(r"journal-\d{6,9}\.jsonl")
+_ROTATED = re.compile(r"journal-\d{6,9}\.jsonl")
 _DOCUMENT = re.compile(r"(definition|flow|marking-[0-9a-f]{1,64})\.json")
-"""Of all that lies in the folder; a cursor is this clone's own."""
+"""The files of the folder that are shared; a cursor, for example, belongs to this clone."""
 MAX_JOURNAL_BYTES = 2**30
 MAX_OUTPUT_BYTES = 8 * 1024 * 1024
-"""An output that is larger stays where it was made."""
+"""A larger output stays on the machine that made it."""
 
 
 class RunTree(Struct, frozen=True):
-    """What a commit of the state branch holds, by path, as git's object names."""
+    """The files in a commit of the state branch."""
 
     entries: dict[str, str]
+    """Path -> git's object id."""
 
-    def aside(self) -> set[str]:
-        """Return the names of the journals that were put aside."""
-        return {name for name in self.entries if _ASIDE.fullmatch(name)}
+    def rotated(self) -> set[str]:
+        """Return the names of the rotated journals."""
+        return {name for name in self.entries if _ROTATED.fullmatch(name)}
 
     def documents(self) -> set[str]:
         """Return the names of the run's documents."""
@@ -63,21 +64,21 @@ class RunTree(Struct, frozen=True):
 
 
 def is_document(name: str, state_name: str) -> bool:
-    """Return whether a file of this *name* in a run's folder is a document of the run.
+    """Return whether a file called *name* in a run's folder is a document of the run.
 
-    *state_name* is what state.json is called there.
+    *state_name* is the name of state.json in that folder.
     """
     return _DOCUMENT.fullmatch(name) is not None and name not in (HEAD, REMOTE, state_name)
 
 
 def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
-    """Return what *commit* holds of a run, or None if there is no such commit here.
+    """Return the files of a run in *commit*, or None if that commit is not in this repository.
 
-    What a run does not have is left out, and so is what is no plain file; what state.json is
-    called in the folder, *state_name*, is nothing that a branch may bring.
+    Leaves out files that do not belong to a run, and entries that are no plain files. A file
+    called *state_name*, the name of state.json in the folder, may not come from the branch.
 
     Raises:
-        Missing: a folder of it is not here.
+        Missing: a folder of the commit is not in this repository.
     """
     top = objects.tree(f"{commit}^{{tree}}")
     if top is None:
@@ -88,12 +89,12 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
         if entry.is_plain
         and (
             entry.name in (HEAD, JOURNAL)
-            or _ASIDE.fullmatch(entry.name)
+            or _ROTATED.fullmatch(entry.name)
             or is_document(entry.name, state_name)
         )
     }
-    below = next((e for e in top if e.is_folder and e.name == results.NAME), None)
-    for attempt in _folder(objects, below.oid) if below else ():
+    outputs = next((e for e in top if e.is_folder and e.name == results.NAME), None)
+    for attempt in _folder(objects, outputs.oid) if outputs else ():
         if attempt.is_folder and results.attempt_of(attempt.name):
             for entry in _folder(objects, attempt.oid):
                 if entry.is_plain and entry.name == results.OUTPUT:
@@ -102,34 +103,34 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
 
 
 def _folder(objects: Objects, oid: str) -> list[TreeEntry]:
-    found = objects.tree(oid)
-    if found is None:
+    entries = objects.tree(oid)
+    if entries is None:
         raise Missing(oid)
-    return found
+    return entries
 
 
 _DEPTH = "Depth: "
 
 
-class Stand(Struct, frozen=True):
-    """A commit of the branch, and what it holds."""
+class BranchPosition(Struct, frozen=True):
+    """A commit of the branch, and the run's files in it."""
 
     commit: str
     tree: RunTree | None
-    """None: it is not in this repository any more."""
+    """None: the commit is no longer in this repository."""
     revision: int
     depth: int
-    """Commits since the history began."""
+    """Number of commits since the history started."""
 
 
 class Replica:
     """The folder of one run, as a copy of its branch; every write is under the run's lock."""
 
     def __init__(self, state_path: Path, objects: Objects, ref: str, max_commits: int) -> None:
-        """Keep the folder of *state_path* as the branch has it, with what *objects* has.
+        """Keep the folder of *state_path* equal to the branch, whose commits are in *objects*.
 
-        What is committed is written there, and *ref* keeps the last commit. After *max_commits*
-        the history starts again, with the same files; 0: never.
+        New commits are written to *objects*, and *ref* points to the last one. After *max_commits*
+        the history starts again with the same files; 0: never.
         """
         self.folder = state_path.parent
         self._state_name = state_path.name
@@ -137,30 +138,30 @@ class Replica:
         self._ref = ref
         self.max_commits = max_commits
         self.notices: list[str] = []
-        """What a person should know, until somebody takes it."""
+        """Messages for a person; the caller that shows them clears the list."""
         self._hashed: dict[str, tuple[object, str]] = {}
 
-    # --- what is here --------------------------------------------------------------
+    # --- the folder ----------------------------------------------------------------
 
     def journal(self) -> bytes:
-        """Return the journal as it is here; empty if there is none."""
+        """Return the folder's journal; empty if there is none."""
         return self._bytes(JOURNAL) or b""
 
     def revision(self) -> int:
-        """Return the revision of the last record here that can be read; 0: none."""
+        """Return the revision of the folder's last readable record; 0: there is none."""
         last = _last(self.journal())
         return last["revision"] if last else 0
 
-    def aside(self) -> set[str]:
-        """Return the names of the journals that were put aside here."""
-        return {name for name in self._names() if _ASIDE.fullmatch(name)}
+    def rotated(self) -> set[str]:
+        """Return the names of the folder's rotated journals."""
+        return {name for name in self._names() if _ROTATED.fullmatch(name)}
 
     def documents(self) -> set[str]:
-        """Return the names of the documents that are here."""
+        """Return the names of the folder's documents."""
         return {name for name in self._names() if is_document(name, self._state_name)}
 
     def outputs(self) -> set[str]:
-        """Return the paths of the outputs that are here."""
+        """Return the paths of the folder's outputs."""
         folder = self.folder / results.NAME
         return {
             f"{results.NAME}/{name}/{results.OUTPUT}"
@@ -169,7 +170,7 @@ class Replica:
         }
 
     def read(self, name: str, max_bytes: int = MAX_BYTES) -> bytes | None:
-        """Return the file *name*, or None if it is missing, no plain file or too large."""
+        """Return the content of *name*, or None if it is missing, no plain file or too large."""
         with contextlib.suppress(CorruptState, NotADirectoryError):
             data = self._bytes(name, max_bytes)
             return data if data is None or len(data) <= max_bytes else None
@@ -184,17 +185,17 @@ class Replica:
     def _names(self) -> Iterator[str]:
         yield from folders.names(self.folder)
 
-    # --- what the branch has -------------------------------------------------------
+    # --- the branch ----------------------------------------------------------------
 
     def follow(self, tree: RunTree, known: RunTree | None, branch: str) -> bool:
-        """Make the files here those of *tree*; return whether the journal was changed.
+        """Make the folder's files equal to *tree*; return whether the journal was changed.
 
-        *known* is the tree that the folder was a copy of, None if it never was. A state.json
-        that somebody has edited is left alone: the file store judges it by the journal.
+        *known* is the tree that the folder was a copy of, None if it never was one. An edited
+        state.json is left alone: the file store compares it with the journal.
 
         Raises:
-            CorruptState: the branch holds no run, or another one than the folder.
-            Missing: a file of it is not in this repository; once more when it is.
+            CorruptState: the branch holds no run, or not the folder's run.
+            Missing: a file of *tree* is not in this repository; call again after a fetch.
         """
         theirs = self._content(tree, JOURNAL)
         if theirs is None or _last(theirs) is None:
@@ -209,75 +210,77 @@ class Replica:
             self._ensure_contained(ours, theirs, tree, known, branch)
         state, is_edited = self._content(tree, HEAD), self._is_edited(ours)
         folders.made(self.folder)
-        # The journal last: what it speaks of is there before anybody can read of it.
+        # The journal comes last, so that every file that it mentions exists by then.
         for name in sorted(tree.entries.keys() - {HEAD, JOURNAL}):
             self._bring(tree, known, name)
         if is_new:
             self._write_journal(ours, theirs)
             if state is not None and not is_edited:
                 folders.put(self.folder / self._state_name, state, durably=False)
-        for name in (self.aside() - tree.aside()) | self._dropped(tree, known):
+        for name in (self.rotated() - tree.rotated()) | self._dropped(tree, known):
             with contextlib.suppress(OSError):
                 folders.remove(self.folder / name)
         return is_new
 
     def _is_edited(self, journal: bytes) -> bool:
-        """Return whether state.json is something else than *journal* says, or said before.
+        """Return whether state.json equals the head of no record in *journal*.
 
-        It is behind where a process was killed before it replaced the file.
+        An older head counts as unedited: a process may be killed before it replaces the file.
         """
-        there = self.read(self._state_name, MAX_HEAD_BYTES)
-        if there is None:
+        content = self.read(self._state_name, MAX_HEAD_BYTES)
+        if content is None:
             return (self.folder / self._state_name).exists()
         with contextlib.suppress(ValueError):
-            head = parse_object(there)
+            head = parse_object(content)
             return not any(record["head"] == head for record in _records(journal))
         return True
 
     def _dropped(self, tree: RunTree, known: RunTree | None) -> set[str]:
-        """Return the documents that the branch had and has no more."""
+        """Return the documents that the branch had and no longer has."""
         return known.documents() - tree.documents() if known is not None else set()
 
     def _ensure_contained(
         self, ours: bytes, theirs: bytes, tree: RunTree, known: RunTree | None, branch: str
     ) -> None:
-        """Return if the run here is the beginning of the branch's, and that has no holes."""
+        """Return if *theirs* has no gaps and continues *ours*, else raise CorruptState."""
         where, last = f"branch {branch}", _last(ours)
-        # What is here already was looked at when it came.
-        goes_on = last is not None and ours.endswith(b"\n") and theirs.startswith(ours)
-        start, expected = (len(ours), last["revision"] + 1) if goes_on and last else (0, None)
+        # The records that are here already were checked when they came.
+        is_continuation = last is not None and ours.endswith(b"\n") and theirs.startswith(ours)
+        start, expected = (
+            (len(ours), last["revision"] + 1) if is_continuation and last else (0, None)
+        )
         try:
-            there = scan(theirs[start:], start, expected, where).winners
+            records = scan(theirs[start:], start, expected, where).winners
         except CorruptState as damage:
             raise _broken(f"has a damaged journal: {damage.message}", where) from damage
-        if last is None or not there:
+        if last is None or not records:
             return
-        run_id, newest = self._run_id(ours), there[-1].data["head"].get("run_id")
-        if run_id != newest:
+        if self._run_id(ours) != records[-1].data["head"].get("run_id"):
             raise CorruptState(
                 "has a different run than this folder (their run_id differs)",
                 where=where,
                 hint=f"to take the branch's, move {self.folder} away; to keep this one, "
                 "set store.branch to a branch of its own",
             )
-        here = {} if goes_on else _lines(ours)
+        our_lines = {} if is_continuation else _lines(ours)
         rewritten = {
             name
-            for name in (tree.aside() & known.aside() if known is not None else ())
+            for name in (tree.rotated() & known.rotated() if known is not None else ())
             if known is not None and tree.entries[name] != known.entries[name]
         }
-        lines, newest_here = {record.revision: record.line for record in there}, last["revision"]
-        is_far = not goes_on and newest_here < min(lines)
-        for name in sorted(tree.aside(), reverse=True) if is_far else ():
+        lines = {record.revision: record.line for record in records}
+        our_newest = last["revision"]
+        is_far_behind = not is_continuation and our_newest < min(lines)
+        for name in sorted(tree.rotated(), reverse=True) if is_far_behind else ():
             lines |= _lines(self._content(tree, name) or b"")
-            if min(lines) <= newest_here:
+            if min(lines) <= our_newest:
                 break
-        # What is older than all that the branch keeps can't be compared, if it keeps any.
-        oldest = min(lines) if tree.aside() else 0
-        is_same = all(lines.get(n) == line for n, line in here.items() if n >= oldest)
+        # If the branch rotates its journal, records older than all that it keeps can't be compared.
+        oldest = min(lines) if tree.rotated() else 0
+        is_same = all(lines.get(n) == line for n, line in our_lines.items() if n >= oldest)
         if rewritten or not is_same:
             raise _broken(
-                f"does not continue from revision {newest_here} of this clone: someone has "
+                f"does not continue from revision {our_newest} of this clone: someone has "
                 "reset it or overwritten it",
                 where,
             )
@@ -299,7 +302,7 @@ class Replica:
         folders.put(path, data)
 
     def _write_journal(self, ours: bytes, theirs: bytes) -> None:
-        """Make the journal *theirs*; what a power loss takes of it comes from the branch again."""
+        """Write *theirs* as the journal, not durably: after a power loss the branch restores it."""
         path = self.folder / JOURNAL
         if ours and theirs.startswith(ours):
             fd = folders.open_file(path, os.O_WRONLY | os.O_APPEND)
@@ -316,18 +319,20 @@ class Replica:
 
     # --- commits -------------------------------------------------------------------
 
-    def write(self, draft: Draft, stand: Stand | None) -> Stand:
-        """Write the commit of *draft* on top of *stand*; return where it is.
+    def write(self, draft: Draft, position: BranchPosition | None) -> BranchPosition:
+        """Write the commit of *draft* on top of *position*; return its position.
 
         Raises:
-            GitFailed: nothing can be written here.
+            GitFailed: git can't write to this repository.
         """
-        before = stand.tree if stand is not None and stand.tree is not None else RunTree({})
-        files = self._files(draft, before, stand)
-        depth = 0 if stand is None else stand.depth + 1
-        if stand is not None and self.max_commits and depth >= self.max_commits:
+        before = (
+            position.tree if position is not None and position.tree is not None else RunTree({})
+        )
+        files = self._files(draft, before, position)
+        depth = 0 if position is None else position.depth + 1
+        if position is not None and self.max_commits and depth >= self.max_commits:
             depth = 0
-        old = None if stand is None else stand.commit
+        old = None if position is None else position.commit
         commit = self._objects.write(
             CommitDraft(
                 _message(draft, depth),
@@ -341,27 +346,29 @@ class Replica:
         entries = {name: oid for name, oid in before.entries.items() if name not in files}
         chars = len(commit)
         entries |= {n: blob_name(data, chars) for n, data in files.items() if data is not None}
-        return Stand(commit, RunTree(entries), draft.head.revision, depth)
+        return BranchPosition(commit, RunTree(entries), draft.head.revision, depth)
 
-    def _files(self, draft: Draft, before: RunTree, stand: Stand | None) -> dict[str, bytes | None]:
-        """Return what differs from the commit *before*: paths and contents, None for removed."""
+    def _files(
+        self, draft: Draft, before: RunTree, position: BranchPosition | None
+    ) -> dict[str, bytes | None]:
+        """Return the files that differ from *before*: path -> content, None if it is removed."""
         journal = self.journal() + draft.closing + draft.line
         files: dict[str, bytes | None] = {HEAD: draft.content, JOURNAL: journal}
-        aside, here = self.aside(), self.documents()
-        for name in sorted(aside - before.aside()):
+        rotated, documents = self.rotated(), self.documents()
+        for name in sorted(rotated - before.rotated()):
             files[name] = self.read(name, MAX_JOURNAL_BYTES)
-        for name in sorted(here):
-            if stand is None or self._differs(name, before, len(stand.commit)):
+        for name in sorted(documents):
+            if position is None or self._differs(name, before, len(position.commit)):
                 files[name] = self.read(name)
-        here_results = self.folder / results.NAME
+        results_folder = self.folder / results.NAME
         for fact in draft.transition.facts:
-            attempt = results.folder(here_results, fact.step_index, fact.token).name
+            attempt = results.folder(results_folder, fact.step_index, fact.token).name
             name = f"{results.NAME}/{attempt}/{results.OUTPUT}"
             if name not in before.entries and (data := self._output(name)):
                 files[name] = data
-        removed = (before.aside() - aside) | (before.documents() - here)
-        if aside - before.aside():
-            # With the records of a journal that was put aside long ago, outputs go as well.
+        removed = (before.rotated() - rotated) | (before.documents() - documents)
+        if rotated - before.rotated():
+            # Removing old rotated journals also removes the outputs of their records.
             removed |= before.outputs() - self.outputs()
         return files | dict.fromkeys(sorted(removed))
 
@@ -375,7 +382,7 @@ class Replica:
         return data
 
     def _differs(self, name: str, before: RunTree, chars: int) -> bool:
-        """Return whether the document *name* is another one here than in *before*."""
+        """Return whether the folder's document *name* differs from the one in *before*."""
         mark = signature(self.folder / name)
         known = self._hashed.get(name)
         if known is None or known[0] != mark:
@@ -386,12 +393,12 @@ class Replica:
 
 
 def holds(journal: bytes, line: bytes) -> bool:
-    """Return whether the record *line*, newline included, is in *journal*."""
+    """Return whether the record *line*, with its newline, is in *journal*."""
     return line[:-1] in journal.split(b"\n")
 
 
 def _records(journal: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the records of *journal* that can be read, the newest first."""
+    """Yield the readable records of *journal*, the newest first."""
     for line in reversed(journal.split(b"\n")):
         with contextlib.suppress(ValueError):
             yield decode(line)
@@ -402,13 +409,13 @@ def _last(journal: bytes) -> dict[str, Any] | None:
 
 
 def _lines(journal: bytes) -> dict[int, bytes]:
-    """Return the lines of the records in *journal* that can be read, by revision."""
-    found: dict[int, bytes] = {}
+    """Return the lines of the readable records in *journal*, by revision."""
+    lines: dict[int, bytes] = {}
     for line in journal.split(b"\n"):
         with contextlib.suppress(ValueError):
-            # Of two with the same revision the first counts.
-            found.setdefault(decode(line)["revision"], line)
-    return found
+            # If two records have the same revision, the first counts.
+            lines.setdefault(decode(line)["revision"], line)
+    return lines
 
 
 def _broken(problem: str, where: str) -> CorruptState:
@@ -421,26 +428,26 @@ def _broken(problem: str, where: str) -> CorruptState:
 
 
 class Known(Frozen):
-    """The last commit of the branch that was seen, and whose run it holds."""
+    """The last commit of the branch that this clone has seen."""
 
     remote: str
     branch: str
     tip: Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
     revision: Annotated[int, Field(strict=True)]
     at: str
-    """When that was, for people."""
+    """When it was seen, for people."""
 
 
 class KnownFile:
-    """The file with what is known; replaced at once, under the lock of the run's folder."""
+    """The file with a `Known`; replaced atomically, under the lock of the run's folder."""
 
     def __init__(self, path: Path) -> None:
-        """Keep it at *path*."""
+        """Use the file at *path*."""
         self.path = path
         self._seen: tuple[tuple[int, int, int], Known | None] | None = None
 
     def read(self) -> Known | None:
-        """Return what is known; None: nothing, or nothing that can be read."""
+        """Return the content, or None if the file does not exist or can't be read."""
         mark = signature(self.path)
         if mark is None:
             return None
@@ -449,7 +456,7 @@ class KnownFile:
         return self._seen[1]
 
     def write(self, known: Known) -> None:
-        """Remember *known*; what can't be written is found out again from the remote."""
+        """Write *known*. A failed write does no harm: the remote has the same facts."""
         with contextlib.suppress(OSError):
             folders.made(self.path.parent)
             data = known.model_dump_json(indent=2).encode() + b"\n"
@@ -457,7 +464,7 @@ class KnownFile:
 
 
 def depth_of(objects: Objects, commit: str) -> int:
-    """Return how many commits of a run's history are behind *commit*, as its message says."""
+    """Return the number of commits before *commit* in its history, from its message."""
     data = objects.read(commit, "commit") or b""
     for line in data.decode("utf-8", "replace").splitlines():
         if line.startswith(_DEPTH) and line[len(_DEPTH) :].isdecimal():
@@ -466,10 +473,10 @@ def depth_of(objects: Objects, commit: str) -> int:
 
 
 def _message(draft: Draft, depth: int) -> str:
-    told = ", ".join(str(fact.event) for fact in draft.transition.facts)
+    events = ", ".join(str(fact.event) for fact in draft.transition.facts)
     fact, head = draft.transition.facts[0], draft.head
     lines = [
-        f"{told}: {fact.step} (step_index {fact.step_index}, token {fact.token})",
+        f"{events}: {fact.step} (step_index {fact.step_index}, token {fact.token})",
         "",
         f"Run: {head.run_name or 'default'} {head.run_id}",
         f"Revision: {head.revision}",

@@ -1,10 +1,10 @@
 """A run that machines share through a git remote.
 
-The run's folder is a replica of a branch: the same files, kept by the file store. What is
-new here is that a transition counts when the remote's branch was moved from the commit that
-it was decided on, by a push that names that commit; only then it is written down here.
+The run's folder is a replica of a branch: the file store keeps the same files. A transition
+counts only when a push has moved the remote's branch; the push names the commit that the
+transition was decided on. Only then it is written to the folder.
 
-Not promised: that what is read here is the newest. `update` finds out, `wait` looks.
+Not promised: that a read returns the newest state. `update` and `wait` ask the remote.
 """
 
 from __future__ import annotations
@@ -45,37 +45,37 @@ from sequencer.store.ownership import refused
 from sequencer.store.protocol import Change, Liveness, View
 
 LOOKED = "remote.looked"
-"""In the run's folder: when a process of this clone has looked at the remote."""
+"""File in the run's folder whose time says when a process of this clone last asked the remote."""
 
 
 DEFAULT_RUN = "default"
 LOCAL = "refs/worktree/sequencer/"
-"""Where refs are kept here. A run belongs to one work tree, and so do these: git gives each
-that hangs on the same repository its own (`git worktree`)."""
+"""Prefix of the local refs. Like a run, they belong to one work tree: git keeps a separate set
+for each work tree of a repository (`git worktree`)."""
 _OWN = "sequencer/"
 _OF = "of"
-"""The folder with the heartbeats of branches that are not called as usual."""
+"""The ref folder for heartbeats of branches whose name is not ``sequencer/NAME``."""
 LOOKING_S = 1.0
-"""For so long who is to wait for the remote leaves it to another thread to end its look."""
+"""How long a waiting thread lets another thread finish its look at the remote."""
 LOCK_LEASES = 4
-"""How many time limits of git somebody waits for another process of this clone."""
+"""How many of git's time limits a process waits for another process of this clone."""
 
 
 class GitOptions(Struct, frozen=True):
-    """What a git store may be told; see ``store:`` in docs/reference/configuration.md."""
+    """The options of a git store; see ``store:`` in docs/reference/configuration.md."""
 
     remote: str = "origin"
     branch: str = "sequencer/{run}"
-    """``{run}`` is the run's name, or ``default``; without it, named runs get theirs behind it."""
+    """``{run}`` is the run's name or ``default``; without it, a named run appends ``-NAME``."""
     timeout_s: float = 60.0
-    """Of one git process that reaches the remote."""
+    """Time limit of one git process that contacts the remote."""
     max_commits: int = 2000
     fast_s: float = 0.5
-    """Between two looks at the remote, after something has happened."""
+    """Time between two looks at the remote, right after a change."""
     slow_s: float = 15.0
-    """The same when nothing happens for long."""
+    """Time between two looks when nothing has changed for a long time."""
     retry_for_s: float = 1800.0
-    """How long who works waits for a remote that does not answer."""
+    """How long a worker waits for a remote that does not answer."""
     ttl_s: float = 900.0
     rotate_bytes: int = 64 * 1024
     keep: int = 64
@@ -93,7 +93,7 @@ def refs_of(options: GitOptions, run: str | None) -> Refs:
     branch = options.branch.replace("{run}", part)
     if branch == options.branch and run is not None:
         branch = f"{branch}-{part}"
-    # Not below the branch: git has no ref that is a folder as well.
+    # The heartbeats can't be below the branch: in git, a ref can't also be a folder.
     return Refs(
         f"refs/heads/{branch}",
         f"refs/heads/sequencer-beats/{_beats_name(branch)}",
@@ -102,7 +102,7 @@ def refs_of(options: GitOptions, run: str | None) -> Refs:
 
 
 def _beats_name(branch: str) -> str:
-    """Return how the heartbeats of *branch* are called; those of no other one are.
+    """Return the name for the heartbeats of *branch*; no other branch gets the same one.
 
     >>> _beats_name("sequencer/x"), _beats_name("x"), _beats_name("sequencer/of")
     ('x', 'of/x', 'of/sequencer/of')
@@ -112,8 +112,8 @@ def _beats_name(branch: str) -> str:
     return below if is_usual else f"{_OF}/{branch}"
 
 
-class _Held(Exception):
-    """What is asked for again has been accepted already; inside this module only."""
+class _AlreadyAccepted(Exception):
+    """A repeated change was already accepted; never leaves this module."""
 
     def __init__(self, pending: PendingPush) -> None:
         super().__init__()
@@ -135,9 +135,9 @@ class GitStore:
         mark: HighWaterMark | None = None,
         redact: Callable[[str], str] = str,
     ) -> None:
-        """Keep *run* there; neither folder nor remote are touched before they are needed.
+        """Prepare the store; neither the folder nor the remote is touched before it is needed.
 
-        *allowed*: see `Git`. None: the run is only looked at. *mark*, *redact*: see `FileStore`.
+        *allowed*: see `Git`; None: only read, and never ask the remote. Others: see `FileStore`.
         """
         git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
         remote, refs = Remote(git, options.remote), refs_of(options, run)
@@ -154,32 +154,32 @@ class GitStore:
             redact=redact,
         )
         self.ttl_s, self.retry_for_s, self.branch = options.ttl_s, options.retry_for_s, branch
-        # What needs no remote.
+        # These need no remote.
         self.owner, self.wait_queue = files.owner, files.wait_queue
         self.kept_result, self.result_folder = files.kept_result, files.result_folder
         self.keep_document, self.forget_documents = files.keep_document, files.forget_documents
-        self._told: list[str] = []
-        self.notify: Callable[[str], None] = self._told.append
-        """Receives messages about the remote while a process waits for it."""
+        self._notices: list[str] = []
+        self.notify: Callable[[str], None] = self._notices.append
+        """Is called with notices about the remote while a process waits."""
         self.is_stopped: Callable[[], bool] = lambda: False
         git.stopped = lambda: self.is_stopped()  # noqa: PLW0108 - set later
         self._beats = Heartbeats(remote, branch.objects, files.leases, refs)
         self._pace = PollPace(remote.name, fast_s=options.fast_s, slow_s=options.slow_s)
         self._slow_s, self._asked_at = options.slow_s, -math.inf
         self._is_changing = False
-        # A look makes what is watched again: one thread looks at the remote, or waits for it.
+        # A look arms the watch again, so only one thread looks at the remote or waits for it.
         self._looking = threading.Lock()
-        # No remote may be asked then: what this clone knows is all there is.
-        self._only_looks = allowed is None
-        # A change that may have been accepted, though nobody could tell.
-        self._asked: Change | None = None
+        # Without allowed settings, git must not contact a remote: local knowledge is all there is.
+        self._is_read_only = allowed is None
+        # A change that may have been accepted, but whose push got no answer.
+        self._doubtful_change: Change | None = None
 
     @property
     def state_path(self) -> Path:
         return self._files.state_path
 
     def __repr__(self) -> str:
-        """Return where its replica is kept."""
+        """Return a short form with the path of the replica."""
         return f"<GitStore {self.state_path}>"
 
     def close(self) -> None:
@@ -189,18 +189,18 @@ class GitStore:
         self._files.close()
 
     def take_notices(self) -> list[str]:
-        told = [*self.branch.replica.notices, *self._told]
+        notices = [*self.branch.replica.notices, *self._notices]
         self.branch.replica.notices.clear()
-        self._told.clear()
-        return told + self._files.take_notices()
+        self._notices.clear()
+        return notices + self._files.take_notices()
 
     # --- reading -------------------------------------------------------------------
 
     def view(self) -> View:
         """Return the newest head, after asking the remote if the last contact was some time ago."""
         notices = self._freshen()
-        seen = self._files.view()
-        return View(seen.head, (*notices, *seen.notices), has_edit=seen.has_edit)
+        view = self._files.view()
+        return View(view.head, (*notices, *view.notices), has_edit=view.has_edit)
 
     def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         self._freshen()
@@ -211,23 +211,23 @@ class GitStore:
         return self._files.document(name)
 
     def _freshen(self) -> tuple[str, ...]:
-        """Look at the remote if that was not done lately; return what to tell about it."""
-        if self._only_looks:
-            return self._since()
-        # A heartbeat asks while another thread pushes or waits, which looks for both.
+        """Look at the remote if the last look is not recent; return notices for people."""
+        if self._is_read_only:
+            return self._age_notice()
+        # The thread that pushes or waits looks at the remote for the heartbeat thread too.
         if self._is_changing or not self._looking.acquire(blocking=False):
             return ()
         try:
-            return self._freshened()
+            return self._look_if_due()
         finally:
             self._looking.release()
 
-    def _freshened(self) -> tuple[str, ...]:
+    def _look_if_due(self) -> tuple[str, ...]:
         now, refs = time.monotonic(), self._refs
         is_watched = refs is not None and bool(refs.fds)
         has_moved = refs is not None and refs.has_moved()
-        is_young = now - max(self._asked_at, self.branch.contact_at) < self._slow_s
-        if is_young and not has_moved and (is_watched or refs is None):
+        is_recent = now - max(self._asked_at, self.branch.contact_at) < self._slow_s
+        if is_recent and not has_moved and (is_watched or refs is None):
             return ()
         self._asked_at = now
         if refs is not None:
@@ -237,15 +237,15 @@ class GitStore:
         except RemoteUnreachable as error:
             return (f"{error.message}; this is what this clone knows",)
         except StorageFailed as error:
-            # A disk that is full: what is here can be read all the same.
+            # For example a full disk: the files here can still be read.
             where = f"{error.where}: " if error.where else ""
             return (f"{where}{error.message}; this is what this clone knows",)
         except ClaimHeld:
-            pass  # another process of this clone is pushing, and writes down what it finds
+            pass  # another process of this clone is pushing, and writes what it finds
         return ()
 
-    def _since(self) -> tuple[str, ...]:
-        """Return what to tell about how old it is what this clone knows; once."""
+    def _age_notice(self) -> tuple[str, ...]:
+        """Return a notice that says how old the local knowledge is; only on the first call."""
         if self._asked_at > -math.inf:
             return ()
         self._asked_at = time.monotonic()
@@ -257,12 +257,12 @@ class GitStore:
     # --- writing -------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
-        """Run *change* on the newest head, and let the remote accept its transition.
+        """Run *change* on the newest head and push its transition to the remote.
 
         Raises:
-            RemoteUnreachable: no answer. If the message says that no one knows the result, calling
-                this again with the very same *change* finds out, and does nothing twice.
-            RemoteRefused: the remote's rules are against it.
+            RemoteUnreachable: no answer. If the message says that the result is not known, another
+                call with the same *change* object finds out and does nothing twice.
+            RemoteRefused: the remote's rules forbid the push.
         """
         self._is_changing = True
         try:
@@ -275,86 +275,86 @@ class GitStore:
         return head
 
     def _accepted(self, change: Change) -> Head:
-        if self._asked is not change:
-            # What was pushed for another one is somebody else's now.
+        if self._doubtful_change is not change:
+            # Pushes for an earlier change say nothing about this one.
             self.branch.doubts.clear()
-        self._asked = None
-        with self._git_told():
+        self._doubtful_change = None
+        with self._git_errors():
             try:
                 return self._update(change)
-            except _Held as held:
+            except _AlreadyAccepted as held:
                 self.branch.cargo = None
                 return parse_head(decode(held.pending.line[:-1])["head"], "what was pushed")
             except RemoteUnreachable:
-                self._asked = change
+                self._doubtful_change = change
                 raise
 
     def _update(self, change: Change) -> Head:
         looks, is_refused = self.branch.looks, False
 
-        def noting(head: Head | None) -> Transition | None:
+        def decide(head: Head | None) -> Transition | None:
             nonlocal is_refused
             for pending in self.branch.doubts:
-                # It may arrive long after the answer to it was given up.
+                # A push may land long after this process stopped waiting for its answer.
                 if pending.is_of_change and self.branch.holds(pending):
-                    raise _Held(pending)
+                    raise _AlreadyAccepted(pending)
             is_refused = True
             self.branch.deciding = transition = change(head)
             is_refused = transition is None
             return transition
 
         try:
-            head = self._files.update(noting)
+            head = self._files.update(decide)
         except RemoteUnreachable:
             raise
         except (SequencerError, ValueError):
-            # It may have been refused for what is long over.
+            # The refusal may come from an outdated head.
             if not is_refused or self.branch.looks != looks or not self.bring():
                 raise
-            return self._files.update(noting)
+            return self._files.update(decide)
         if is_refused and self.branch.looks == looks and self.bring():
-            return self._files.update(noting)
+            return self._files.update(decide)
         return head
 
     def bring(self) -> bool:
-        """Look at the remote and make the folder what the branch is; return whether it moved.
+        """Look at the remote and bring the folder up to date; return whether the branch moved.
 
         Raises:
             RemoteUnreachable: there was no answer.
-            CorruptState: the branch is no continuation of what is here.
+            CorruptState: the branch does not continue from the folder's files.
         """
         try:
-            with self._git_told():
+            with self._git_errors():
                 tips = self._tips()
                 if self._is_nowhere(tips):
                     return False
                 with self._files.locked():
-                    return self._followed(tips)
+                    return self._follow(tips)
         finally:
-            # Who reads next need not wait for the same remote once more.
+            # The next read need not wait for the same remote again.
             self._asked_at = time.monotonic()
 
-    def _followed(self, tips: Mapping[str, str]) -> bool:
-        """Make the folder what the branch is, state.json with it; return whether it moved."""
+    def _follow(self, tips: Mapping[str, str]) -> bool:
+        """Bring the folder, with state.json, up to the branch; return whether it moved."""
         has_moved = self.branch.follow(tips)
         if has_moved:
-            # What somebody has edited is told by who reads or changes the run.
+            # An edited state.json is reported when the run is read or changed, not here.
             with contextlib.suppress(StateRefused):
                 self._files.load()
         return has_moved
 
     def _is_nowhere(self, tips: Mapping[str, str]) -> bool:
-        """Return whether the run was begun nowhere; whoever only looks makes no folder for it."""
+        """Return whether the run was never started: then a look must not create its folder."""
         return self.branch.refs.state not in tips and self.branch.tip() is None
 
     def _tips(self) -> dict[str, str]:
-        """Return where the branch is, with no process where a file says it."""
+        """Return the commits of the refs, from their files if possible, else from git."""
         refs = None if self.branch.is_first_look else self._refs
-        found = None if refs is None else self.branch.peek(refs)
-        return self.branch.look() if found is None else found
+        tips = None if refs is None else self.branch.peek(refs)
+        return self.branch.look() if tips is None else tips
 
     @contextlib.contextmanager
-    def _git_told(self) -> Iterator[None]:
+    def _git_errors(self) -> Iterator[None]:
         try:
             yield
         except GitFailed as failed:
@@ -366,29 +366,29 @@ class GitStore:
         except OSError as error:
             where = str(error.filename or self.state_path.parent)
             hint = "free disk space or fix the permissions, then start again"
-            why, hint = refused(error, where, hint)
-            raise StorageFailed(f"can't be written: {why}", where=where, hint=hint) from error
+            reason, hint = refused(error, where, hint)
+            raise StorageFailed(f"can't be written: {reason}", where=where, hint=hint) from error
 
     # --- claims and waiting --------------------------------------------------------
 
     def liveness(self, claim: Claim) -> Liveness:
         first = self._files.liveness(claim)
-        if self._only_looks:
+        if self._is_read_only:
             return first
 
         def look() -> None:
             head = self._files.view().head
             if head is None or head.claim_with(claim.token) is None:
                 raise StorageFailed(f"token {claim.token} is not in the run as it is known here")
-            with self._git_told():
+            with self._git_errors():
                 self._beats.bring(self.branch.look().get(self.branch.refs.beats), head.claims)
 
         return confirmed(first, look, lambda: self._files.liveness(claim))
 
     def beat(self, claim: Claim, number: int) -> None:
         head = self._files.view().head
-        standing = {one.token for one in head.claims} if head else set()
-        self._beats.beat(claim, number, standing)
+        active = {claim.token for claim in head.claims} if head else set()
+        self._beats.beat(claim, number, active)
 
     def wait(
         self,
@@ -398,12 +398,12 @@ class GitStore:
         wake_fd: int | None = None,
         claim: Claim | None = None,
     ) -> bool:
-        if self._only_looks:
+        if self._is_read_only:
             return self._files.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
         if not self._looking.acquire(timeout=LOOKING_S):
-            # A heartbeat's look hangs; its end is waited for here, where a person can end it.
-            left = LOOKING_S if timeout_s is None else min(timeout_s, LOOKING_S)
-            return self._files.wait(revision, left, wake_fd=wake_fd, claim=claim)
+            # The heartbeat thread's look hangs. Wait here instead, where a person can interrupt.
+            left_s = LOOKING_S if timeout_s is None else min(timeout_s, LOOKING_S)
+            return self._files.wait(revision, left_s, wake_fd=wake_fd, claim=claim)
         try:
             return self._wait.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
         finally:
@@ -422,21 +422,21 @@ class GitStore:
 
     @cached_property
     def _refs(self) -> RefWatch | None:
-        """Return the watch of a remote that is a folder of this machine, if it may be read."""
-        if self._only_looks:
+        """Return a watch if the remote is a folder on this machine and may be read."""
+        if self._is_read_only:
             return None
         folder = remote_folder(self.branch.git, self.branch.remote.name)
         return None if folder is None else RefWatch(folder, self.branch.refs.state)
 
     def _look(self) -> bool:
-        """Look at the remote for who waits; return whether the run has moved."""
-        with self._git_told():
+        """Look at the remote during a wait; return whether the run has moved."""
+        with self._git_errors():
             tips = self._tips()
             if self._is_nowhere(tips):
                 self._asked_at = time.monotonic()
                 return False
             with self._files.locked():
-                has_moved = self._followed(tips)
+                has_moved = self._follow(tips)
                 head = self._files.view().head
                 if has_moved and head is not None:
                     self._files.leases.sweep({claim.token for claim in head.claims})
@@ -446,9 +446,9 @@ class GitStore:
 
 def store_of(request: StoreRequest) -> GitStore:
     """Return the store of a run that machines share through a git remote."""
-    settings, chosen, plain = request.settings, request.settings.store, GitOptions()
+    settings, chosen, defaults = request.settings, request.settings.store, GitOptions()
 
-    def own(value: Any, unset: Any, *path: str) -> Any:
+    def value_or(value: Any, unset: Any, *path: str) -> Any:
         """Return *value*, or the default of this kind if it is not set."""
         return unset if settings.source_of("store", *path).kind == "default" else value
 
@@ -460,11 +460,11 @@ def store_of(request: StoreRequest) -> GitStore:
         fast_s=chosen.poll.fast_s,
         slow_s=chosen.poll.slow_s,
         retry_for_s=chosen.retry_for_s,
-        ttl_s=own(chosen.ttl_s, plain.ttl_s, "ttl_s"),
-        rotate_bytes=own(
-            chosen.journal.rotate_bytes, plain.rotate_bytes, "journal", "rotate_bytes"
+        ttl_s=value_or(chosen.ttl_s, defaults.ttl_s, "ttl_s"),
+        rotate_bytes=value_or(
+            chosen.journal.rotate_bytes, defaults.rotate_bytes, "journal", "rotate_bytes"
         ),
-        keep=own(chosen.journal.keep, plain.keep, "journal", "keep"),
+        keep=value_or(chosen.journal.keep, defaults.keep, "journal", "keep"),
     )
     is_default = request.state_path == settings.state_file
     return GitStore(
@@ -474,7 +474,7 @@ def store_of(request: StoreRequest) -> GitStore:
         options,
         request.to_head,
         allowed=request.allowed(),
-        # Each clone has a folder of its own with the same run.
+        # Other clones have the same run in their own folders.
         mark=HighWaterMark(request.state_path, is_shared=True),
         redact=request.redact,
     )

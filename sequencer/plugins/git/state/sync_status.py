@@ -1,9 +1,10 @@
-"""A run's two sides: the folder of this clone, and the branch of the remote.
+"""Sync status of a run: how this clone's folder relates to the branch on the remote.
 
-Looks, follows the branch where that loses nothing, and says how the two stand to each other. What
-can't be followed is left as it is, for a person to decide. `take_theirs` takes the branch's files:
-what stood in the folder is moved into one of its own beside it, and stays there until a person
-removes it; a crash on the way leaves some files aside, and doing it again continues from there.
+Looks at the remote, follows the branch if nothing is lost by that, and reports how the two relate.
+If the branch can't be followed, the files stay as they are and a person decides. `take_theirs`
+takes the branch's files: it first moves the files of the folder into a new folder inside it, which
+stays until a person removes it. After a crash some files are set aside already; calling it again
+continues from there.
 """
 
 from __future__ import annotations
@@ -43,42 +44,42 @@ from sequencer.store.highwater import HighWaterMark
 from sequencer.store.journal import decode
 
 MAX_OTHERS = 50
-"""Runs that are only on the remote, of which more than the name is told."""
+"""Runs that are only on the remote and are listed with more than their name."""
 _HEADS = "refs/heads/"
 
 
 class Relation(StrEnum):
-    """How this clone's folder stands to the branch."""
+    """How this clone's folder relates to the branch."""
 
     NOWHERE = "nowhere"
-    """The run was never begun, on either side."""
+    """The run was never started, neither here nor on the remote."""
     UNPUBLISHED = "unpublished"
-    """It is here only, and has never been on the branch; the next change puts it there."""
+    """The run exists only here and was never on the branch; the next change puts it there."""
     NEW = "new"
-    """It was on the branch only, and is here as well now."""
+    """The run was only on the branch; this look brought it here."""
     BEHIND = "behind"
-    """The folder was the beginning of the branch, and was brought up to it."""
+    """The folder had an earlier state of the branch, and was brought up to date."""
     EQUAL = "equal"
     GONE = "gone"
-    """The branch is not there any more."""
+    """The branch no longer exists."""
     DIVERGED = "diverged"
-    """The branch does not go on from what is here: somebody has put it back."""
+    """The branch does not continue from the files here: someone has reset it."""
     ANOTHER_RUN = "another-run"
     UNREADABLE = "unreadable"
-    """What is on the branch is no run."""
+    """The branch holds no run."""
     DAMAGED = "damaged"
-    """The files here can't be used, and the branch can."""
+    """The files here can't be used, but the branch can."""
     UNKNOWN = "unknown"
     """The remote did not answer."""
 
     @property
     def is_sound(self) -> bool:
-        """Return whether work can go on without a person's decision."""
+        """Return whether work can continue without a decision by a person."""
         return self in _SOUND
 
     @property
     def allows_taking(self) -> bool:
-        """Return whether there is a reason to take the branch's files, and files to take."""
+        """Return whether there is a reason to take the branch's files, and there are files."""
         return self in (Relation.DIVERGED, Relation.ANOTHER_RUN, Relation.DAMAGED)
 
 
@@ -88,108 +89,112 @@ _SOUND = frozenset(
 
 
 class SyncStatus(Struct, frozen=True):
-    """What one look has found."""
+    """The result of one look at the folder and the branch."""
 
     relation: Relation
     known: Known | None
-    """What this clone knew of the branch before."""
-    here: Head | None
-    """The newest record of this folder, before anything was brought."""
+    """The branch as this clone knew it before the look."""
+    local_head: Head | None
+    """The head of the folder's newest record, before the look brought anything."""
     tip: str | None
-    """Where the branch is; None: nowhere, or that is not known."""
-    there: Head | None
-    """The newest record of the branch."""
+    """The commit that the branch is at; None: there is no branch, or its commit is not known."""
+    remote_head: Head | None
+    """The head of the branch's newest record."""
     problem: SequencerError | None = None
-    """What a person has to decide or mend."""
+    """What a person has to decide or fix."""
     is_asked: bool = True
-    """Whether the remote was asked; else the branch is as this clone saw it last."""
+    """Whether the remote was asked; otherwise the branch is as this clone last saw it."""
 
 
 class OtherRun(Struct, frozen=True):
-    """A run that is on the remote and not in this clone."""
+    """A run that is on the remote but not in this clone."""
 
     branch: str
     name: str | None
-    """As ``--run`` takes it; None: its branch can't be read."""
+    """Its name as ``--run`` takes it; None: its branch can't be read."""
     head: Head | None
 
 
 def compare(store: GitStore) -> SyncStatus:
-    """Look at the remote, bring what is new into the folder of *store*, and tell both sides.
+    """Look at the remote, bring its changes into the folder of *store*, and return both states.
 
     Raises:
-        StorageFailed: the files can't be read or written here.
+        StorageFailed: the files of this clone can't be read or written.
     """
     branch = store.branch
     known, journal = branch.known.read(), branch.replica.journal()
-    here = newest(journal)
-    was_begun = bool(journal) or signature(store.state_path) is not None
+    local_head = newest(journal)
+    was_started = bool(journal) or signature(store.state_path) is not None
     try:
-        if not was_begun and known is None and branch.refs.state not in branch.look():
-            # A look at what is nowhere makes no folder for it.
-            return SyncStatus(Relation.NOWHERE, known, here, None, None)
+        if not was_started and known is None and branch.refs.state not in branch.look():
+            # A look must not create a folder for a run that does not exist.
+            return SyncStatus(Relation.NOWHERE, known, local_head, None, None)
         store.bring()
     except RemoteUnreachable as error:
-        return SyncStatus(Relation.UNKNOWN, known, here, None, None, error)
+        return SyncStatus(Relation.UNKNOWN, known, local_head, None, None, error)
     except CorruptState as error:
-        return _apart(branch, known, here, error)
+        return _apart(branch, known, local_head, error)
     now = branch.known.read()
     if now is None or now.branch != branch.refs.branch:
-        return SyncStatus(Relation.UNPUBLISHED, known, here, None, None)
+        return SyncStatus(Relation.UNPUBLISHED, known, local_head, None, None)
     theirs = journal_of(branch, now.tip) or b""
     damage = _damage(store, theirs)
     if damage is not None:
-        return SyncStatus(Relation.DAMAGED, known, here, now.tip, newest(theirs), damage)
+        return SyncStatus(Relation.DAMAGED, known, local_head, now.tip, newest(theirs), damage)
     relation = Relation.EQUAL if branch.replica.journal() == journal else Relation.BEHIND
-    return SyncStatus(relation if journal else Relation.NEW, known, here, now.tip, newest(theirs))
+    return SyncStatus(
+        relation if journal else Relation.NEW, known, local_head, now.tip, newest(theirs)
+    )
 
 
 def as_known(store: GitStore) -> SyncStatus:
-    """Tell both sides of the run in *store* as this clone knows them, and change nothing."""
+    """Return the sync status of the run in *store* from local knowledge alone; change nothing."""
     branch = store.branch
     known, journal = branch.known.read(), branch.replica.journal()
-    here = newest(journal)
+    local_head = newest(journal)
     if known is None or known.branch != branch.refs.branch:
-        was_begun = bool(journal) or signature(store.state_path) is not None
-        relation = Relation.UNPUBLISHED if was_begun else Relation.NOWHERE
-        return SyncStatus(relation, None, here, None, None, is_asked=False)
+        was_started = bool(journal) or signature(store.state_path) is not None
+        relation = Relation.UNPUBLISHED if was_started else Relation.NOWHERE
+        return SyncStatus(relation, None, local_head, None, None, is_asked=False)
     theirs = journal_of(branch, known.tip)
     if theirs is None:
-        return SyncStatus(Relation.UNKNOWN, known, here, known.tip, None, is_asked=False)
+        return SyncStatus(Relation.UNKNOWN, known, local_head, known.tip, None, is_asked=False)
     relation, damage = Relation.EQUAL, None
     if not journal.startswith(theirs) and theirs.startswith(journal):
-        # The next change brings it up.
+        # The next change brings the folder up to date.
         relation = Relation.BEHIND
     elif (damage := _damage(store, theirs)) is not None:
         relation = Relation.DAMAGED
-    return SyncStatus(relation, known, here, known.tip, newest(theirs), damage, is_asked=False)
+    return SyncStatus(
+        relation, known, local_head, known.tip, newest(theirs), damage, is_asked=False
+    )
 
 
 def _apart(
-    branch: Branch, known: Known | None, here: Head | None, problem: CorruptState
+    branch: Branch, known: Known | None, local_head: Head | None, problem: CorruptState
 ) -> SyncStatus:
-    """Return why the branch could not be followed."""
+    """Return the status of a branch that could not be followed because of *problem*."""
     try:
         tip = branch.look().get(branch.refs.state)
     except RemoteUnreachable as error:
-        return SyncStatus(Relation.UNKNOWN, known, here, None, None, error)
+        return SyncStatus(Relation.UNKNOWN, known, local_head, None, None, error)
     if tip is None:
-        return SyncStatus(Relation.GONE, known, here, None, None, problem)
-    there = newest(journal_of(branch, tip) or b"")
-    if there is None:
+        return SyncStatus(Relation.GONE, known, local_head, None, None, problem)
+    remote_head = newest(journal_of(branch, tip) or b"")
+    if remote_head is None:
         relation = Relation.UNREADABLE
-    elif here is not None and here.run_id != there.run_id:
+    elif local_head is not None and local_head.run_id != remote_head.run_id:
         relation = Relation.ANOTHER_RUN
     else:
         relation = Relation.DIVERGED
-    return SyncStatus(relation, known, here, tip, there, problem)
+    return SyncStatus(relation, known, local_head, tip, remote_head, problem)
 
 
 def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
-    """Return why the files here can't be used, though the branch they follow can."""
+    """Return why the files here can't be used although the branch can, or None if they can."""
     if (refusal := diagnose(store.state_path).refusal) is not None:
         return refusal
-    # Another process of this clone may have gone on from it meanwhile.
+    # Another process of this clone may have appended records to it since.
     if store.branch.replica.journal().startswith(theirs):
         return None
     return CorruptState(
@@ -200,7 +205,7 @@ def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
 
 
 def journal_of(branch: Branch, commit: str) -> bytes | None:
-    """Return the journal that *commit* holds, or None if it holds none or is not here."""
+    """Return the journal in *commit*, or None if it has none or is not in this repository."""
     with contextlib.suppress(Missing):
         tree = read_tree(branch.objects, commit, branch.state_path.name)
         oid = None if tree is None else tree.entries.get(JOURNAL)
@@ -219,18 +224,18 @@ def newest(journal: bytes) -> Head | None:
 # --- other runs ------------------------------------------------------------------------
 
 
-def runs_elsewhere(branch: Branch, template: str, here: Collection[str]) -> list[OtherRun]:
-    """Return the runs that are on the remote and, by the names of their folders, not *here*.
+def runs_elsewhere(branch: Branch, template: str, local_names: Collection[str]) -> list[OtherRun]:
+    """Return the runs on the remote that have no folder in this clone.
 
-    *template* is ``store.branch``.
+    *template* is ``store.branch``; *local_names* are the folder names of this clone's runs.
 
     Raises:
         RemoteUnreachable: there was no answer.
     """
     options = GitOptions(branch=template)
-    ours = {refs_of(options, name).state for name in (None, *here)}
-    found = {ref for ref in _listed(branch, template) if ref not in ours}
-    shown = [ref for ref in sorted(found) if is_of_a_run(template, ref.removeprefix(_HEADS))]
+    ours = {refs_of(options, name).state for name in (None, *local_names)}
+    other_refs = {ref for ref in _listed(branch, template) if ref not in ours}
+    shown = [ref for ref in sorted(other_refs) if is_of_a_run(template, ref.removeprefix(_HEADS))]
     del shown[MAX_OTHERS:]
     if not shown:
         return []
@@ -243,10 +248,10 @@ def _listed(branch: Branch, template: str) -> list[str]:
     pattern = template.replace("{run}", "*") if "{run}" in template else f"{template}-*"
     name = branch.remote.name
     try:
-        told = branch.git.text("ls-remote", "--refs", "--", name, f"{_HEADS}{pattern}")
+        output = branch.git.text("ls-remote", "--refs", "--", name, f"{_HEADS}{pattern}")
     except GitFailed as failed:
         raise unreachable(name, failed) from failed
-    return [line.partition("\t")[2] for line in told.splitlines()]
+    return [line.partition("\t")[2] for line in output.splitlines()]
 
 
 def _described(branch: Branch, local: dict[str, str]) -> Iterator[OtherRun]:
@@ -259,7 +264,7 @@ def _described(branch: Branch, local: dict[str, str]) -> Iterator[OtherRun]:
 
 
 def is_of_a_run(template: str, branch: str) -> bool:
-    """Return whether *branch* is one that *template* gives a named run, or the default one.
+    """Return whether *template* can give *branch* to a run, named or default.
 
     >>> is_of_a_run("sequencer/{run}", "sequencer/nightly"), is_of_a_run("state", "state-nightly")
     (True, True)
@@ -271,19 +276,19 @@ def is_of_a_run(template: str, branch: str) -> bool:
     return re.fullmatch(pattern, branch) is not None
 
 
-_BESIDE = (results.NAME, "beats", "activity")
-"""What belongs to the history that the folder had: outputs, heartbeats, who was told of it."""
+_LOCAL_FILES = (results.NAME, "beats", "activity")
+"""Files that belong to the folder's old history: outputs, heartbeats, and which were reported."""
 
 
 def take_theirs(
     store: GitStore, sync_status: SyncStatus, now: Callable[[], float] = time.time
 ) -> tuple[Path, SyncStatus]:
-    """Put the run's files here aside and bring the branch's; return where they are, and both sides.
+    """Set the run's files aside and bring the branch's; return the new folder and the new status.
 
-    *sync_status* is what `compare` has just found.
+    *sync_status* is the result of a `compare` that was made just before.
 
     Raises:
-        UsageRefused: there is no need; the folder is the branch, or its beginning.
+        UsageRefused: there is no need, because the branch continues from the folder's files.
         StateRefused: there is nothing to take.
     """
     if sync_status.relation.is_sound:
@@ -295,9 +300,9 @@ def take_theirs(
         raise sync_status.problem
     folder = store.state_path.parent
     with FileStore(store.state_path).locked():
-        for head in (sync_status.here, sync_status.there):
+        for head in (sync_status.local_head, sync_status.remote_head):
             if head is not None:
-                # First: whoever is stopped after this has decided for the branch all the same.
+                # First, because the decision for the branch holds even if the rest fails.
                 HighWaterMark(store.state_path).forget(head.run_id)
         when = datetime.fromtimestamp(now(), UTC)
         aside = folders.make_another(folder / f"set-aside-{when:%Y%m%dT%H%M%SZ}")
@@ -314,13 +319,16 @@ def take_theirs(
 
 
 def _of_the_run(store: GitStore) -> Iterator[Path]:
-    """Yield what is to move: the journal last but one, since it alone tells what was accepted."""
+    """Yield the files to set aside.
+
+    The journal comes last but one: it is the only record of the changes that were accepted.
+    """
     replica, folder = store.branch.replica, store.state_path.parent
     names = (
         store.state_path.name,
         *sorted(replica.documents()),
-        *_BESIDE,
-        *sorted(replica.aside()),
+        *_LOCAL_FILES,
+        *sorted(replica.rotated()),
         JOURNAL,
         REMOTE,
     )

@@ -1,10 +1,10 @@
-"""Sleep until a run that others share has moved, here or on the remote.
+"""Sleep until a shared run changes, here or on the remote.
 
-The sleep itself is that of the files: what a process of this clone does wakes at once. Now and
-then the remote is asked: soon after something has happened, ever more rarely while nothing does,
-and when the watch of a remote that is a folder wakes. Whoever asked brings what is new into the
-files, and by that wakes all. A remote that does not answer is no change and no end: people are
-told, it is asked more rarely, and the sleep continues.
+The process sleeps on the run's files, so a change by another process of this clone wakes it at
+once. It also asks the remote: soon after a change, less and less often while nothing happens, and
+whenever the watch of a remote in a local folder fires. The process that asks brings the changes
+into the files, and that wakes the others. If the remote does not answer, the sleep goes on: a
+notice says so, and the remote is asked less often.
 """
 
 from __future__ import annotations
@@ -48,57 +48,57 @@ class PollPace:
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Be due at once; *chance* gives numbers from 0 to 1 that nobody can foresee."""
+        """Make the first look due at once; *chance* returns random numbers from 0 to 1."""
         self._remote = remote
         self._fast_s, self._slow_s = min(fast_s, slow_s), slow_s
         self._clock, self._chance = clock, chance
         self._interval_s = self._fast_s
         self._retry_s = 0.0
-        """How long to wait for a remote that did not answer; 0: it did."""
+        """The pause before the next try at a remote that did not answer; 0: it answered."""
         self._is_denied = False
         self._next_at = clock()
         self.is_notified = False
-        """Whether a change wakes by itself; a slow look is then only the safety net."""
+        """Whether a watch reports changes; the slow looks are then only a safety net."""
 
     @property
     def interval_s(self) -> float:
-        """Return how long it is at present from one look to the next."""
+        """Return the current time from one look to the next."""
         if self._retry_s:
             return self._retry_s
         return self._slow_s if self.is_notified else self._interval_s
 
     def due_in(self) -> float:
-        """Return in how many seconds the next look is due; 0: it is."""
+        """Return the seconds until the next look is due; 0: it is due now."""
         return max(self._next_at - self._clock(), 0.0)
 
     def covers(self, age_s: float) -> bool:
-        """Return whether a look that somebody else made *age_s* ago spares one's own."""
-        # Not the whole interval: with its jitter the next look is later than now in any case.
+        """Return whether another process's look *age_s* ago makes a new one unnecessary."""
+        # Less than the whole interval: jitter may shorten the next one by that share.
         return 0.0 <= age_s < (1 - JITTER) * self.interval_s
 
     def active(self) -> None:
-        """Look soon: something has happened here, and the other side may answer it."""
+        """Make the next look due soon: after a change here, another clone may react to it."""
         self._interval_s = self._fast_s
         self._next_at = min(self._next_at, self._in(self.interval_s))
 
     def looked(self, *, has_moved: bool, ago_s: float = 0.0) -> str | None:
-        """Note a successful look, *ago_s* seconds ago; return what is to be told to people."""
-        told = f"remote {self._remote!r} answers again" if self._retry_s else None
+        """Record a successful look, *ago_s* seconds ago; return a notice for people, or None."""
+        notice = f"remote {self._remote!r} answers again" if self._retry_s else None
         self._retry_s, self._is_denied = 0.0, False
         longer = min(self._interval_s * GROWTH, self._slow_s)
         self._interval_s = self._fast_s if has_moved else longer
         self._next_at = self._in(self.interval_s) - ago_s
-        return told
+        return notice
 
     def failed(self, error: RemoteUnreachable) -> str | None:
-        """Note a look that had no answer; return what is to be told to people, if it is new."""
-        before, was_denied = self._retry_s, self._is_denied
+        """Record a look that had no answer; return a notice for people if it is a new one."""
+        before_s, was_denied = self._retry_s, self._is_denied
         self._is_denied = error.is_denied
-        # Asking again mends no credentials, and some servers lock out who asks too often.
-        longer = LAST_RETRY_S if error.is_denied else max(before * 2, FIRST_RETRY_S)
+        # Asking again fixes no credentials, and some servers lock out clients that ask too often.
+        longer = LAST_RETRY_S if error.is_denied else max(before_s * 2, FIRST_RETRY_S)
         self._retry_s = min(longer, LAST_RETRY_S)
         self._next_at = self._in(self._retry_s)
-        if self._retry_s == before and self._is_denied == was_denied:
+        if self._retry_s == before_s and self._is_denied == was_denied:
             return None
         hint = f" ({error.hint})" if error.is_denied and error.hint else ""
         return f"{error.message}{hint}; next try in {max(round(self.due_in()), 1)} s"
@@ -108,9 +108,9 @@ class PollPace:
 
 
 class SharedLook:
-    """When some process of this clone looked last: the time of an empty file.
+    """The time of the last look by any process of this clone: the mtime of an empty file.
 
-    Wrong times (a clock that was set) cost or spare one look and no more.
+    A wrong time (the clock was set) causes or saves one look, no more.
     """
 
     def __init__(self, path: Path) -> None:
@@ -118,16 +118,16 @@ class SharedLook:
         self._path = path
 
     def age_s(self) -> float | None:
-        """Return how many seconds ago that was, or None if nobody has."""
+        """Return how many seconds ago the last look was, or None if there was none."""
         try:
             return time.time() - os.stat(self._path, follow_symlinks=False).st_mtime  # noqa: PTH116
         except OSError:
             return None
 
     def note(self) -> None:
-        """Say that this process has looked, and that what it found is in the folder."""
+        """Record that this process has looked and has written the changes to the folder."""
         now = time.time_ns()
-        # Not by writing, which wakes everybody who watches the folder.
+        # Only the time is set: a write would wake every process that watches the folder.
         with contextlib.suppress(OSError):
             try:
                 folder = folders.opened(self._path.parent)
@@ -138,20 +138,21 @@ class SharedLook:
 
 
 class SharedWait(Struct):
-    """The wait of one process for one run."""
+    """How one process waits for one run."""
 
     local: FileStore
     look: Callable[[], bool]
-    """Asks the remote, brings what is new and says whether it moved."""
+    """Asks the remote, brings its changes, and returns whether the run has moved."""
     pace: PollPace
     shared: SharedLook
     refs: RefWatch | None = None
     """Watches a remote on this machine."""
     tell: Callable[[str], None] = lambda _: None
-    """Hears when the remote stops answering, at each longer pause, and when it answers again."""
+    """Is called when the remote stops answering, at each longer pause, and when it answers again.
+    """
 
     def close(self) -> None:
-        """Free what is watched; the next wait begins again."""
+        """Release the watch; the next wait creates it again."""
         if self.refs is not None:
             self.refs.close()
 
@@ -163,14 +164,14 @@ class SharedWait(Struct):
         wake_fd: int | None = None,
         claim: Claim | None = None,
     ) -> bool:
-        """Sleep until the head changes here or on the remote; return whether it does.
+        """Sleep until the head changes here or on the remote; return whether it did.
 
-        False: the time is over, *wake_fd* became readable, or the holder of *claim* may be gone.
+        False: the time is over, *wake_fd* became readable, or the holder of *claim* may be dead.
         """
         if self.local.wait(revision, 0.0):
             return True
         now = time.monotonic()
-        # The lease of a claim may run out without any notification.
+        # The lease of a claim may expire without any notification.
         ends = math.inf if claim is None else now + pause_s(claim)
         if timeout_s is not None:
             ends = min(ends, now + timeout_s)
@@ -188,11 +189,11 @@ class SharedWait(Struct):
         return False
 
     def _ask(self) -> None:
-        """Look at the remote if that is due, by the watch or by the time."""
+        """Look at the remote if the watch has fired or the next look is due."""
         is_woken = self.refs is not None and self.refs.has_moved()
         if not is_woken and self.pace.due_in() > 0:
             return
-        # What moved before the watch began is seen by one's own look alone.
+        # Without an armed watch, only a look by this process sees what moved before it.
         is_blind = self.refs is not None and not self.refs.fds
         age_s = self.shared.age_s()
         if not (is_woken or is_blind) and age_s is not None and self.pace.covers(age_s):
@@ -206,7 +207,7 @@ class SharedWait(Struct):
         except RemoteUnreachable as error:
             self._say(self.pace.failed(error))
         except ClaimHeld:
-            # Another process of this clone is pushing, and writes down what it finds.
+            # Another process of this clone is pushing, and writes what it finds to the files.
             self._say(self.pace.looked(has_moved=False))
         else:
             self.shared.note()

@@ -1,10 +1,11 @@
-"""What a fresh worktree lacks that the project's own work tree has.
+"""What a new worktree lacks that the project's own work tree has.
 
-git leaves submodules empty in it, files of git-lfs may come as pointers, and what git ignores
-(``.env``, installed packages) is not there at all. An agent that finds an empty folder takes the
-data for missing and goes on without it, so this is said before the first attempt, and by `check`.
+In a new worktree, git leaves submodules empty, git-lfs files may be only pointers, and ignored
+files (``.env``, installed packages) do not exist. An agent that finds an empty folder assumes that
+the data is missing and works without it. So people are warned before the first attempt and by
+``sequencer check``.
 
-Not promised: that a setup command brings the right thing, only that something is there.
+Not promised: that a setup command brings the right files, only that some files exist.
 """
 
 from __future__ import annotations
@@ -21,86 +22,86 @@ from sequencer.plugins.git.code.tree import listed
 from sequencer.plugins.git.process import Git, GitFailed
 
 LOOK_S = 20.0
-"""So long git may take to list what is ignored."""
+"""How long git may take to list ignored files."""
 MOST_FILES = 1000
-"""Of git-lfs that are looked at."""
+"""How many git-lfs files are looked at."""
 FILLS = "setup: [[git, submodule, update, --init, --recursive]]"
 PULLS = "setup: [[git, lfs, pull]] brings their contents"
 BRINGS = "a command in setup can bring or make what the steps need"
 BY_AGENTS = "a task's agent has to bring what it needs; its prompt can say how"
-"""What to do in a team, whose tasks have no setup."""
+"""The hint for a team, whose tasks have no setup."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _POINTER_BYTES = 1024
 _GIT_LINK = "160000"
-_MADE_AGAIN = (
+_GENERATED = (
     *("__pycache__", ".*_cache", ".cache", ".DS_Store", "Thumbs.db", ".idea", ".vscode", "*.pyc"),
     *(".coverage*", "htmlcov", "*.egg-info", "*.swp", "*~", "*.log", "*.tmp", ".tox", ".nox"),
 )
-"""Names of ignored files that nobody misses: whoever needs them makes them."""
+"""Names of ignored files that no one misses: programs that need them create them."""
 
 
-class Lacking(Struct, frozen=True):
-    """Paths from the top of the work tree on."""
+class MissingFiles(Struct, frozen=True):
+    """Paths that a new worktree lacks, relative to the top of the work tree."""
 
     submodules: tuple[str, ...] = ()
     pointers: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
-    def told(self, *, in_team: bool = False) -> Iterator[tuple[bool, str, str]]:
-        """Yield what an agent may take for missing: whether that is sure, what, and what to do."""
-        for is_sure, what, paths, hint in (
+    def messages(self, *, in_team: bool = False) -> Iterator[tuple[bool, str, str]]:
+        """Yield (is_sure, message, hint) for each kind of file that is missing."""
+        for is_sure, problem, paths, hint in (
             (True, "submodules are empty", self.submodules, f"{FILLS} fills them"),
             (True, "files of git-lfs are only pointers", self.pointers, PULLS),
             (False, "files that git ignores are not there", self.ignored, BRINGS),
         ):
             if paths:
-                message = f"{what} in a new worktree: {listed(paths)}"
+                message = f"{problem} in a new worktree: {listed(paths)}"
                 yield is_sure, message, BY_AGENTS if in_team else hint
 
-    def without(self, setup: Sequence[Sequence[str]]) -> Lacking:
-        """Return what the commands of *setup* seem to leave as it is."""
+    def without(self, setup: Sequence[Sequence[str]]) -> MissingFiles:
+        """Return what is probably still missing after the commands of *setup*."""
         if not setup:
             return self
         brings = any("submodule" in word for argv in setup for word in argv)
-        # What else they bring shows only when they have run.
-        return Lacking(submodules=() if brings else self.submodules)
+        # What else they bring is known only after they have run.
+        return MissingFiles(submodules=() if brings else self.submodules)
 
 
-def lacking(
+def missing_files(
     git: Git, top: Path, is_own: Callable[[str], bool], fresh: Path | None = None
-) -> Lacking:
-    """Return what the worktree in the folder *fresh* lacks of what is in *top*, where *git* runs.
+) -> MissingFiles:
+    """Return what the work tree *top* has and the worktree in *fresh* does not have.
 
-    None: what any new one would. What *is_own* takes is the run's. Where git can't tell, nothing
-    is lacking.
+    With *fresh* None, the answer is for any new worktree. *is_own* is true for files of the run,
+    which do not count. If git fails, nothing counts as missing.
     """
     git = git.at(top, timeout_s=LOOK_S)
 
     def is_missing(path: str) -> bool:
         return fresh is None or not os.path.lexists(fresh / path)
 
-    found: list[tuple[str, ...]] = []
+    results: list[tuple[str, ...]] = []
     for look in (
         lambda: [p for p in _submodules(git, top) if fresh is None or _is_empty(fresh / p)],
         lambda: _pointers(git, top, fresh),
         lambda: [p for p in _ignored(git) if is_missing(p) and not is_own(p)],
     ):
         try:
-            found.append(tuple(look()))
+            results.append(tuple(look()))
         except (GitFailed, OSError):
-            found.append(())
-    return Lacking(*found)
+            results.append(())
+    return MissingFiles(*results)
 
 
 def _submodules(git: Git, top: Path) -> Iterator[str]:
-    """Yield the submodules of the commit that have something in *top*."""
+    """Yield the submodules of the commit that are not empty in *top*."""
     if not (top / ".gitmodules").is_file():
         return
-    told = git.run(
+    output = git.run(
         *("config", "--file", ".gitmodules", "--null", "--get-regexp", r"^submodule\..*\.path$"),
         accepts=(0, 1),
     ).stdout.decode("utf-8", "surrogateescape")
-    paths = [entry.partition("\n")[2] for entry in told.split("\0") if entry]
+    paths = [entry.partition("\n")[2] for entry in output.split("\0") if entry]
     for path in paths:
         if (
             not path
@@ -122,28 +123,28 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _pointers(git: Git, top: Path, fresh: Path | None) -> Iterator[str]:
-    """Yield the files of git-lfs whose contents are in *top* and would not be in a worktree."""
+    """Yield git-lfs files whose contents are in *top* but would not be in a worktree."""
     pattern = ("-e", "^[^#]*[[:space:]]filter=lfs", "--", ":(top,glob)**/.gitattributes")
     if git.run("grep", "--quiet", "-I", *pattern, accepts=(0, 1)).code:
         return
     names = r"^filter\.lfs\.(smudge|process)$"
     if fresh is None and not git.run("config", "--get-regexp", names, accepts=(0, 1)).code:
         return  # git brings the contents itself
-    told = git.run("ls-files", "-z", "--", ":(top,attr:filter=lfs)").stdout
-    for path in told.decode("utf-8", "surrogateescape").split("\0")[:MOST_FILES]:
+    output = git.run("ls-files", "-z", "--", ":(top,attr:filter=lfs)").stdout
+    for path in output.decode("utf-8", "surrogateescape").split("\0")[:MOST_FILES]:
         if path and not _is_pointer(top / path) and (fresh is None or _is_pointer(fresh / path)):
             yield path
 
 
 def _is_pointer(path: Path) -> bool:
-    """Return whether the file *path* is a pointer of git-lfs, or nothing at all."""
+    """Return whether *path* is a git-lfs pointer, or can't be opened."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return True
     try:
-        about = os.fstat(fd)
-        is_short = stat.S_ISREG(about.st_mode) and about.st_size <= _POINTER_BYTES
+        info = os.fstat(fd)
+        is_short = stat.S_ISREG(info.st_mode) and info.st_size <= _POINTER_BYTES
         return is_short and os.read(fd, _POINTER_BYTES).startswith(_POINTER)
     finally:
         os.close(fd)
@@ -151,8 +152,8 @@ def _is_pointer(path: Path) -> bool:
 
 def _ignored(git: Git) -> Iterator[str]:
     flags = ("--others", "--ignored", "--exclude-standard", "--directory", "-z")
-    told = git.run("ls-files", *flags).stdout.decode("utf-8", "surrogateescape")
-    for path in told.split("\0"):
+    output = git.run("ls-files", *flags).stdout.decode("utf-8", "surrogateescape")
+    for path in output.split("\0"):
         parts = Path(path).parts
-        if parts and not any(fnmatch.fnmatch(one, name) for one in parts for name in _MADE_AGAIN):
+        if parts and not any(fnmatch.fnmatch(part, name) for part in parts for name in _GENERATED):
             yield path
