@@ -52,7 +52,7 @@ _node = click.argument("node", required=False)
 _workflow = WORKFLOW(help="Use this workflow instead of workflow.name or the named run's workflow.")
 
 
-def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
+def show_change(invocation: Invocation, run: Run, head: Head, done: str) -> None:
     """Print what was *done* and what comes next; with ``--json``, print the *head*."""
     invocation.notices(run.store.take_notices())
     if invocation.is_json:
@@ -122,7 +122,7 @@ def retry(invocation: Invocation, node: str | None) -> None:
     # For a graph, the note says which nodes are tried again.
     note = done.note
     cleared = f"failures in a row cleared ({failures})"
-    tell(invocation, run, done.head, cleared if note in ("", "retry") else note)
+    show_change(invocation, run, done.head, cleared if note in ("", "retry") else note)
 
 
 @verb("skip")
@@ -165,7 +165,7 @@ def skip(
         command = Fail(note, node)
     head = run.do(command).head
     done = "accepted" if as_done else "marked as failed" if as_failed else "skipped"
-    tell(invocation, run, head, f"{done}: {subject}")
+    show_change(invocation, run, head, f"{done}: {subject}")
 
 
 @verb("set")
@@ -191,7 +191,7 @@ def set_(invocation: Invocation, assignment: str) -> None:
     run = invocation.run()
     head = run.do(SetField(field.strip(), _value(text))).head
     value = json.dumps(head.model_dump(mode="json").get(field.strip()), ensure_ascii=False)
-    tell(invocation, run, head, f"{field.strip()} is {value}")
+    show_change(invocation, run, head, f"{field.strip()} is {value}")
 
 
 def _value(text: str) -> Any:
@@ -235,7 +235,7 @@ def reset(
     done = f"a new run of {head.workflow_name!r}; it was at {_where(before)}"
     if before.status == "paused" or before.exit:
         done += f", {'stopped' if before.exit else 'paused'}, and the new one is not"
-    tell(invocation, run, head, done)
+    show_change(invocation, run, head, done)
 
 
 def _where(head: Head) -> str:
@@ -268,7 +268,7 @@ def rewind(invocation: Invocation, to: str) -> None:
         names = ", ".join(again_names[:MAX_LISTED_STEPS])
         more = len(again_names) - MAX_LISTED_STEPS
         names += f" and {more} more" if more > 0 else ""
-        tell(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
+        show_change(invocation, run, head, f"back to {to!r}; these run again: {names or 'none'}")
         return
     old_index = before.step_index
     again = old_index - head.step_index
@@ -276,7 +276,9 @@ def rewind(invocation: Invocation, to: str) -> None:
     names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in listed)
     rest = f" and {again - len(listed)} more" if again > len(listed) else ""
     steps = f"{again} steps run again: {names}{rest}" if again else "no step runs again"
-    tell(invocation, run, head, f"back from step_index {old_index} to {head.step_index}; {steps}")
+    show_change(
+        invocation, run, head, f"back from step_index {old_index} to {head.step_index}; {steps}"
+    )
 
 
 @verb("adopt")
@@ -313,7 +315,7 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     if new.nodes and done.note:
         # A digest doesn't say what changed; the note of the change does.
         changes.append(done.note)
-    tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
+    show_change(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
         invocation.say("notice: set the same in orchestration.yaml, or pass it to run and tick too")
 
@@ -342,7 +344,9 @@ def takeover(invocation: Invocation, force: bool) -> None:
         )
     head = run.do(TakeOver()).head
     tokens = ", ".join(str(claim.token) for claim in before.claims)
-    tell(invocation, run, head, f"taken over: results with token {tokens} are refused from now on")
+    show_change(
+        invocation, run, head, f"taken over: results with token {tokens} are refused from now on"
+    )
 
 
 def _holder(run: Run, claim: Any) -> str:
@@ -391,14 +395,14 @@ def stop(invocation: Invocation, *, reason: str | None, pause: bool, now: bool) 
     done = "paused" if pause else "stopped"
     if now and head.claims:
         head = run.do(StopNow()).head
-        tell(invocation, run, head, f"the run is {done}; the running step was taken away")
+        show_change(invocation, run, head, f"the run is {done}; the running step was taken away")
         return
     after = ""
     if head.claims:
         after = (
             " as soon as the running step ends" if pause else "; the running step is the last one"
         )
-    tell(invocation, run, head, f"the run is {done}{after}")
+    show_change(invocation, run, head, f"the run is {done}{after}")
 
 
 @verb("resume")
@@ -412,4 +416,4 @@ def resume(invocation: Invocation) -> None:
     """
     run = invocation.run()
     head = run.do(Resume()).head
-    tell(invocation, run, head, "the run continues")
+    show_change(invocation, run, head, "the run continues")

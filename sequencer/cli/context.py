@@ -289,7 +289,7 @@ class Invocation(Struct):
     def say(self, text: str) -> None:
         """Write progress or a confirmation to standard error, unless ``--quiet``."""
         if not self.is_quiet:
-            tell(text)
+            show_message(text)
 
     def announce(self, text: str, key: str) -> None:
         """Write *text* as `say` does; a timer also notifies a person, once for each *key*."""
@@ -447,12 +447,12 @@ def near(text: str) -> str:
     return re.sub(rf"(?<![^\s'\"(=:,]){re.escape(folder)}(?=[^\s'\"])", "", text)
 
 
-def tell(text: str) -> None:
+def show_message(text: str) -> None:
     """Write a message to standard error: without secrets, in lines that fit a terminal."""
-    tell_fitted(hidden(text))
+    show_safe_message(hidden(text))
 
 
-def tell_fitted(text: str) -> None:
+def show_safe_message(text: str) -> None:
     """Write a message without secrets to standard error, in lines that fit a terminal."""
     complain(fitted(near(text), columns_of(sys.stderr)))
 

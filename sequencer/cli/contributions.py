@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sequencer import extensions, packages
-from sequencer.cli.context import Invocation, ensure_available, tell
+from sequencer.cli.context import Invocation, ensure_available, show_message
 from sequencer.cli.options import NewFile
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.packages import ensure_fields
@@ -152,7 +152,7 @@ def add_options(command: click.Command, name: str, *, draws: bool = False) -> No
     for text in dict.fromkeys(errors):
         # During shell completion, only options may be printed.
         if not click.get_current_context().resilient_parsing:
-            tell(f"notice: {text}")
+            show_message(f"notice: {text}")
 
 
 def _add_contributions(

@@ -86,7 +86,7 @@ _GONE = "'sequencer demo --keep' keeps the folder with its state, journal and lo
 @click.option("--keep", is_flag=True, help="Keep the folder so that you can look around.")
 @pass_invocation
 def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None:
-    """Watch two processes take turns, and one of them die and take its step over.
+    """Watch two processes take turns; one is killed, starts again and takes its step over.
 
     A supervisor and a main process share one run, with a review every second cycle. You need
     no agent program and no key. The demo works in a temporary folder and removes it at the

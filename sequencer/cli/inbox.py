@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sequencer.cli.change import tell
+from sequencer.cli.change import show_change
 from sequencer.cli.context import Invocation, is_watched
-from sequencer.cli.options import pass_invocation, said, verb
+from sequencer.cli.options import argument_text, pass_invocation, verb
 from sequencer.cli.views.next_command import InterruptedRun, interrupted
 from sequencer.cli.views.runs import (
     Need,
@@ -141,7 +141,7 @@ def answer(invocation: Invocation, words: tuple[str, ...], note: str | None) -> 
             raise UsageRefused("works only with approve and reject", where="--note")
         answered = run.do(AnswerQuestion(node, text), by=decider())
         output = str((answered.facts[0].outcome or {}).get("output", ""))
-        tell(invocation, run, answered.head, f"{node} was answered: {one_line(output)[:80]}")
+        show_change(invocation, run, answered.head, f"{node} was answered: {one_line(output)[:80]}")
         return
     _decide(invocation, run, gate, text, note)
 
@@ -203,7 +203,7 @@ def _decide(
             posting.deliver(run.name, invocation.say)
     except SequencerError as error:
         invocation.say(f"notice: the decision was not posted: {error.message}")
-    tell(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
+    show_change(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
 
 
 @verb("inbox")
@@ -474,7 +474,7 @@ def tell_(invocation: Invocation, words: tuple[str, ...]) -> None:
         raise UsageRefused("expected [STEP] TEXT", hint="put a text of several words in quotes")
     step, text = words[0] if len(words) > 1 else None, words[-1]
     run = invocation.run()
-    after = run.do(Tell(said(text), step), by=decider()).head
+    after = run.do(Tell(argument_text(text), step), by=decider()).head
     runs = any(step in (None, claim.step) for claim in after.claims)
     if invocation.is_json:
         invocation.print_json({"step": step, "is_running": runs, "revision": after.revision})

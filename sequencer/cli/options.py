@@ -368,7 +368,7 @@ def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
 REHEARSE = click.option(
     "--rehearse",
     is_flag=True,
-    help="Run no agent, whatever names one: each step shows what it would ask, and counts as done.",
+    help="Run no agent, even a named one: each step shows what it would ask, and counts as done.",
 )
 WORKFLOW = partial(click.option, "--workflow", metavar="NAME", shell_complete=complete_workflows)
 REVIEW_EVERY = click.option(
@@ -530,7 +530,7 @@ def hide_in(redaction: Redaction, value: Any) -> Any:
 STDIN = "-"
 
 
-def said(text: str) -> str:
+def argument_text(text: str) -> str:
     """Return the *text* of an argument; ``-`` means the text on standard input.
 
     Raises:

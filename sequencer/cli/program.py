@@ -23,7 +23,15 @@ from click.shell_completion import CompletionItem
 
 from sequencer import extensions, packages
 from sequencer.cli import unattended
-from sequencer.cli.context import ALWAYS, Invocation, complain, ensure_available, hidden, near, tell
+from sequencer.cli.context import (
+    ALWAYS,
+    Invocation,
+    complain,
+    ensure_available,
+    hidden,
+    near,
+    show_message,
+)
 from sequencer.cli.options import ALL_HELP, global_options
 from sequencer.errors import (
     AgentMissing,
@@ -65,22 +73,22 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
         complain(error.format_message())
         return error.exit_code
     if isinstance(error, click.ClickException):
-        tell(_usage_text(error))
+        show_message(_usage_text(error))
         return error.exit_code
     error = _as_shortage(error)
     if isinstance(error, SequencerError):
         prefix = _PREFIXES.get(type(error), "error: ")
         # If a flow's agent program is missing, every node reports the same error.
         for text in dict.fromkeys(map(str, error.each)):
-            tell(f"{prefix}{text}")
+            show_message(f"{prefix}{text}")
         if is_verbose and error.__cause__ is not None:
             complain(hidden(_trace(error)))
         return error.exit_code
-    tell(f"error: this is a bug: {type(error).__name__}: {error}")
+    show_message(f"error: this is a bug: {type(error).__name__}: {error}")
     if is_verbose:
         complain(hidden(_trace(error)))
     else:
-        tell(f"  {REPORT_TO}")
+        show_message(f"  {REPORT_TO}")
     return BUG
 
 
@@ -193,8 +201,8 @@ COMMANDS: Mapping[str, Command] = {
     "inbox": Command(_YOU, "cli.inbox", "List what waits for a person, in all runs."),
     "answer": Command(_YOU, "cli.inbox", "Answer what waits for a person.", ALWAYS),
     "tell": Command(_YOU, "cli.inbox", "Send a message to a step."),
-    "retry": Command(_FIX, "cli.change", "Let the present step be tried again at once.", ALWAYS),
-    "skip": Command(_FIX, "cli.change", "Continue without the present step.", ALWAYS),
+    "retry": Command(_FIX, "cli.change", "Let the current step be tried again at once.", ALWAYS),
+    "skip": Command(_FIX, "cli.change", "Continue without the current step.", ALWAYS),
     "rewind": Command(_FIX, "cli.change", "Go back to an earlier step.", ALWAYS),
     "reset": Command(_FIX, "cli.change", "Start again as a new run.", ALWAYS),
     "set": Command(_FIX, "cli.change", "Set a field of the state.", ALWAYS),
@@ -247,7 +255,7 @@ _FIRST = ("init", "check", "run", "tick", "start", "stop",
 _HELP = """Run AI agents step by step, in the order that a workflow decides. Progress is kept in
 files; an accepted step is never lost, doubled or reordered."""
 _EXIT_CODES = """0 done or nothing due, 1 a step failed, 2 usage or configuration, 3 state
-refused, 4 waits for a person, 75 somebody else holds the step, or this machine is too busy for
+refused, 4 waits for a person, 75 another process holds the step, or this machine is too busy for
 it, 130 interrupted, 70 a bug."""
 _FOOT = """Before or after any command: --run NAME, --config PATH, --json, --quiet.
 'sequencer COMMAND --help' explains one; 'sequencer help all' explains all."""

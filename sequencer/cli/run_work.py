@@ -21,8 +21,14 @@ from msgspec.structs import replace
 from sequencer.cli import idle, inbox
 from sequencer.cli.context import Invocation, complain, in_short, json_text, near
 from sequencer.cli.options import hide_in
-from sequencer.cli.signals import EndOnSignal, LastResort, as_told, longest_end_s, unknown_end
-from sequencer.cli.tick_news import explain, need_or_none, news_at_end, tell_left_out
+from sequencer.cli.signals import (
+    EndOnSignal,
+    LastResort,
+    as_interruption,
+    longest_end_s,
+    unknown_end,
+)
+from sequencer.cli.tick_news import announce_left_out, explain, need_or_none, news_at_end
 from sequencer.cli.views.next_command import again
 from sequencer.cli.views.progress import (
     PlainProgress,
@@ -120,7 +126,7 @@ def planned(
 ) -> tuple[Project, Plan]:
     """Return the project, and the plan that the options of `run` or `tick` make."""
     if detach:
-        _ensure_of_workers({**options, "rehearse": rehearse or None})
+        _ensure_no_agent_options({**options, "rehearse": rehearse or None})
     question = None
     if is_tick:
         with suppress(SequencerError):  # the error is reported when the project is opened
@@ -134,7 +140,7 @@ def planned(
     if not dry_run and source is not None:
         project.ensure_may_act(source, may_ask=not is_tick)
     mode = Mode.TICK if is_tick else Mode(project.settings.run.mode)
-    _ensure_meant(mode, step_index, positions, options.get("max_wait"))
+    _ensure_fits_mode(mode, step_index, positions, options.get("max_wait"))
     plan = Plan(
         mode, _limits(project, mode), positions, step_index, source,
         is_detached=detach, question=question,
@@ -144,7 +150,7 @@ def planned(
     return project, plan
 
 
-def _ensure_of_workers(given: Mapping[str, Any]) -> None:
+def _ensure_no_agent_options(given: Mapping[str, Any]) -> None:
     """Return if the *given* options choose no agent.
 
     Raises:
@@ -182,7 +188,7 @@ def _opened(
     return project
 
 
-def _ensure_meant(
+def _ensure_fits_mode(
     mode: Mode, step_index: int | None, positions: tuple[str, ...], max_wait: float | None
 ) -> None:
     """Return if every option makes sense in *mode*.
@@ -308,16 +314,16 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     run = invocation.run(may_begin=True) if plan.mode is Mode.TICK else None
     if run and (
         date := starts_of(project).start_due(
-            project, run, invocation.say, partial(tell_left_out, invocation)
+            project, run, invocation.say, partial(announce_left_out, invocation)
         )
     ):
-        _tell_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
+        _report_end(invocation, run, plan, Summary(starts_at(date)), is_idle=True)
         return 0
     with starts_of(project).telling_skipped(project, run):
-        return _worked(invocation, project, plan)
+        return _work_through_gates(invocation, project, plan)
 
 
-def _worked(invocation: Invocation, project: Project, plan: Plan) -> int:
+def _work_through_gates(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Work, and ask the person at the terminal at each gate."""
     while True:
         before = _usage_of(invocation, plan)
@@ -336,10 +342,10 @@ def _worked(invocation: Invocation, project: Project, plan: Plan) -> int:
         plan = plan.less(_usage_of(invocation, plan), before)
 
 
-def _say_unknown(invocation: Invocation, run: Run, tally: WorkCount) -> None:
+def _report_unknown_end(invocation: Invocation, run: Run, tally: WorkCount) -> None:
     error = unknown_end(run)
     complain(str(error))
-    _tell_failed(invocation, run, None, tally.summary(error), error.exit_code)
+    _report_failure(invocation, run, None, tally.summary(error), error.exit_code)
 
 
 def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
@@ -351,14 +357,14 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
     run = run_of(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
-    _ensure_fitting(project, workflow, head)
+    _ensure_startable(project, workflow, head)
     if workflow.default_max_steps is None and _is_default(project, "max_steps"):
         plan = replace(plan, limits=plan.limits.replace(max_steps=None))
     tally, shown = WorkCount(), _view(invocation, project, workflow, plan)
-    _tell_of_agents(invocation, project, workflow, plan, head)
+    _show_permissions(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
     posting = None if is_async or plan.is_detached else project.posting
-    last.words = partial(_say_unknown, invocation, run, tally)
+    last.words = partial(_report_unknown_end, invocation, run, tally)
     try:
         # Posting is the outer context, so that a second Ctrl-C ends the wait for pending posts.
         with (
@@ -379,17 +385,17 @@ def _work(invocation: Invocation, project: Project, plan: Plan, last: LastResort
                 is_detached=plan.is_detached,
             )
     except SequencerError as raised:
-        error = as_told(raised, run, last)
+        error = as_interruption(raised, run, last)
         shown.close()
         locate(error, project, run, workflow, plan.source)
         head = None if is_async else _head_or_none(run)
-        _tell_failed(invocation, run, head, tally.summary(error), error.exit_code)
+        _report_failure(invocation, run, head, tally.summary(error), error.exit_code)
         explain(invocation, run, head, error)
         raise error from error.__cause__
     finally:
         shown.close()
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
-    text = _tell_end(invocation, run, plan, summary, is_idle=is_idle)
+    text = _report_end(invocation, run, plan, summary, is_idle=is_idle)
     if workflow.nodes and head is not None and head.status == "complete":
         invocation.say(f"the run was already complete: {again(run)} starts it again")
     if is_idle and not tally.noticed:
@@ -410,7 +416,7 @@ def _posted(
     return posting.hear(run, lambda text: seen(Noticed(text)), workflow, last.note)
 
 
-def _tell_failed(
+def _report_failure(
     invocation: Invocation, run: Run, head: Head | None, done: Summary, code: int
 ) -> None:
     """With ``--json``, print what was *done* before an error; note which run the error is about."""
@@ -420,7 +426,7 @@ def _tell_failed(
         invocation.print_json(summary_json(run, done, code))
 
 
-def _tell_end(
+def _report_end(
     invocation: Invocation, run: Run, plan: Plan, summary: Summary, *, is_idle: bool
 ) -> str:
     """Print how the work ended, and return the text."""
@@ -440,7 +446,7 @@ def _tell_end(
     return text
 
 
-def _ensure_fitting(project: Project, workflow: Workflow, head: Head | None) -> None:
+def _ensure_startable(project: Project, workflow: Workflow, head: Head | None) -> None:
     """Return if the options name steps of *workflow* and a new run has all its prompts.
 
     Checked before an agent is paid for the first step.
@@ -452,7 +458,7 @@ def _ensure_fitting(project: Project, workflow: Workflow, head: Head | None) -> 
         ensure_readable(project, workflow)
 
 
-def _tell_of_agents(
+def _show_permissions(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
 ) -> None:
     """Say what each agent may do, and warn about agents that don't fit the caps or the project.

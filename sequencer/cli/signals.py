@@ -33,10 +33,10 @@ class EndOnSignal:
     """A context in which a signal asks the work to end. Use it only on the main thread."""
 
     def __init__(
-        self, tell: Callable[[str], None], is_working: Callable[[], bool] = lambda: True
+        self, show: Callable[[str], None], is_working: Callable[[], bool] = lambda: True
     ) -> None:
-        """Report the first signal through *tell*; *is_working* says whether a step is running."""
-        self._tell, self._is_working = tell, is_working
+        """Report the first signal through *show*; *is_working* says whether a step is running."""
+        self._show, self._is_working = show, is_working
         self._lock = threading.Lock()
         self._interrupt: Callable[[], None] | None = None
         self._has_come = False
@@ -89,7 +89,7 @@ class EndOnSignal:
                 interrupt = self._interrupt
             if is_first:
                 action = "stopping the running step and releasing it"
-                self._tell(f"ending: {action if self._is_working() else 'no step is running'}")
+                self._show(f"ending: {action if self._is_working() else 'no step is running'}")
             if interrupt is not None:
                 interrupt()
 
@@ -135,17 +135,17 @@ class LastResort:
         """Note that the process was asked to end; the remaining work has its own time limit."""
         self.has_begun = True
 
-    def before(self, tell: Callable[[str], None]) -> Callable[[str], None]:
-        """Return a function that calls `begin` and then *tell*.
+    def before(self, show: Callable[[str], None]) -> Callable[[str], None]:
+        """Return a function that calls `begin` and then *show*.
 
-        In this order, because a stopped terminal may block *tell*.
+        In this order, because a stopped terminal may block *show*.
         """
 
-        def begin_and_tell(text: str) -> None:
+        def begin_and_show(text: str) -> None:
             self.begin()
-            tell(text)
+            show(text)
 
-        return begin_and_tell
+        return begin_and_show
 
     def _end(self) -> None:
         with self._lock:
@@ -182,7 +182,7 @@ def unknown_end(run: Run) -> Interrupted:
     )
 
 
-def as_told(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
+def as_interruption(error: SequencerError, run: Run, last: LastResort) -> SequencerError:
     """Return *error*; if this process was asked to end, return it as an interruption.
 
     Only an unreachable remote is changed, because then the release of the claim is unknown.

@@ -26,7 +26,7 @@ from sequencer.model.kind import ReadinessKind
 from sequencer.project.agents import without_time_limit
 
 
-def tell_left_out(invocation: Invocation, text: str) -> None:
+def announce_left_out(invocation: Invocation, text: str) -> None:
     """Say *text* about a scheduled date that started nothing; the next tick does not repeat it."""
     invocation.announce(f"notice: {text}", key=f"date of {invocation.run_name}: {text}")
 

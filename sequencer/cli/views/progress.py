@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from msgspec import Struct, field
 
-from sequencer.cli.context import complain, near, tell_fitted
+from sequencer.cli.context import complain, near, show_safe_message
 from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import (
     Sanitiser,
@@ -326,7 +326,7 @@ class Unseen:
     def __call__(self, event: RunEvent) -> None:
         """Show *event* if it is such a wait."""
         if isinstance(event, Waiting) and event.needs_person:
-            tell_fitted(waiting_line(event.reason, event.until))
+            show_safe_message(waiting_line(event.reason, event.until))
 
     def close(self) -> None:
         """Do nothing."""
@@ -381,13 +381,13 @@ class PlainProgress:
 
     def _say(self, kind: Piece, text: str) -> None:
         del kind
-        tell_fitted(text)
+        show_safe_message(text)
 
     def _wait(self, line: str) -> None:
         # The work may wait in many rounds, but one line about the wait is enough.
         if line != self._waiting:
             self._waiting = line
-            tell_fitted(line)
+            show_safe_message(line)
 
 
 class Painter(ABC):
