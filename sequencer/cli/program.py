@@ -191,7 +191,7 @@ COMMANDS: Mapping[str, Command] = {
                 "Make a run from a request, and work on it.", ALWAYS),
     "stop": Command(_RUN, "cli.change", "Stop or pause the run.", "--now"),
     "resume": Command(_RUN, "cli.change", "Let a paused or stopped run continue.", ALWAYS),
-    "status": Command(_LOOK, "cli.status", "Show where the run stands."),
+    "status": Command(_LOOK, "cli.status", "Show how the run is doing."),
     "log": Command(_LOOK, "cli.log", "Show or follow step logs."),
     "history": Command(_LOOK, "cli.history", "Show what happened, from the journal."),
     "plan": Command(_LOOK, "cli.plan", "Show what would run; nothing is changed."),

@@ -136,8 +136,8 @@ def _of_graph(invocation: Invocation, workflow: Workflow, answers: Script) -> Re
 
 def _is_about(error: ConfigurationError, path: Path) -> bool:
     """Return whether *error* is about the flow in the file *path*."""
-    is_there = all((one.where or "").startswith(str(path)) for one in error.each)
-    return isinstance(error, (FlowErrors, FlowProblem)) or is_there
+    is_in_file = all((part.where or "").startswith(str(path)) for part in error.each)
+    return isinstance(error, (FlowErrors, FlowProblem)) or is_in_file
 
 
 def _invalid(invocation: Invocation, error: ConfigurationError) -> int:

@@ -278,12 +278,12 @@ def _report(path: Path, code: int, news: News, all_news: Sequence[News]) -> str:
     if records == known and is_own:
         return ""
     # Records of a copy count for one tick only: an agent or a clone could have written them.
-    own = records if is_own else [record for record in records if record not in known]
+    own_records = records if is_own else [record for record in records if record not in known]
     # New problems are reported if they last. If nothing can be remembered, no tick would notice
     # that they last, so their texts are passed on too.
     new = {record.key for record in records if not record.times}
     waiting = [item.text for item in all_news if item.same in new]
-    return _remember(path, own, records, texts, waiting, is_own=is_own)
+    return _remember(path, own_records, records, texts, waiting, is_own=is_own)
 
 
 def _is_shared(path: Path, news: News) -> bool:
@@ -384,7 +384,7 @@ def _parsed_record(fields: dict[str, Any]) -> Told:
 
 def _remember(
     path: Path,
-    own: Sequence[Told],
+    own_records: Sequence[Told],
     records: Sequence[Told],
     texts: Sequence[tuple[str, str]],
     waiting: Sequence[str],
@@ -393,13 +393,15 @@ def _remember(
 ) -> str:
     """Store the records and a copy of them; return what to print of *texts*, (key, text) pairs.
 
-    *own* is stored in the user's state folder, and all *records* in the copy. If neither can be
-    written, texts that are *waiting* to last are printed too. If the state folder has records
-    (*is_own*) that can't be rewritten, a copy is trusted for a day.
+    *own_records* is stored in the user's state folder, and all *records* in the copy. If neither
+    can be written, texts that are *waiting* to last are printed too. If the state folder has
+    records (*is_own*) that can't be rewritten, a copy is trusted for a day.
     """
     text = "\n".join(text for _, text in texts)
     problem = _tried(
-        lambda: put_own(FOLDER, record_name(path), _record(path, own), durably=False, may_tear=True)
+        lambda: put_own(
+            FOLDER, record_name(path), _record(path, own_records), durably=False, may_tear=True
+        )
     )
     if not problem:
         _copied(_beside(path), _record(path, records))

@@ -57,7 +57,7 @@ class RunSituation(Struct, frozen=True):
     """The name of the run; None: the default run."""
     head: Head | None
     """None: the run has not started."""
-    here: Readiness | None = None
+    readiness: Readiness | None = None
     """What may happen next, not counting the claims of processes that are gone."""
     holders: Sequence[Liveness] = ()
     """The liveness of each claim's holder."""
@@ -94,7 +94,7 @@ def run_state(run: RunSituation) -> str:
     That a run has ended or is stopped takes precedence over everything else. A run is interrupted
     when the holders of all its steps are gone.
     """
-    head, ready = run.head, run.here
+    head, ready = run.head, run.readiness
     if head is None:
         return "pending"
     if head.ended_as is not None or head.exit:
@@ -134,7 +134,7 @@ def _about_the_files(run: RunSituation) -> NextCommand | None:
         return NextCommand("sequencer check", one_line(run.problem.message))
     if run.problem is not None:
         return NextCommand("sequencer check", "the run and orchestration.yaml don't fit together")
-    is_over = run.here is not None and run.here.kind is ReadinessKind.COMPLETE
+    is_over = run.readiness is not None and run.readiness.kind is ReadinessKind.COMPLETE
     if not run.is_trusted and not is_over:
         return NextCommand("sequencer trust", "it shows what the project can do, and asks you")
     return None
@@ -142,7 +142,7 @@ def _about_the_files(run: RunSituation) -> NextCommand | None:
 
 def _about_the_holders(run: RunSituation) -> NextCommand | None:
     """Return the command for a run whose steps are held or whose nodes ask; None: neither."""
-    ready, dead = run.here, [holder for holder in run.holders if holder.allows_take_over]
+    ready, dead = run.readiness, [holder for holder in run.holders if holder.allows_take_over]
     if run.head is None or ready is None or ready.kind not in _MAY_CONTINUE:
         return None
     if run.head.asks and not dead:
@@ -171,7 +171,7 @@ _MAY_CONTINUE = (
 
 def _about_the_run(run: RunSituation) -> NextCommand:
     """Return the command that continues a run on which no process works."""
-    head, ready = run.head, run.here
+    head, ready = run.head, run.readiness
     if head is None or ready is None:
         return _about_the_next_step(run, None)
     upcoming = _about_the_next_step(run, ready.until)
@@ -271,7 +271,7 @@ def situation_of(run: Run, head: Head) -> RunSituation:
         readiness = run.readiness_at(head.replace(claims=live), workflow)
     except (ConfigurationError, DefinitionChanged) as error:
         return replace(situation, problem=error)
-    fields: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "here": readiness}
+    fields: dict[str, Any] = {"has_nodes": bool(workflow.nodes), "readiness": readiness}
     if head.status is Status.COMPLETE:
         fields["again"] = again(run)
     return replace(situation, takes_over=takes_over(run, workflow, holders), **fields)

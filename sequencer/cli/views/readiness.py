@@ -157,7 +157,7 @@ class Snapshot(Struct, frozen=True):
         return RunSituation(
             name=self.name,
             head=self.head,
-            here=self.readiness,
+            readiness=self.readiness,
             holders=[liveness for _, liveness in self.holders],
             is_trusted=self.is_trusted,
             problem=self.problem,
@@ -545,8 +545,8 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
 
 def _with_holders(view: FlowView, holders: Iterable[tuple[Claim, Liveness]]) -> FlowView:
     """Return *view* with the nodes marked as interrupted whose holders are gone."""
-    gone = {claim.step for claim, liveness in holders if liveness.allows_take_over}
-    nodes = tuple(replace(node, is_interrupted=node.node.id in gone) for node in view.nodes)
+    interrupted = {claim.step for claim, liveness in holders if liveness.allows_take_over}
+    nodes = tuple(replace(node, is_interrupted=node.node.id in interrupted) for node in view.nodes)
     return replace(view, nodes=nodes)
 
 

@@ -236,30 +236,30 @@ def need_of(run: Run, head: Head, now: datetime | None = None) -> Need | None:
     workflow = run.workflow_for(head)
     if head.status is not Status.COMPLETE:
         ensure_definition(head, workflow)
-    here = run.readiness_at(head, workflow)
-    text, key = one_line(here.message.partition("\n")[0]), f"{here.kind} {head.run_id}"
+    readiness = run.readiness_at(head, workflow)
+    text, key = one_line(readiness.message.partition("\n")[0]), f"{readiness.kind} {head.run_id}"
     option = run_option(run.name)
-    if here.kind in (ReadinessKind.REFUSED, ReadinessKind.LIMIT):
+    if readiness.kind in (ReadinessKind.REFUSED, ReadinessKind.LIMIT):
         # The rest of the message is advice, which `commands` gives.
         text = text.partition("; ")[0]
-    if here.kind is ReadinessKind.REFUSED:
+    if readiness.kind is ReadinessKind.REFUSED:
         verbs = ("retry", "skip") if run.kind.has_one_place else ("retry",)
         failure = newest_failure(run)
         cause, log = _cause_of({} if failure is None else failure.details)
         key += f" {head.expected_step} {head.step_index}"
-        return Need(here.kind, key, text, _commands(option, *verbs), "", cause, log)
-    if here.kind is ReadinessKind.NOT_YET:
-        return _pause(run, head, here, now)
-    if here.kind is ReadinessKind.LIMIT:
+        return Need(readiness.kind, key, text, _commands(option, *verbs), "", cause, log)
+    if readiness.kind is ReadinessKind.NOT_YET:
+        return _pause(run, head, readiness, now)
+    if readiness.kind is ReadinessKind.LIMIT:
         advice = "raise it in orchestration.yaml, then"
-        return Need(here.kind, key, text, ("sequencer trust",), advice)
-    if here.kind is ReadinessKind.PERSON and (asked := open_at(run, head)) is not None:
+        return Need(readiness.kind, key, text, ("sequencer trust",), advice)
+    if readiness.kind is ReadinessKind.PERSON and (asked := open_at(run, head)) is not None:
         first = asked.questions[0] if asked.questions else None
         key += "".join(f" {question.node.id} {question.token}" for question in asked.questions)
         key += "" if asked.gate is None else f" {asked.gate.step} {asked.gate.token}"
-        return Need(here.kind, key, text, tuple(asked.commands(first)), is_asked=True)
-    if here.kind in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
-        return Need(here.kind, key, text, _commands(option, "resume"))
+        return Need(readiness.kind, key, text, tuple(asked.commands(first)), is_asked=True)
+    if readiness.kind in (ReadinessKind.PERSON, ReadinessKind.PAUSED, ReadinessKind.STOPPED):
+        return Need(readiness.kind, key, text, _commands(option, "resume"))
     return None
 
 
@@ -338,21 +338,25 @@ _OF_A_PERSON = frozenset((ReadinessKind.REFUSED, ReadinessKind.LIMIT, ReadinessK
 """Needs that no person has decided. PAUSED and the kinds in `FINAL` are decisions of a person."""
 
 
-def _pause(run: Run, head: Head, here: Readiness, now: datetime) -> Need | None:
+def _pause(run: Run, head: Head, readiness: Readiness, now: datetime) -> Need | None:
     """Return the wait for a date if it is long or may become long; None: it is neither."""
-    due, reason = parse_time(here.until or ""), head.not_before_reason or "not due"
+    due, reason = parse_time(readiness.until or ""), head.not_before_reason or "not due"
     if due is None:
         return None
     at = f"{due.astimezone():%Y-%m-%d %H:%M %Z}"
     if due > now + LONG_PAUSE:
         text = f"{one_line(reason)}: nothing starts before {at}; then it continues by itself"
         # A usage limit is the agent's, so other runs with this agent wait for the same reason.
-        return Need(here.kind, f"pause {head.run_id}", text, until=due, shared=one_line(reason))
+        return Need(
+            readiness.kind, f"pause {head.run_id}", text, until=due, shared=one_line(reason)
+        )
     status = (_newest_outcome(run) or {}).get("status")
     if status not in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE):
         return None
     text = f"{one_line(reason)}; it is tried again by itself"
-    return Need(here.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log"))
+    return Need(
+        readiness.kind, f"{status} {head.run_id}", text, _commands(run_option(run.name), "log")
+    )
 
 
 def _newest_outcome(run: Run) -> Mapping[str, Any] | None:
