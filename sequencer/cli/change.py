@@ -331,7 +331,7 @@ def takeover(invocation: Invocation, force: bool) -> None:
 
     \b
     Examples:
-      sequencer takeover             which process holds the step, and whether it is alive
+      sequencer takeover             which process holds it, and is it alive
       sequencer takeover --force
     """
     run = invocation.run()

@@ -227,8 +227,8 @@ def _chosen_flow(
     Raises:
         UsageRefused: an option does not fit, or the flow can't start this run.
     """
-    flow, state = options.get("flow"), options.get("state") or {}
-    if flow is None:
+    flow_name, state = options.get("flow"), options.get("state") or {}
+    if flow_name is None:
         for option in ("state", "new"):
             if options.get(option):
                 hint = "name it: run FLOW"
@@ -236,7 +236,9 @@ def _chosen_flow(
         return None
     if options["workflow"] is not None:
         raise UsageRefused(
-            f"{flow!r} is already the workflow", where="--workflow", hint="leave out one of them"
+            f"{flow_name!r} is already the workflow",
+            where="--workflow",
+            hint="leave out one of them",
         )
     safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
     invocation.notices(
@@ -245,7 +247,7 @@ def _chosen_flow(
         if safe[key] != value
     )
     name = invocation.run_name
-    invocation.run_name, source = flow_run_of(project, flow, safe, name, anew=options["new"])
+    invocation.run_name, source = flow_run_of(project, flow_name, safe, name, anew=options["new"])
     return source
 
 

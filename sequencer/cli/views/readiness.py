@@ -490,9 +490,7 @@ def _own_workflow(run: Run, head: Head, configured: Workflow | None) -> Workflow
 
 
 def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None) -> Snapshot:
-    """Return *run* as it is now; facts that are *known* are not read from the journal again.
-
-    The last output of its nodes is read from *logs*.
+    """Return *run* as it is now, with the last output in *logs*; *known* facts are not read again.
 
     Raises:
         CorruptState: its state can't be read.
@@ -508,8 +506,7 @@ def take(run: Run, logs: StepLogs | None = None, known: list[Any] | None = None)
         if head is not None:
             next_place = present(workflow, head)
             ensure_definition(head, workflow)
-            live_head = _without_gone(head, holders)
-            readiness = run.readiness_at(live_head, workflow)
+            readiness = run.readiness_at(_without_gone(head, holders), workflow)
         is_over = readiness is not None and readiness.kind is ReadinessKind.COMPLETE
         if not is_over and not next_place.is_end:
             upcoming = describe_at(workflow, next_place)
