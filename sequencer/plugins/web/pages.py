@@ -164,7 +164,7 @@ def _answered(site: Site) -> Iterator[tuple[RunRow, str]]:
         if head is None or not row.is_answered:
             continue
         situation = situation_of(row.run, head)
-        if situation.here is not None and situation.here.kind is ReadinessKind.READY:
+        if situation.readiness is not None and situation.readiness.kind is ReadinessKind.READY:
             yield row, next_command(situation).line
 
 
